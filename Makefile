@@ -1,0 +1,66 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+SESSIONS ?= 12000
+DEVICE ?= auto
+JOBS ?= 2
+PYTEST_ARGS ?=
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help venv demo test lint format bench notebooks clean distclean
+
+help:  ## list what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+venv: $(STAMP)  ## make .venv with everything the other targets need (PYTHON=python3.12 picks another Python)
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) here. fastrec needs Python 3.11 or newer; name yours: make venv PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"error: $(PYTHON) is Python {v[0]}.{v[1]}. fastrec needs 3.11 or newer; name another: make venv PYTHON=python3.12")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) comes without the venv module. Install it (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "==> installing the packages of constraints.txt (some minutes the first time)"
+	@$(BIN)/python -m pip install -q --progress-bar off --no-compile $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@touch $@
+	@echo "==> $(VENV) is ready"
+
+demo: $(STAMP)  ## simulate the trivago files, train everything, print the leaderboard, write runs/demo/ (SESSIONS=12000)
+	$(BIN)/fastrec simulate competitions/trivago2019 --sessions $(SESSIONS) --out runs/demo-data
+	$(BIN)/fastrec run competitions/trivago2019 --data runs/demo-data --out runs/demo --device $(DEVICE)
+
+# One thread in each process: two workers that each take every core wait for one another.
+test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; PYTEST_ARGS='-k mrr' passes more)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+lint: $(STAMP)  ## check style and form
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(STAMP)  ## mend style and form where it can be done by machine
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table and writes runs/bench/<name>.json
+	@mkdir -p runs/bench
+	@for file in $$(ls tests/bench/*.py 2>/dev/null | grep -v '/_'); do echo "==> $$file"; $(BIN)/python $$file; done
+
+notebooks: $(STAMP)  ## execute every notebook in nbs/
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print
+
+clean:  ## remove what runs and tools leave behind, .venv excepted
+	rm -rf runs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+distclean: clean  ## clean, and remove .venv too
+	rm -rf $(VENV)

@@ -1,0 +1,30 @@
+"""Optional libraries, imported only where they are used."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from fastrec.errors import MissingPackageError
+
+
+def require(module: str, package: str, how: str) -> ModuleType:
+    """Import an optional module.
+
+    Args:
+        module: the name to import.
+        package: what it is called, for the message.
+        how: the command that installs it.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingPackageError(f"{package} is needed for this", remedy=f"Install it: {how}") from error
+
+
+def library_of(frame: object) -> str:
+    """The name of the library that a frame's class comes from: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'``, …"""
+    return type(frame).__module__.split(".", 1)[0]

@@ -1,0 +1,41 @@
+"""Which device tensors live on."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DeviceError
+
+DeviceLike = torch.device | str | None
+
+
+def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
+    """The device to use.
+
+    Args:
+        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA where there is one;
+            None reads the environment variable ``FASTREC_DEVICE`` and is the CPU where that is unset.
+
+    Returns:
+        A device that exists.
+
+    Raises:
+        DeviceError: CUDA was asked for and this machine or this build of torch has none.
+    """
+    if device is None:
+        device = os.environ.get("FASTREC_DEVICE") or "cpu"
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise DeviceError(f"{device!r} is not a device", remedy="Use 'auto', 'cpu' or 'cuda'") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "device 'cuda' was asked for, but torch finds no CUDA device",
+            remedy="Use device='auto' or 'cpu', or install a CUDA build of torch on a machine with an NVIDIA GPU",
+        )
+    return found

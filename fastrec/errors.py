@@ -1,0 +1,76 @@
+"""Errors and warnings that name the file, the column, the first bad row and what to do about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class FastrecError(Exception):
+    """Base of every error that fastrec raises on purpose.
+
+    Args:
+        problem: what is wrong, in one sentence.
+        file: the file it was found in, if any.
+        column: the column it was found in, if any.
+        row: number of the first offending data row, counted from 0 (a CSV's header does not count), if known.
+        remedy: what the reader can do about it.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | Path | None = None,
+        column: str | None = None,
+        row: int | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.problem, self.column, self.row, self.remedy = problem, column, row, remedy
+        self.file = None if file is None else str(file)
+        places = {"file": self.file, "column": column, "row": row}
+        where = ", ".join(f"{k} {v!r}" if k != "row" else f"row {v}" for k, v in places.items() if v is not None)
+        text = f"{where}: {problem}" if where else problem
+        super().__init__(f"{text}. {remedy}." if remedy else text)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class DataError(FastrecError, ValueError):
+    """A value, row or column that cannot be used as it is."""
+
+
+class MissingFileError(FastrecError, FileNotFoundError):
+    """A file that should be there is not."""
+
+
+class UnreadableFileError(FastrecError, OSError):
+    """A file exists but is empty, truncated, corrupt or of another format."""
+
+
+class MissingColumnError(FastrecError, KeyError):
+    """A column that is needed is not in the data."""
+
+
+class NotFittedError(FastrecError, RuntimeError):
+    """Something that learns from data was used before it had seen any."""
+
+
+class DeviceError(FastrecError, RuntimeError):
+    """The device that was asked for is not there."""
+
+
+class MissingPackageError(FastrecError, ImportError):
+    """An optional package is needed for what was asked."""
+
+
+class SubmissionError(FastrecError, ValueError):
+    """A submission does not have the official form or the exact set of rows."""
+
+
+class WriteError(FastrecError, OSError):
+    """A result could not be written; what was there before is untouched."""
+
+
+class DataWarning(UserWarning):
+    """Something odd in the data that fastrec kept or mended, and how."""

@@ -1,0 +1,257 @@
+"""Distinct key values, of one column or of several together, kept as Arrow arrays and looked up by Arrow's kernels.
+
+Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which key each
+of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.errors import DataError
+
+_SMALL = 1 << 22  # pairs of codes below this many are told apart by a table of marks, above by hashing
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """``K`` distinct keys: row ``i`` of every array together is key ``i``; no value is missing.
+
+    Args:
+        columns: one Arrow array of length ``K`` per key column.
+        names: the columns' names, for messages.
+    """
+
+    columns: tuple[pa.Array, ...]
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
+        """The keys at ``rows`` (int64 ``[m]``)."""
+        index = pa.array(np.asarray(rows))
+        return Keys(tuple(c.take(index) for c in self.columns), self.names)
+
+    def concat(self, other: Keys) -> Keys:
+        """These keys, then those of ``other``, brought to one type per column."""
+        columns = []
+        for i, (a, b) in enumerate(zip(self.columns, other.columns, strict=True)):
+            kind = common_type(a.type, b.type, name=self._name(i))
+            columns.append(pa.concat_arrays([a.cast(kind), b.cast(kind)]))
+        return Keys(tuple(columns), self.names)
+
+    def distinct(self) -> tuple[torch.Tensor, Keys]:
+        """Codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys among these."""
+        codes, kept = _dense(self.columns[0])
+        rows = _first_rows(codes, len(kept))
+        for column in self.columns[1:]:
+            other, values = _dense(column)
+            codes, kept = _dense(pa.array(codes * max(len(values), 1) + other))
+            rows = _first_rows(codes, len(kept))
+        return torch.from_numpy(codes), self.take(rows)
+
+    def sort_order(self) -> torch.Tensor:
+        """The permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
+        if len(self.columns) == 1:
+            return torch.from_numpy(np.array(pc.array_sort_indices(self.columns[0]), dtype=np.int64))
+        table = pa.table({str(i): _sortable(c) for i, c in enumerate(self.columns)})
+        order = pc.sort_indices(table, sort_keys=[(n, "ascending") for n in table.column_names])
+        return torch.from_numpy(np.array(order, dtype=np.int64))
+
+    def find_in(self, known: Keys) -> torch.Tensor:
+        """Where each of these keys stands in ``known``.
+
+        Args:
+            known: the keys to look in, each once.
+
+        Returns:
+            int64 ``[K]``: the row in ``known``, -1 where it is not there.
+
+        Raises:
+            DataError: a column here and there hold values that cannot be compared (strings and numbers, say).
+        """
+        mine = theirs = None
+        for i, (column, reference) in enumerate(zip(self.columns, known.columns, strict=True)):
+            column = match_type(column, reference.type, name=self._name(i))
+            reference_codes, values = _dense(reference)
+            codes = _index_in(column, values)
+            if mine is None:
+                mine, theirs = codes, reference_codes
+                continue
+            size = max(len(values), 1)
+            theirs, joint = _dense(pa.array(theirs * size + reference_codes))
+            absent = (mine < 0) | (codes < 0)
+            mine = _index_in(pa.array(np.where(absent, -1, mine * size + codes)), joint)
+        rows = np.empty(len(known) + 1, dtype=np.int64)
+        rows[theirs] = np.arange(len(known))
+        rows[-1] = -1  # where mine is -1 the last entry answers
+        return torch.from_numpy(rows[mine])
+
+    def _name(self, i: int) -> str | None:
+        return self.names[i] if i < len(self.names) else None
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A key column (or several together) as dense codes.
+
+    Args:
+        codes: int64 ``[n]``; 0 = missing (for several columns: any of them missing), ``i`` = ``keys`` row ``i - 1``.
+        keys: the distinct keys, in any order.
+    """
+
+    codes: torch.Tensor
+    keys: Keys
+
+    @property
+    def size(self) -> int:
+        """Number of codes, the one for missing included."""
+        return len(self.keys) + 1
+
+    def recode(self, known: Keys) -> torch.Tensor:
+        """Codes of the rows in a fitted vocabulary: int64 ``[n]``, 0 = missing or not in ``known``, ``i`` = its row ``i - 1``."""
+        table = torch.zeros(self.size, dtype=torch.int64)
+        table[1:] = self.keys.find_in(known) + 1
+        return table.to(self.codes.device)[self.codes]
+
+
+def join_coded(parts: Sequence[Coded]) -> Coded:
+    """Several coded columns as one: a code per distinct combination that occurs.
+
+    Args:
+        parts: the columns' codes, each ``[n]``.
+
+    Returns:
+        Joint codes; a row with any part missing has code 0.
+    """
+    joined = parts[0]
+    for part in parts[1:]:
+        size = part.size
+        pair = joined.codes * size + part.codes
+        pair = torch.where((joined.codes == 0) | (part.codes == 0), 0, pair)
+        codes, values = dense_codes(pair, joined.size * size)
+        keep = values != 0
+        table = torch.cumsum(keep, 0) * keep  # code 0 stays for missing, the others close ranks
+        values = values[keep].cpu()
+        left, right = joined.keys.take(values // size - 1), part.keys.take(values % size - 1)
+        joined = Coded(table[codes], Keys(left.columns + right.columns, left.names + right.names))
+    return joined
+
+
+def dense_codes(values: torch.Tensor, bound: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense codes of integers.
+
+    Args:
+        values: int64 ``[n]``, not negative where ``bound`` is given.
+        bound: an upper bound (exclusive) of the values, if known.
+
+    Returns:
+        Codes int64 ``[n]`` from 0, and the distinct values int64 ``[K]`` that they stand for.
+    """
+    if bound is not None and bound <= max(_SMALL, 4 * len(values)):
+        seen = torch.zeros(bound, dtype=torch.bool, device=values.device)
+        seen[values] = True
+        distinct = seen.nonzero().squeeze(1)
+        table = torch.empty(bound, dtype=torch.int64, device=values.device)
+        table[distinct] = torch.arange(len(distinct), device=values.device)
+        return table[values], distinct
+    if values.is_cuda:
+        distinct, codes = torch.unique(values, return_inverse=True)
+        return codes, distinct
+    codes, kept = _dense(pa.array(values.numpy()))
+    return torch.from_numpy(codes), torch.from_numpy(np.array(kept, dtype=np.int64))
+
+
+def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
+    """A type that holds the values of both, exactly for keys.
+
+    Raises:
+        DataError: there is none (strings and numbers, say).
+    """
+    if a.equals(b):
+        return a
+    if pa.types.is_null(a) or pa.types.is_null(b):
+        return b if pa.types.is_null(a) else a
+    if _is_text(a) and _is_text(b):
+        return pa.large_string()
+    if _is_numeric(a) and _is_numeric(b):
+        if pa.types.is_integer(a) and pa.types.is_integer(b):
+            return pa.int64() if not (pa.types.is_uint64(a) or pa.types.is_uint64(b)) else pa.uint64()
+        return pa.float64()
+    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b):
+        return max(a, b, key=lambda t: ["s", "ms", "us", "ns"].index(t.unit))
+    raise DataError(
+        f"holds {b} here, but {a} before", column=name, remedy="Give the column the same type in every frame"
+    )
+
+
+def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
+    """``values`` as ``kind``; a value that ``kind`` cannot hold exactly becomes missing (it cannot be among values of that kind).
+
+    Raises:
+        DataError: the two kinds cannot be compared (strings and numbers, say).
+    """
+    if values.type.equals(kind) or len(values) == values.null_count:
+        return values if values.type.equals(kind) else pa.nulls(len(values), kind)
+    common_type(kind, values.type, name=name)
+    if pa.types.is_floating(values.type) and pa.types.is_integer(kind):
+        numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
+        low, high = _integer_bounds(kind)
+        whole = np.isfinite(numbers) & (np.floor(numbers) == numbers) & (numbers >= low) & (numbers < high)
+        return pa.array(np.where(whole, numbers, 0).astype(kind.to_pandas_dtype()), mask=~whole)
+    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
+        low, high = _integer_bounds(kind)
+        inside = pc.and_(pc.greater_equal(values, _clamp(low, values.type)), pc.less(values, _clamp(high, values.type)))
+        whole_range = _integer_bounds(values.type)[0] >= low and _integer_bounds(values.type)[1] <= high
+        return (values if whole_range else pc.if_else(inside, values, None)).cast(kind, safe=False)
+    return values.cast(kind, safe=False)
+
+
+def _clamp(bound: int, kind: pa.DataType) -> pa.Scalar:
+    low, high = _integer_bounds(kind)
+    return pa.scalar(min(max(bound, low), high - 1), kind)
+
+
+def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
+    signed, bits = pa.types.is_signed_integer(kind), kind.bit_width
+    return (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _sortable(column: pa.Array) -> pa.Array:
+    return column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
+
+
+def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
+    encoded = values.dictionary_encode()
+    codes = encoded.indices
+    if codes.null_count:
+        codes = codes.fill_null(-1)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+
+
+def _first_rows(codes: np.ndarray, size: int) -> np.ndarray:
+    rows = np.empty(size, dtype=np.int64)
+    rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return rows
+
+
+def _index_in(values: pa.Array, known: pa.Array) -> np.ndarray:
+    found = pc.index_in(values, value_set=known, skip_nulls=True)
+    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,0 +1,408 @@
+"""``Table`` and ``Column``: named columns of equal length as tensors on one device."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.device import DeviceLike, resolve_device
+from fastrec.errors import DataError, DataWarning, MissingColumnError
+from fastrec.keys import Coded, Keys, join_coded
+
+Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
+UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column's values as tensors.
+
+    Args:
+        kind: ``number`` (its own width), ``datetime`` (int64 in ``unit``, UTC), ``category`` (int32 codes, 0 = missing, ``i`` =
+            ``distinct[i - 1]``), ``list`` (``values`` = int64 offsets ``[n + 1]`` into ``elements``), ``vector`` (``[n, d]``),
+            ``opaque`` (an Arrow array, carried through untouched).
+        values: see ``kind``.
+        name: the column's name, for messages.
+        missing: bool ``[n]``, True = missing; None = nothing is missing, or NaN (float numbers) and code 0 (categories) say it.
+        distinct: a category's distinct values, in any order unless ``ordered`` is set.
+        ordered: None = the values' order means nothing; False, True = categories in an order that the user gave, ordinal if True.
+        elements: a list's flat elements.
+        unit: a datetime's unit: ``s``, ``ms``, ``us`` or ``ns``.
+        zone: a datetime's time zone; None = naive.
+    """
+
+    kind: Kind
+    values: Any
+    name: str = ""
+    missing: torch.Tensor | None = None
+    distinct: pa.Array | None = None
+    ordered: bool | None = None
+    elements: Column | None = None
+    unit: str | None = None
+    zone: str | None = None
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values) - 1 if self.kind == "list" else len(self.values)
+
+    def is_missing(self) -> torch.Tensor:
+        """Bool ``[n]``: True where the value is missing."""
+        if self.missing is not None:
+            return self.missing
+        if self.kind == "category":
+            return self.values == 0
+        if self.kind == "number" and self.values.is_floating_point():
+            return self.values.isnan()
+        if self.kind == "opaque":
+            return torch.from_numpy(np.array(self.values.is_null()))
+        return torch.zeros(len(self), dtype=torch.bool, device=self.values.device)
+
+    def number(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values as floats.
+
+        Args:
+            dtype: a float dtype.
+
+        Returns:
+            ``[n]``, NaN where missing. A datetime gives seconds since 1970 in UTC, a category of decimals their values.
+
+        Raises:
+            DataError: the column holds no numbers.
+        """
+        if self.kind == "datetime":
+            values = self.values.to(torch.float64) / UNITS_PER_SECOND[self.unit]
+            return torch.where(self.is_missing(), torch.nan, values).to(dtype)
+        if self.kind == "category":
+            return self._category_as_number(dtype)
+        if self.kind != "number":
+            raise self._refuse("a number")
+        values = self.values.to(dtype)
+        return values if self.missing is None else torch.where(self.missing, torch.nan, values)
+
+    def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
+        kind = self.distinct.type
+        if pa.types.is_uint64(kind):
+            raise DataError(
+                "holds integers above 2^63, which cannot be used as numbers",
+                column=self.name,
+                remedy="Use it as a key, or rescale it first",
+            )
+        if not (pa.types.is_decimal(kind) or _is_arrow_number(kind) or len(self.distinct) == 0):
+            raise self._refuse("a number")
+        if pa.types.is_decimal(kind):
+            warnings.warn(f"column {self.name!r}: decimals are used as float64 numbers", DataWarning, stacklevel=3)
+        table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
+        table[1:] = torch.tensor(self.distinct.cast(pa.float64()).to_pylist(), dtype=dtype)
+        return table.to(self.values.device)[self.values.long()]
+
+    def integer(self) -> torch.Tensor:
+        """The values as int64 ``[n]``, exact to 64 bits; undefined where missing (see ``is_missing``).
+
+        Raises:
+            DataError: the column holds neither integers, booleans nor times.
+        """
+        if self.kind == "datetime" or (self.kind == "number" and not self.values.is_floating_point()):
+            return self.values.to(torch.int64)
+        raise self._refuse("an integer or a time")
+
+    def coded(self) -> Coded:
+        """The column as a key: dense codes (int64 ``[n]``, 0 = missing) and the distinct values, computed once and kept.
+
+        Raises:
+            DataError: lists, vectors and opaque columns cannot be keys.
+        """
+        if "coded" not in self._cache:
+            self._cache["coded"] = self._code()
+        return self._cache["coded"]
+
+    def _code(self) -> Coded:
+        if self.kind == "category":
+            return Coded(self.values.long(), Keys((self.distinct,), (self.name,)))
+        if self.kind not in ("number", "datetime"):
+            raise self._refuse("a key")
+        values = self.values + 0 if self.values.dtype != torch.bool else self.values  # -0.0 and 0.0 are one key
+        missing = self.is_missing()
+        if values.is_cuda:
+            distinct, codes = torch.unique(values, return_inverse=True)
+            used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
+            used[codes[~missing]] = True
+            table = torch.cumsum(used, 0) * used
+            codes, kept = torch.where(missing, 0, table[codes]), pa.array(distinct[used].cpu().numpy())
+        else:
+            mask = missing.numpy() if bool(missing.any()) else None
+            encoded = pa.array(values.numpy(), mask=mask).dictionary_encode()
+            index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+            codes, kept = torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
+        if self.kind == "datetime":
+            kept = kept.cast(pa.timestamp(self.unit, self.zone))
+        return Coded(codes, Keys((kept,), (self.name,)))
+
+    def take(self, rows: torch.Tensor) -> Column:
+        """The rows at ``rows`` (int64 ``[m]``), in that order."""
+        missing = None if self.missing is None else self.missing[rows]
+        if self.kind == "opaque":
+            return replace(self, values=self.values.take(pa.array(rows.cpu().numpy())), missing=missing, _cache={})
+        if self.kind == "list":
+            starts, lengths = self.values[rows], (self.values[1:] - self.values[:-1])[rows]
+            offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+            torch.cumsum(lengths, 0, out=offsets[1:])
+            flat = torch.arange(int(offsets[-1]), device=rows.device)
+            flat = flat + torch.repeat_interleave(starts - offsets[:-1], lengths)
+            return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing, _cache={})
+        return replace(self, values=self.values[rows], missing=missing, _cache={})
+
+    def to(self, device: DeviceLike) -> Column:
+        """The column on another device (opaque values and distinct values stay on the host)."""
+        device = resolve_device(device)
+        if self.kind == "opaque" or self.values.device == device:
+            return self
+        moved = replace(
+            self,
+            values=self.values.to(device),
+            missing=None if self.missing is None else self.missing.to(device),
+            elements=None if self.elements is None else self.elements.to(device),
+            _cache={},
+        )
+        if "coded" in self._cache:
+            coded = self._cache["coded"]
+            moved._cache["coded"] = Coded(coded.codes.to(device), coded.keys)
+        return moved
+
+    def to_arrow(self) -> pa.Array:
+        """The column as an Arrow array of its natural type; missing is null."""
+        if self.kind == "opaque":
+            return self.values
+        values = self.values.cpu()
+        missing = self.is_missing().cpu()
+        mask = missing.numpy() if bool(missing.any()) else None
+        if self.kind == "category":
+            return self.distinct.take(pa.array(values.numpy().astype(np.int64) - 1, mask=mask))
+        if self.kind == "list":
+            return pa.LargeListArray.from_arrays(pa.array(values.numpy()), self.elements.to_arrow(), mask=None if mask is None else pa.array(mask))
+        if self.kind == "vector":
+            flat = pa.array(values.reshape(-1).numpy())
+            return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=None if mask is None else pa.array(mask))
+        array = pa.array(values.numpy(), mask=mask)
+        return array.cast(pa.timestamp(self.unit, self.zone)) if self.kind == "datetime" else array
+
+    def _refuse(self, wanted: str) -> DataError:
+        held = {"category": f"values of type {self.distinct.type}" if self.distinct is not None else "categories"}
+        what = held.get(self.kind, {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}.get(self.kind, "values of no usable type"))
+        first = (~self.is_missing()).nonzero()
+        return DataError(
+            f"holds {what} and cannot be used as {wanted}",
+            column=self.name or None,
+            row=int(first[0]) if len(first) else None,
+            remedy="Convert the column first, or choose another one",
+        )
+
+
+class Table:
+    """Ordered named columns of equal length on one device.
+
+    Args:
+        columns: name → ``Column``, tensor, numpy array, Arrow array or list.
+        device: where the tensors go; None: where they are.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], *, device: DeviceLike = None) -> None:
+        from fastrec.convert import as_column
+
+        self._columns: dict[str, Column] = {n: as_column(c, name=n) for n, c in columns.items()}
+        if device is not None:
+            self._columns = {n: c.to(device) for n, c in self._columns.items()}
+        self._joint: dict[tuple[str, ...], Coded] = {}
+        sizes = {n: len(c) for n, c in self._columns.items()}
+        if len(set(sizes.values())) > 1:
+            raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")
+
+    @classmethod
+    def read(
+        cls,
+        source: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        device: DeviceLike = None,
+        types: Mapping[str, pa.DataType] | None = None,
+    ) -> Table:
+        """A table from a file or a frame.
+
+        Args:
+            source: a CSV or Parquet path, a folder of Parquet files, or a frame of pandas, polars, Arrow, cuDF, a dict, a Table.
+            columns: the columns to read, in this order; None: all.
+            device: where the tensors go; None: ``FASTREC_DEVICE``, else the CPU (a cuDF frame stays on its GPU).
+            types: Arrow types to read columns of a CSV as.
+
+        Returns:
+            The table.
+
+        Raises:
+            MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming file, column and row.
+        """
+        from fastrec.convert import read_columns
+
+        found = read_columns(source, columns, types=types)
+        if device is None and isinstance(source, Table):
+            return cls(found)
+        if device is None and any(c.kind != "opaque" and c.values.is_cuda for c in found.values()):
+            return cls(found)
+        return cls(found, device=resolve_device(device))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return list(self._columns)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next((c.values.device for c in self._columns.values() if c.kind != "opaque"), torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()))) if self._columns else 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Column:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise MissingColumnError(
+                f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}",
+                column=name,
+                remedy="Check the spelling, or add the column",
+            ) from None
+
+    def select(self, names: Iterable[str]) -> Table:
+        """The table with these columns only, in this order."""
+        return self._like({n: self[n] for n in names})
+
+    def drop(self, names: Iterable[str]) -> Table:
+        """The table without these columns."""
+        dropped = set(names)
+        return self._like({n: c for n, c in self._columns.items() if n not in dropped})
+
+    def rename(self, names: Mapping[str, str]) -> Table:
+        """The table with columns renamed (old name → new name)."""
+        return Table({names.get(n, n): c for n, c in self._columns.items()})
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Table:
+        """The table with columns added, or replaced where the name is there already (scalars are not spread)."""
+        new = Table({**self._columns, **columns}, device=self.device)
+        new._joint = {k: v for k, v in self._joint.items() if not set(k) & set(columns)}
+        return new
+
+    def take(self, rows: torch.Tensor) -> Table:
+        """The rows at ``rows``: int64 numbers ``[m]`` in any order, or a bool mask ``[n]``."""
+        rows = rows.to(self.device)
+        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+        return Table({n: c.take(rows) for n, c in self._columns.items()})
+
+    def to(self, device: DeviceLike) -> Table:
+        """The table on another device."""
+        return Table(self._columns, device=device)
+
+    def coded(self, names: str | Sequence[str]) -> Coded:
+        """One or several columns together as a key, coded once and kept.
+
+        Args:
+            names: a column or several.
+
+        Returns:
+            Dense codes int64 ``[n]`` (0 = missing, for several columns: any of them) and the distinct keys.
+        """
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if len(names) == 1:
+            return self[names[0]].coded()
+        if names not in self._joint:
+            self._joint[names] = join_coded([self[n].coded() for n in names])
+        return self._joint[names]
+
+    def to_arrow(self) -> pa.Table:
+        """The table as an Arrow table."""
+        return pa.table({n: c.to_arrow() for n, c in self._columns.items()})
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas frame with a fresh index; integers with missing values become nullable ``Int64``."""
+        import pandas as pd
+
+        nullable = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+        frame = {}
+        for name, column in self._columns.items():
+            array = column.to_arrow()
+            if array.null_count and array.type in nullable:
+                mask = np.array(array.is_null())
+                filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False)
+                frame[name] = pd.Series(pd.array(np.where(mask, None, filled), dtype=nullable[array.type]))
+            else:
+                frame[name] = array.to_pandas()
+        return pd.DataFrame(frame)
+
+    def to_polars(self) -> Any:
+        """The table as a polars frame."""
+        from fastrec.backends import require
+
+        return require("polars", "polars", "pip install polars").from_arrow(self.to_arrow())
+
+    def _like(self, columns: dict[str, Column]) -> Table:
+        table = Table(columns)
+        table._joint = {k: v for k, v in self._joint.items() if set(k) <= set(columns)}
+        return table
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}: {c.kind}" for n, c in self._columns.items())
+        return f"Table({len(self)} rows on {self.device}; {shown})"
+
+
+def concat(tables: Sequence[Table]) -> Table:
+    """Tables of the same columns, one below the other.
+
+    Args:
+        tables: at least one; the columns of the first decide.
+
+    Returns:
+        One table on the first one's device.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    device = tables[0].device
+    return Table({n: _concat_columns([t[n] for t in tables], device) for n in tables[0].names})
+
+
+def _concat_columns(parts: list[Column], device: torch.device) -> Column:
+    same = len({(c.kind, c.unit, c.zone, getattr(c.values, "dtype", None)) for c in parts}) == 1
+    if same and parts[0].kind in ("number", "datetime", "vector"):
+        values = torch.cat([c.values.to(device) for c in parts])
+        some = any(c.missing is not None for c in parts)
+        missing = torch.cat([c.is_missing().to(device) for c in parts]) if some else None
+        return replace(parts[0], values=values, missing=missing, _cache={})
+    from fastrec.convert import as_column
+
+    arrays = [c.to_arrow() for c in parts]
+    kinds = {a.type for a in arrays if not pa.types.is_null(a.type)}
+    if len(kinds) > 1:
+        arrays = [a.cast(pa.unify_schemas([pa.schema({"x": t}) for t in kinds], promote_options="permissive").field("x").type) for a in arrays]
+    elif kinds:
+        arrays = [a.cast(next(iter(kinds))) for a in arrays]
+    return as_column(pa.concat_arrays(arrays), name=parts[0].name).to(device)
+
+
+def _is_arrow_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def mask_of(array: pa.Array) -> torch.Tensor | None:
+    """Bool ``[n]`` of an Arrow array's nulls, None where there are none."""
+    return torch.from_numpy(np.array(pc.is_null(array))) if array.null_count else None

@@ -1,0 +1,172 @@
+"""``Vocab``: raw values of a column ⇄ the integer codes that embeddings are indexed by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.errors import DataError
+from fastrec.keys import Coded, Keys
+from fastrec.table import Column
+
+MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
+
+
+class Vocab:
+    """The values of a column that have a code of their own.
+
+    The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that codes equal those
+    of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when they are asked for.
+
+    Args:
+        values: the distinct kept values, in code order.
+        reserved: names of the codes before them; the first stands for missing.
+        rare: distinct values that were seen in training but not kept.
+        ordered: the values have an order of their own (an ordered categorical).
+        name: the column's name, for messages.
+    """
+
+    def __init__(
+        self,
+        values: pa.Array,
+        *,
+        reserved: tuple[str, ...] = (MISSING,),
+        rare: pa.Array | None = None,
+        ordered: bool = False,
+        name: str = "",
+    ) -> None:
+        self.values, self.reserved, self.rare, self.ordered, self.name = values, reserved, rare, ordered, name
+
+    @classmethod
+    def fit(
+        cls, column: Column, *, min_count: int = 1, max_size: int | None = None, unseen: bool = False
+    ) -> Vocab:
+        """Learn the codes of a column's values.
+
+        Args:
+            column: training rows; its values decide, in sorted order (a categorical's own order is kept).
+            min_count: a value seen in fewer rows gets the code ``#rare#``.
+            max_size: keep at most this many values, the most frequent (ties: the smaller value); the others are ``#rare#``.
+            unseen: give values never seen in training the code ``#unseen#`` instead of the one for missing.
+
+        Returns:
+            The vocabulary.
+        """
+        coded = column.coded()
+        counts = torch.bincount(coded.codes, minlength=coded.size)[1:].cpu()
+        own_order = column.ordered is not None  # a categorical keeps its categories, those without a row too
+        order = torch.arange(len(coded.keys)) if own_order else coded.keys.sort_order()
+        values, counts = coded.keys.columns[0].take(pa.array(order.numpy())), counts[order]
+        keep = counts >= min_count if min_count > 1 or not own_order else torch.ones(len(counts), dtype=torch.bool)
+        if max_size is not None and int(keep.sum()) > max_size:
+            ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
+            keep = torch.zeros_like(keep)
+            keep[ranked[:max_size]] = True
+        reserved = (MISSING, *((UNSEEN,) if unseen else ()), *((RARE,) if min_count > 1 or max_size is not None else ()))
+        mask = pa.array(keep.numpy())
+        rare = values.filter(pc.invert(mask)) if RARE in reserved else None
+        return cls(values.filter(mask), reserved=reserved, rare=rare, ordered=bool(column.ordered), name=column.name)
+
+    def __len__(self) -> int:
+        """Number of codes, the reserved ones included: the height of an embedding table."""
+        return len(self.reserved) + len(self.values)
+
+    def encode(self, column: Column | Coded) -> torch.Tensor:
+        """Codes of a column's rows.
+
+        Args:
+            column: any rows, values of a compatible type.
+
+        Returns:
+            int64 ``[n]`` on the column's device, below ``len(self)``.
+
+        Raises:
+            DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
+        """
+        coded = column if isinstance(column, Coded) else column.coded()
+        names = (self.name,)
+        found = coded.keys.find_in(Keys((self.values,), names))
+        table = torch.zeros(coded.size, dtype=torch.int64)
+        absent = self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
+        table[1:] = torch.where(found >= 0, found + len(self.reserved), absent)
+        if self.rare is not None and len(self.rare):
+            rare = coded.keys.find_in(Keys((self.rare,), names)) >= 0
+            table[1:][rare] = self.reserved.index(RARE)
+        return table.to(coded.codes.device)[coded.codes]
+
+    def decode(self, codes: torch.Tensor) -> pa.Array:
+        """Raw values of codes (integers ``[n]``); a reserved code decodes to missing.
+
+        Raises:
+            DataError: a code is outside the vocabulary.
+        """
+        codes = codes.detach().cpu().to(torch.int64)
+        bad = (codes < 0) | (codes >= len(self))
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes",
+                column=self.name or None,
+                row=row,
+                remedy="Decode only codes made by this vocabulary",
+            )
+        index = codes - len(self.reserved)
+        return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
+
+    @property
+    def classes(self) -> list[Any]:
+        """The meaning of every code, as in fastai's ``classes``: the reserved names, then the values."""
+        return [*self.reserved, *self.values.to_pylist()]
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.state``)."""
+        rare = {} if self.rare is None else {"rare": self.rare}
+        return {"values": self.values, "reserved": list(self.reserved), "ordered": self.ordered, "name": self.name, **rare}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Vocab:
+        """The inverse of ``to_state``."""
+        return cls(
+            state["values"],
+            reserved=tuple(state["reserved"]),
+            rare=state.get("rare"),
+            ordered=state["ordered"],
+            name=state["name"],
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.values[:3].to_pylist()))
+        return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{', …' if len(self.values) > 3 else ''})"
+
+
+def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
+    """Hash bucket of each value: FNV-1a, 64 bit, over the UTF-8 of the value's text, xor-folded, modulo ``buckets``.
+
+    The text of a value does not depend on the device or the frame library, so neither does its bucket. Meant for *distinct* values.
+
+    Args:
+        values: ``[K]`` values of any key type, none missing.
+        buckets: how many buckets, at least 1.
+        seed: mixed into the start value: other seeds give other hashes.
+
+    Returns:
+        int64 ``[K]`` in ``0 … buckets - 1``. Source: Fowler, Noll, Vo; IETF draft-eastlake-fnv.
+    """
+    if buckets < 1:
+        raise DataError(f"{buckets} hash buckets were asked for", remedy="Give at least one bucket")
+    text = values.cast(pa.large_binary()) if pa.types.is_large_string(values.type) else values.cast(pa.string()).cast(pa.large_binary())
+    offsets = np.frombuffer(text.buffers()[1], dtype=np.int64)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(text.buffers()[2] or b"", dtype=np.uint8)
+    lengths = np.diff(offsets)
+    state = np.full(len(text), 0xCBF29CE484222325, dtype=np.uint64) ^ np.uint64(seed)
+    prime = np.uint64(0x100000001B3)
+    with np.errstate(over="ignore"):
+        for i in range(int(lengths.max(initial=0))):  # one step per byte of the longest value, all values at once
+            alive = lengths > i
+            state[alive] = (state[alive] ^ data[offsets[:-1][alive] + i].astype(np.uint64)) * prime
+        state = (state ^ (state >> np.uint64(32))) * prime
+    return ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
