@@ -8,6 +8,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= dev
 SESSIONS ?= 12000
 DEVICE ?= auto
 JOBS ?= 2
@@ -24,14 +26,14 @@ help:  ## list what can be made
 
 venv: $(STAMP)  ## make .venv with everything the other targets need (PYTHON=python3.12 picks another Python)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@command -v $(PYTHON) >/dev/null || { echo "error: no $(PYTHON) here. fastrec needs Python 3.11 or newer; name yours: make venv PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"error: $(PYTHON) is Python {v[0]}.{v[1]}. fastrec needs 3.11 or newer; name another: make venv PYTHON=python3.12")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) comes without the venv module. Install it (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@echo "==> making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV)
-	@echo "==> installing the packages of constraints.txt (some minutes the first time)"
-	@$(BIN)/python -m pip install -q --progress-bar off --no-compile $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	@echo "==> installing the packages of $(CONSTRAINTS) (some minutes the first time)"
+	@$(BIN)/python -m pip install -q --progress-bar off --no-compile $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[$(EXTRAS)]'
 	@touch $@
 	@echo "==> $(VENV) is ready"
 
@@ -58,8 +60,8 @@ bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table an
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print
 
-clean:  ## remove what runs and tools leave behind, .venv excepted
-	rm -rf runs build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
+clean:  ## remove what the demo, the benchmarks and the tools leave behind (your own runs stay)
+	rm -rf runs/demo runs/demo-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv too

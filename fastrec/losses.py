@@ -66,8 +66,8 @@ class BCE(nn.Module):
         return scores.sigmoid()
 
     def decodes(self, probabilities: Tensor) -> Tensor:
-        """1 where the probability is at least one half, else 0; int64, of the same shape."""
-        return (probabilities >= 0.5).long()
+        """1 where the probability (``[b]`` or ``[b, 1]``) is at least one half, else 0; ``[b]``, int64."""
+        return (_flat(probabilities, "probabilities") >= 0.5).long()
 
 
 class ListwiseSoftmax(nn.Module):
@@ -110,7 +110,7 @@ class ListwiseSoftmax(nn.Module):
         total = torch.zeros_like(scores).index_add_(0, lists, target)
         log_z = _log_sum_exp(scores, lists)
         share = target / torch.where(total > 0, total, torch.ones_like(total))[lists]
-        losses = share * (log_z[lists] - scores)
+        losses = torch.where(share > 0, share * (log_z[lists] - scores), 0.0)  # a masked score of -inf costs nothing
         if self.reduction == "mean":
             return losses.sum() / (total > 0).sum().clamp(min=1)
         return _reduce(losses, self.reduction)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fastrec import metrics
 from fastrec.errors import DataError
+from fastrec.metric_lists import cut, flat_tensor
 
 __all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall"]
 
@@ -26,7 +27,7 @@ class _CollectingMetric(Metric):
             raise DataError(
                 "no groups were given", column="groups", remedy="Pass the list number of every validation row"
             )
-        metrics._cut(k)  # a bad k should fail here, not after the first epoch
+        cut(k)  # a bad k should fail here, not after the first epoch
         self.groups, self.k, self.options = groups, k, options
         self.reset()
 
@@ -70,7 +71,7 @@ class _CollectingMetric(Metric):
         preds, targets = torch.cat(self._preds), torch.cat(self._targets)
         if not self.needs_groups:
             return self.score(preds, targets, None)
-        groups = metrics._tensor(self._epoch_groups, "groups").cpu()
+        groups = flat_tensor(self._epoch_groups, "groups").cpu()
         if len(groups) != len(preds):
             raise DataError(
                 f"{self.name} has {len(groups)} groups for {len(preds)} validated rows",

@@ -1,0 +1,346 @@
+"""The contract of a feature generator, and its three kinds.
+
+A generator names its inputs and outputs before it sees data. ``RowWise`` needs nothing but the row. ``Fitted`` learns statistics from
+training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold, or an outer fold and an inner
+one), so that statistics without a fold are sums over the other cells and nothing is ever subtracted. ``Grouped`` looks at the other
+rows of a row's group, or at the events of a log, in order.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.table import Column, Table
+
+if TYPE_CHECKING:
+    from fastrec.features.feature_set import FeatureSet
+
+State = dict[str, Any]
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Which cell of the training data each row is in.
+
+    Args:
+        codes: int64 ``[n]`` in ``0 … count - 1``.
+        count: how many cells there are.
+    """
+
+    codes: torch.Tensor
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What a generator may use besides the frame itself.
+
+    Args:
+        tables: other tables by name, for instance an event log.
+        row_key: the columns that identify what folds must keep together; empty = the row's number.
+    """
+
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    row_key: tuple[str, ...] = ()
+
+    def table(self, name: str, *, wanted_by: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            DataError: it was not given.
+        """
+        if name not in self.tables:
+            given = ", ".join(map(repr, self.tables)) or "none"
+            raise DataError(
+                f"{wanted_by} needs the table {name!r}, and the tables given are: {given}",
+                remedy=f"Pass tables={{{name!r}: …}} to fit_transform and transform",
+            )
+        return self.tables[name]
+
+
+class Feature(ABC):
+    """A generator of columns.
+
+    Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement ``inputs``
+    and ``outputs`` and the methods of their kind.
+    """
+
+    kind: ClassVar[Literal["row", "fitted", "grouped"]]
+    online: ClassVar[Literal["row", "fitted", "history"]]
+    uses_target: bool = False
+    uses_future: bool = False
+    scope: Literal["train", "all"] = "train"
+
+    @property
+    @abstractmethod
+    def sources(self) -> list[str | Feature]:
+        """What it reads: column names and other generators."""
+
+    @property
+    @abstractmethod
+    def outputs(self) -> list[str]:
+        """The names of the columns it makes."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns it reads, those made by other generators among them."""
+        return list(dict.fromkeys(n for s in self.sources for n in names_of(s)))
+
+    @property
+    def fit_only(self) -> list[str]:
+        """Inputs that only fitting needs: the target, the weight."""
+        return []
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        """Columns it reads from other tables, by table name."""
+        return {}
+
+    # What a user calls -------------------------------------------------------------------------------------------------
+
+    def fit(self, df: Any, y: Any = None, **options: Any) -> Feature:
+        """Learn from training rows (see ``FeatureSet.fit``)."""
+        self._alone(options).fit(df, y, **options)
+        return self
+
+    def fit_transform(self, df: Any, y: Any = None, **options: Any) -> Any:
+        """Learn from training rows and give them their out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
+        return self._alone(options).fit_transform(df, y, **options)
+
+    def transform(self, df: Any, **options: Any) -> Any:
+        """Give other rows their values, from full statistics and without the target (see ``FeatureSet.transform``)."""
+        return self._alone(options).transform(df, **options)
+
+    def cross_fit(self, df: Any, folds: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
+        """Nested values for every outer fold (see ``FeatureSet.cross_fit``)."""
+        return self._alone(options).cross_fit(df, folds, **options)
+
+    def _alone(self, options: dict[str, Any]) -> FeatureSet:
+        from fastrec.features.feature_set import FeatureSet
+
+        return FeatureSet([self], key=options.pop("key", None))
+
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
+        """The names of the columns it makes (scikit-learn's name for ``outputs``)."""
+        return self.outputs
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in _parameters(type(self))}
+
+    def set_params(self, **params: Any) -> Feature:
+        """Change constructor's arguments in place."""
+        for name, value in params.items():
+            if name not in _parameters(type(self)):
+                raise DataError(f"{type(self).__name__} has no parameter {name!r}", remedy="See get_params()")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {n: p.default for n, p in _parameters(type(self)).items()}
+        shown = [f"{n}={v!r}" for n, v in self.get_params().items() if v is not defaults[n] and v != defaults[n]]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    # What is saved -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> State:
+        """What it has learned: tensors, keys and JSON values; empty for a generator that learns nothing."""
+        return {}
+
+    def set_state(self, state: State) -> None:
+        """The inverse of ``get_state``."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write configuration and state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
+        from fastrec.features.feature_set import FeatureSet
+
+        FeatureSet([self]).save(folder)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Any:
+        """Read what ``save`` wrote."""
+        from fastrec.features.feature_set import FeatureSet
+
+        return FeatureSet.load(folder).features[0]
+
+
+class RowWise(Feature):
+    """A generator that needs nothing but the row itself, and learns nothing."""
+
+    kind = "row"
+    online = "row"
+
+    @abstractmethod
+    def prepare(self, table: Table) -> Tensors:
+        """The inputs as tensors."""
+
+    @abstractmethod
+    def apply(self, tensors: Tensors) -> Tensors:
+        """Inputs → outputs, by tensor operations only, so that it can be exported."""
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        """The output columns of a table."""
+        return as_columns(self.apply(self.prepare(table)))
+
+
+class Fitted(Feature):
+    """A generator that learns statistics from training rows."""
+
+    kind = "fitted"
+    online = "fitted"
+
+    def __init__(self) -> None:
+        self.state_: State | None = None
+        self.fit_: State | None = None
+
+    @abstractmethod
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        """One partition's share of the statistics, kept apart by cell."""
+
+    @abstractmethod
+    def merge(self, a: State, b: State) -> State:
+        """Two partitions' statistics as one: associative and commutative."""
+
+    @abstractmethod
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """What ``apply`` needs, from the statistics of the cells where ``keep`` (bool ``[cells]``) is True; None: of all."""
+
+    @abstractmethod
+    def prepare(self, state: State, table: Table) -> Tensors:
+        """The inputs as tensors: keys as codes of the learned keys, numbers as floats."""
+
+    @abstractmethod
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        """Inputs → outputs, by tensor operations only: the same function in training and in an exported graph."""
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        """Output tensors → columns."""
+        return as_columns(tensors)
+
+    def learn(self, state: State) -> None:
+        """Take merged statistics as what was learned."""
+        self.state_, self.fit_ = state, self.finalize(state)
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        """The output columns of rows that were not trained on."""
+        state, fit = self._learned()
+        return self.wrap(self.apply(fit, self.prepare(state, table)))
+
+    def compute_out_of_cell(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
+        """The output columns of training rows, each from the cells that its own cell does not exclude.
+
+        Args:
+            table: the rows.
+            state: statistics by cell.
+            cells: each row's cell.
+            excluded: bool ``[cells, cells]``: row ``c`` says which cells rows in cell ``c`` must not see.
+        """
+        tensors = self.prepare(state, table)
+        results: Tensors = {}
+        patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
+        of_row = pattern_of[cells.codes]
+        for i, pattern in enumerate(patterns):
+            rows = (of_row == i).nonzero().squeeze(1)
+            if not len(rows):
+                continue
+            made = self.apply(self.finalize(state, ~pattern), {n: t[rows] for n, t in tensors.items()})
+            for name, values in made.items():
+                if name not in results:
+                    results[name] = values.new_empty(len(table), *values.shape[1:])
+                results[name][rows] = values
+        return self.wrap(results) if results else self.wrap(self.apply(self.finalize(state), tensors))
+
+    def get_state(self) -> State:
+        return dict(self._learned()[0])
+
+    def set_state(self, state: State) -> None:
+        self.learn(state)
+
+    def _learned(self) -> tuple[State, State]:
+        if self.state_ is None or self.fit_ is None:
+            raise NotFittedError(f"{self!r} has not been fitted", remedy="Call fit or fit_transform first")
+        return self.state_, self.fit_
+
+
+class Grouped(Feature):
+    """A generator that looks at the other rows of a row's group, or at a log's events, in order."""
+
+    kind = "grouped"
+    online = "history"
+
+    @abstractmethod
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        """The output columns of a table whose groups are whole."""
+
+
+def as_columns(tensors: Tensors) -> dict[str, Column]:
+    """Plain tensors as number columns."""
+    return {n: Column("number", t, name=n) for n, t in tensors.items()}
+
+
+def names_of(source: str | Feature) -> list[str]:
+    """The column names that a source stands for: itself, or what a generator makes."""
+    return [source] if isinstance(source, str) else source.outputs
+
+
+def name_of(source: str | Feature) -> str:
+    """The one column name that a source stands for.
+
+    Raises:
+        DataError: the generator makes several columns.
+    """
+    names = names_of(source)
+    if len(names) != 1:
+        raise DataError(f"{source!r} makes {len(names)} columns where one is needed", remedy="Choose one by its name")
+    return names[0]
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list from one thing or several; None gives the empty list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
+    """A column as float64 ``[n]``, NaN where missing, with the generator's name in the error if it is none."""
+    try:
+        return table[name].number()
+    except MissingColumnError:
+        raise
+    except DataError as error:
+        raise DataError(
+            f"{type(wanted_by).__name__}: {error.problem}", column=name, row=error.row, remedy=error.remedy
+        ) from error
+
+
+def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
+    """Order columns as sortable tensors: integers and times exactly, floats as they are.
+
+    Raises:
+        DataError: an order value is missing: it would have no place in time.
+    """
+    keys = []
+    for name in names:
+        column = table[name]
+        missing = column.is_missing()
+        if bool(missing.any()):
+            raise DataError(
+                "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows first"
+            )
+        floating = column.kind == "category" or (column.kind == "number" and column.values.is_floating_point())
+        keys.append(column.number() if floating else column.integer())
+    return keys
+
+
+def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+    return {n: p for n, p in inspect.signature(cls.__init__).parameters.items() if n != "self"}

@@ -1,0 +1,105 @@
+"""``Cyclic``: a value that comes round again, as a point on a circle."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import RowWise, Tensors, number_of
+from fastrec.table import Column, Table
+
+Period = Literal["hour", "weekday", "month", "dayofyear"]
+_NAMED = ("hour", "weekday", "month", "dayofyear")
+
+
+class Cyclic(RowWise):
+    """``sin(2π·x/period)`` and ``cos(2π·x/period)``, so that the end of a period lies beside its start; NaN where missing.
+
+    Args:
+        col: a column of times or numbers.
+        period: the length of the circle in the column's own unit, or a part of the calendar: ``'hour'`` (0-23 of 24), ``'weekday'``
+            (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of the year's own length). Parts are those of the
+            column's time zone; a column of numbers is then read as seconds since 1970 in UTC.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Cyclic
+        >>> df = Cyclic("t", "hour").fit_transform(pd.DataFrame({"t": pd.to_datetime(["2024-01-01 06:30"])}))
+        >>> df[["t_hour_sin", "t_hour_cos"]].round(6).values.tolist()
+        [[1.0, 0.0]]
+    """
+
+    def __init__(self, col: str, period: float | Period) -> None:
+        self.col, self.period = col, period
+        if isinstance(period, str) and period not in _NAMED:
+            raise DataError(f"Cyclic has no period {period!r}", remedy=f"Use a number or one of {', '.join(_NAMED)}")
+        if not isinstance(period, str) and not period > 0:
+            raise DataError(f"Cyclic: the period is {period}", remedy="Use a number above 0")
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [self.col]
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.period if isinstance(self.period, str) else f"{self.period:g}"
+        return [f"{self.col}_{word}_sin", f"{self.col}_{word}_cos"]
+
+    def prepare(self, table: Table) -> Tensors:
+        if not isinstance(self.period, str):
+            return {"value": number_of(table, self.col, wanted_by=self)}
+        column = table[self.col]
+        if column.kind == "datetime":
+            return {"seconds": local_seconds(column)}
+        return {"seconds": number_of(table, self.col, wanted_by=self)}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        if isinstance(self.period, str):
+            share = calendar_share(tensors["seconds"], self.period)
+        else:
+            share = torch.remainder(tensors["value"], self.period) / self.period
+        angle = 2 * math.pi * share
+        return dict(zip(self.outputs, (torch.sin(angle), torch.cos(angle)), strict=True))
+
+
+def local_seconds(column: Column) -> torch.Tensor:
+    """Seconds since 1970 on the clock of the column's zone: float64 ``[n]``, NaN where missing."""
+    if column.zone in (None, "UTC", "Etc/UTC", "+00:00"):
+        return column.number()
+    local = pc.local_timestamp(column.to_arrow()).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    numbers = torch.from_numpy(local.cast(pa.float64()).to_numpy(zero_copy_only=False).copy())
+    return (numbers / 1e6).to(column.values.device)
+
+
+def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
+    """How far round its circle a part of the calendar is, in [0, 1).
+
+    Args:
+        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN.
+        part: see ``Cyclic``.
+
+    Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
+    """
+    days = torch.floor(seconds / 86400)
+    if part == "hour":
+        return torch.floor((seconds - days * 86400) / 3600) / 24
+    if part == "weekday":
+        return torch.remainder(days + 3, 7) / 7  # 1970-01-01 was a Thursday
+    era_day = days + 719468  # days since 0000-03-01
+    era = torch.floor(era_day / 146097)
+    day = era_day - era * 146097
+    year = torch.floor((day - torch.floor(day / 1460) + torch.floor(day / 36524) - torch.floor(day / 146096)) / 365)
+    day = day - (365 * year + torch.floor(year / 4) - torch.floor(year / 100))  # from 1 March
+    march_month = torch.floor((5 * day + 2) / 153)
+    month = torch.remainder(march_month + 2, 12)
+    if part == "month":
+        return month / 12
+    civil_year = year + era * 400 + (month < 2)
+    leap = (torch.remainder(civil_year, 4) == 0) & ((torch.remainder(civil_year, 100) != 0) | (torch.remainder(civil_year, 400) == 0))
+    day_of_year = torch.where(month < 2, day - 306, day + 59 + leap.double())
+    return torch.where(seconds.isnan(), torch.nan, day_of_year / (365 + leap.double()))

@@ -1,0 +1,77 @@
+"""Statistics kept by key and by cell: collecting, merging and summing them over cells.
+
+Every array has the shape ``[cells, K]``: row ``c`` holds what the rows in cell ``c`` contribute to each of ``K`` keys.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fastrec.features.base import Cells
+from fastrec.keys import Coded, Keys
+from fastrec.segments import segment_max, segment_min, segment_sum
+
+
+def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
+    """The keys in sorted order, so that a state does not depend on the rows' order, and each row's code among them.
+
+    Returns:
+        keys ``[K]`` and codes int64 ``[n]`` (0 = missing, ``i`` = key ``i - 1``).
+    """
+    order = coded.keys.sort_order()
+    table = torch.zeros(coded.size, dtype=torch.int64)
+    table[order + 1] = torch.arange(1, len(order) + 1)
+    return coded.keys.take(order), table.to(coded.codes.device)[coded.codes]
+
+
+def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
+    """Place of each row in a flattened ``[cells, size]`` array, and the number of cells."""
+    if cells is None:
+        return codes, 1
+    return cells.codes * size + codes, cells.count
+
+
+def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int) -> torch.Tensor:
+    """Sum of ``values`` (``[n]``) by cell and code: ``[cells, size]``, int64 or float64."""
+    places, count = cell_places(codes, cells, size)
+    return segment_sum(values, places, count * size).view(count, size)
+
+
+def extreme_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool) -> torch.Tensor:
+    """Largest or smallest of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf where there is none."""
+    places, count = cell_places(codes, cells, size)
+    return (segment_max if largest else segment_min)(values, places, count * size).view(count, size)
+
+
+def union_keys(a: Keys, b: Keys) -> tuple[Keys, torch.Tensor, torch.Tensor]:
+    """The keys of both, sorted, and where those of ``a`` and of ``b`` stand among them."""
+    both = a.concat(b)
+    codes, distinct = both.distinct()
+    order = distinct.sort_order()
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order))
+    codes = place[codes]
+    return distinct.take(order), codes[: len(a)], codes[len(a) :]
+
+
+def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fill: Any = 0) -> torch.Tensor:
+    """``values`` (``[c, K]``) moved to ``places`` of a wider ``[cells, size]`` array."""
+    wide = values.new_full((cells, size), fill)
+    wide[: values.shape[0], places.to(values.device)] = values
+    return wide
+
+
+def merge_moments(
+    a: tuple[torch.Tensor, torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count, mean and sum of squared deviations of two samples together (Chan, Golub, LeVeque 1979, eq. 2.1).
+
+    Args:
+        a, b: ``(count, mean, m2)`` of equal shape; the mean of an empty sample is 0.
+    """
+    count = a[0] + b[0]
+    share = torch.where(count > 0, b[0] / count.clamp_min(torch.finfo(torch.float64).tiny), 0)
+    delta = b[1] - a[1]
+    return count, a[1] + delta * share, a[2] + b[2] + delta**2 * a[0] * share

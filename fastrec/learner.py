@@ -1,0 +1,147 @@
+"""``rec_learner``: a fastai Learner for tabular and recommender data in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from fastai.data.transforms import get_c
+from fastai.learner import Learner
+from fastai.tabular.learner import TabularLearner
+from fastcore.basics import tuplify
+from torch import nn
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.models.embedding import embedding_sizes
+from fastrec.models.tabular_net import TabularNet
+from fastrec.optim import adamw, as_opt_func
+
+LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
+
+
+class RecLearner(TabularLearner):
+    """fastai's tabular Learner, whose ``predict`` takes a row from any library."""
+
+    def predict(self, row: Any) -> tuple[Any, Any, Any]:
+        """Predict one raw row.
+
+        Args:
+            row: column name to raw value: a dict, a pandas Series, a named polars row (``df.row(0, named=True)``),
+                or a pandas or polars frame of one row.
+
+        Returns:
+            The decoded row with its prediction, the decision (class or number) and the raw outputs (probabilities
+            or numbers), as fastai's ``predict``.
+
+        Raises:
+            MissingColumnError: the row lacks a column that the model was trained on.
+            DataError: it is no row, or more than one.
+        """
+        frame = _one_row(row, self.dls.cont_names)
+        try:
+            dl = self.dls.test_dl(frame)
+        except KeyError as error:
+            if isinstance(error, MissingColumnError):
+                raise
+            raise MissingColumnError(
+                f"the row lacks a column that the model needs: {error}",
+                remedy=f"Give every column that the model was trained on; the row has {list(frame.columns)}",
+            ) from error
+        inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
+        decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
+        return decoded, decided[0], outputs[0]
+
+
+def rec_learner(
+    dls: Any,
+    model: Callable[..., nn.Module] | nn.Module = TabularNet,
+    *,
+    layers: Sequence[int] | None = None,
+    emb_szs: Mapping[str, int] | Sequence[tuple[int, int]] | None = None,
+    n_out: int | None = None,
+    y_range: tuple[float, float] | None = None,
+    opt_func: Any = adamw,
+    loss_func: Any = None,
+    metrics: Any = None,
+    **options: Any,
+) -> RecLearner:
+    """A Learner with its model, made for the columns of ``dls``.
+
+    Args:
+        dls: tabular dataloaders: of fastai's ``TabularPandas``, or anything with its ``cat_names``, ``cont_names``
+            and ``classes``.
+        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a model already built.
+        layers: width of each hidden layer; 200 and 100 by default.
+        emb_szs: column name to width, where it is not to follow ``emb_sz_rule``; or ``(rows, width)`` of every column.
+        n_out: number of outputs; by default the loss's own ``n_out``, else what the targets need.
+        y_range: ``(low, high)`` of the outputs.
+        opt_func: a fastai ``opt_func``, or a torch optimizer's class, see ``as_opt_func``.
+        loss_func: the loss; by default what fastai takes for the targets.
+        metrics: fastai metrics.
+        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); all others go to the model.
+
+    Returns:
+        The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
+
+    Raises:
+        DataError: the training loader yields no batch; or model options came with a model already built.
+        MissingColumnError: ``emb_szs`` names a column that is not categorical.
+    """
+    if not len(dls.train):
+        raise DataError(
+            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
+            f"drop_last={dls.train.drop_last}",
+            remedy="Use a batch size of at most the number of rows, or drop_last=False",
+        )
+    learner_options = {k: v for k, v in options.items() if k in LEARNER_OPTIONS}
+    config = {k: v for k, v in options.items() if k not in LEARNER_OPTIONS}
+    config |= {k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}
+    if isinstance(model, nn.Module):
+        _refuse_options(config | {k: v for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None})
+        net = model
+    else:
+        n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
+        net = _build(dls, model, emb_szs, n_out, config)
+    opt_func = as_opt_func(opt_func, model=net)
+    return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
+
+
+def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, config: dict[str, Any]) -> nn.Module:
+    if not n_out:
+        raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
+    names = list(dls.cat_names)
+    if emb_szs is None or isinstance(emb_szs, Mapping):
+        emb_szs = embedding_sizes(dls.train_ds.classes if names else {}, names, widths=emb_szs)
+    elif len(emb_szs) != len(names):
+        raise DataError(
+            f"{len(emb_szs)} embedding sizes for {len(names)} categorical columns", remedy=f"Give one each for {names}"
+        )
+    accepted = inspect.signature(model).parameters
+    offered = {"layers": [200, 100], "cat_names": names or None}
+    defaults = {k: v for k, v in offered.items() if k in accepted}
+    return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
+
+
+def _refuse_options(config: Mapping[str, Any]) -> None:
+    if config:
+        raise DataError(
+            f"{sorted(config)} cannot change a model that is already built", remedy="Pass the model's class instead"
+        )
+
+
+def _one_row(row: Any, cont_names: Sequence[str]) -> pd.DataFrame:
+    if isinstance(row, pd.Series):
+        row = row.to_dict()
+    elif hasattr(row, "to_dicts"):  # polars
+        row = row.to_dicts()
+    elif isinstance(row, pd.DataFrame):
+        row = row.to_dict("records")
+    if isinstance(row, list) and len(row) == 1:
+        row = row[0]
+    if not isinstance(row, Mapping):
+        raise DataError(f"one row is needed, not {type(row).__name__}", remedy="Give a dict, a Series or a named row")
+    # a missing number must not turn its column into one of objects
+    numbers = {k: float("nan") for k, v in row.items() if v is None and k in cont_names}
+    return pd.DataFrame([{**row, **numbers}])

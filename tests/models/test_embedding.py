@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from fastai.tabular.model import emb_sz_rule as fastai_rule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.models import EmbeddingTables, emb_sz_rule, embedding_sizes
+
+SIZES = [(10, 3), (7, 8), (20, 4), (5, 6), (3, 1)]
+NAMES = ["city", "item", "user", "device", "hour"]
+
+
+def make_ids(sizes, b, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in sizes], 1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 12), st.integers(1, 9)), min_size=1, max_size=7),
+    pad=st.booleans(),
+    b=st.integers(0, 9),
+    dtype=st.sampled_from([torch.int64, torch.int32, torch.int8]),
+)
+def test_one_gather_equals_a_loop_over_separate_embeddings(sizes, pad, b, dtype):
+    fused = EmbeddingTables(sizes, pad=pad)
+    separate = [nn.Embedding.from_pretrained(fused.table(str(i)).detach().clone(), False) for i in range(len(sizes))]
+    ids = make_ids(sizes, b)
+    out = fused(ids.to(dtype))
+    wanted = torch.cat([e(ids[:, i]) for i, e in enumerate(separate)], 1)
+    assert torch.equal(out, wanted)
+    up = torch.randn_like(out)
+    out.backward(up)
+    wanted.backward(up)
+    for s, e in zip(fused.slices, separate, strict=True):
+        assert torch.allclose(fused.weights[s.group].grad[s.start : s.stop], e.weight.grad, atol=1e-6)
+
+
+def test_widths_are_padded_to_16_bytes_and_grouped():
+    fused = EmbeddingTables(SIZES, names=NAMES)
+    assert [s.width for s in fused.slices] == [4, 8, 4, 8, 4]
+    assert {k: tuple(p.shape) for k, p in fused.named_parameters()} == {"weights.w4": (33, 4), "weights.w8": (12, 8)}
+    assert fused.embedding_dim == 28
+    assert fused.parameter_segments() == {"weights.w4": (0, 10, 30, 33), "weights.w8": (0, 7, 12)}
+
+
+def test_exact_widths_can_be_kept():
+    fused = EmbeddingTables(SIZES, names=NAMES, pad=False)
+    assert [tuple(fused.table(n).shape) for n in NAMES] == SIZES
+    assert sum(p.numel() for p in fused.parameters()) == sum(n * w for n, w in SIZES)
+
+
+def test_gradients_are_right():
+    fused = EmbeddingTables(SIZES, std=1.0).double()
+    ids = make_ids(SIZES, 6)
+    names = [n for n, _ in fused.named_parameters()]
+
+    def f(*weights):
+        return torch.func.functional_call(fused, dict(zip(names, weights, strict=True)), (ids,))
+
+    assert torch.autograd.gradcheck(f, tuple(p.detach().requires_grad_() for p in fused.parameters()))
+
+
+def test_tables_by_name():
+    fused = EmbeddingTables(SIZES, names=NAMES)
+    new = torch.randn(20, 4)
+    others = {n: fused.table(n).detach().clone() for n in NAMES if n != "user"}
+    fused.load_table("user", new.double())
+    assert torch.equal(fused.table("user"), new)
+    assert all(torch.equal(fused.table(n), w) for n, w in others.items())
+    assert fused.table("user").data_ptr() == fused.weights["w4"][10:].data_ptr()
+    fused.table("user").sum().backward()
+    assert fused.weights["w4"].grad.sum() == 80
+    with pytest.raises(DataError, match=r"column 'user'.*\[20, 4\].*\[19, 4\]"):
+        fused.load_table("user", new[:19])
+    with pytest.raises(MissingColumnError, match="column 'nobody'.*city"):
+        fused.table("nobody")
+
+
+@pytest.mark.parametrize(("row", "column", "value"), [(0, 0, 10), (3, 2, -1), (4, 4, 3)])
+def test_ids_out_of_range_are_named(row, column, value):
+    fused = EmbeddingTables(SIZES, names=NAMES)
+    ids = make_ids(SIZES, 5)
+    ids[row, column] = value
+    with pytest.raises(DataError, match=f"column '{NAMES[column]}', row {row}: id {value} .* 0 to {SIZES[column][0] - 1}"):
+        fused(ids)
+    EmbeddingTables(SIZES, check_ids="always")(make_ids(SIZES, 5))
+    last = torch.tensor([[n - 1 for n, _ in SIZES]])
+    assert fused(last).shape == (1, fused.embedding_dim)
+
+
+def test_the_check_can_be_switched_off():
+    fused = EmbeddingTables([(4, 4), (4, 4)], check_ids="never")
+    assert torch.equal(fused(torch.tensor([[5, 0]]))[0, :4], fused.table("1")[1])  # reads the neighbour: unchecked
+
+
+def test_another_number_of_columns_is_refused():
+    with pytest.raises(DataError, match=r"\[b, 5\] are needed, not \[2, 4\]"):
+        EmbeddingTables(SIZES)(torch.zeros(2, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(("sizes", "names"), [([(0, 4)], ["a"]), ([(3, 0)], ["a"]), ([(3, 4)] * 2, ["a", "a"]), (SIZES, ["a"])])
+def test_bad_sizes_and_names_are_refused(sizes, names):
+    with pytest.raises(DataError):
+        EmbeddingTables(sizes, names=names)
+
+
+def test_tables_start_as_truncated_normals():
+    torch.manual_seed(0)
+    fused = EmbeddingTables([(4000, 4), (3000, 4), (2000, 8)])
+    for name in "012":
+        table = fused.table(name)
+        assert table.abs().max() < 0.02
+        assert 0.0085 < table.std() < 0.0092  # a normal of .01 wrapped at two scales
+    torch.manual_seed(0)
+    assert torch.equal(EmbeddingTables([(4000, 4), (3000, 4), (2000, 8)]).table("1"), fused.table("1"))
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda m: pickle.loads(pickle.dumps(m)),
+        lambda m: m.double(),
+        lambda m: m.load_state_dict({k: v.clone() for k, v in m.state_dict().items()}, assign=True) and m,
+    ],
+)
+def test_parameters_keep_their_segments(copied):
+    fused = copied(EmbeddingTables(SIZES))
+    assert {k: p.segments for k, p in fused.named_parameters()} == fused.parameter_segments()
+    assert len(fused.parameter_segments()) == 2
+
+
+def test_state_dict_round_trip():
+    a, b = EmbeddingTables(SIZES), EmbeddingTables(SIZES)
+    assert set(a.state_dict()) == {"weights.w4", "weights.w8"}
+    b.load_state_dict(a.state_dict())
+    ids = make_ids(SIZES, 9)
+    assert torch.equal(a(ids), b(ids))
+
+
+def test_the_backward_pass_repeats_to_the_bit():
+    fused = EmbeddingTables([(50, 8)] * 4)
+    ids, up = make_ids([(50, 8)] * 4, 3000), torch.randn(3000, 32)
+    grads = []
+    for _ in range(3):
+        fused.zero_grad()
+        fused(ids).backward(up)
+        grads.append(fused.weights["w8"].grad.clone())
+    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+
+
+def test_the_rule_is_fastais_with_a_cap():
+    for n in [1, 2, 3, 10, 77, 1000, 50_000, 10**6]:
+        assert emb_sz_rule(n) == fastai_rule(n)
+    assert emb_sz_rule(10**6, cap=64) == 64
+
+
+def test_sizes_from_classes_and_overrides():
+    classes = {"a": ["#na#", "x", "y"], "b": list(range(101)), "c": [0]}
+    assert embedding_sizes(classes, ["b", "a"]) == [(101, 21), (3, 3)]
+    assert embedding_sizes(classes, ["a", "b"], widths={"b": 5}, cap=2) == [(3, 2), (101, 5)]
+    with pytest.raises(MissingColumnError, match="'z'"):
+        embedding_sizes(classes, ["a"], widths={"z": 5})

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle and lr_find)
+from fastai.data.block import CategoryBlock, RegressionBlock
+from fastai.data.transforms import Normalize
+from fastai.learner import load_learner
+from fastai.metrics import accuracy
+from fastai.optimizer import OptimWrapper, ranger
+from fastai.tabular.core import Categorify, FillMissing, TabularPandas
+from fastai.tabular.learner import tabular_learner
+from fastai.tabular.model import TabularModel
+from fastai.torch_core import set_seed
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.learner import RecLearner, rec_learner
+from fastrec.losses import BCE, ListwiseSoftmax
+from fastrec.models import TabularNet, emb_sz_rule
+from fastrec.optim import Lamb, lamb
+
+N, TRAIN = 1200, 960
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame(
+        {
+            "city": rng.choice(list("abcdef"), N),
+            "item": rng.integers(0, 40, N).astype(str),
+            "x": rng.normal(size=N),
+            "z": rng.normal(size=N),
+            "session": np.arange(N) // 6,
+        }
+    )
+    signal = df.city.isin(["a", "b"]) * 2.0 + df.z + 0.3 * rng.normal(size=N)
+    df["rating"] = signal
+    df["click"] = (signal > 1).astype(int)
+    df["answer"] = df.click.map({1: "yes", 0: "no"})
+    df["best"] = (signal == signal.groupby(df.session).transform("max")).astype(int)
+    df.loc[5:20, "x"] = np.nan
+    return df
+
+
+@pytest.fixture
+def dataloaders(frame, tmp_path):
+    def make(target="answer", block=CategoryBlock, bs=128, cats=("city", "item"), conts=("x", "z"), **options):
+        to = TabularPandas(
+            frame,
+            [Categorify, FillMissing, Normalize],
+            list(cats),
+            list(conts),
+            target,
+            y_block=block(),
+            splits=(list(range(TRAIN)), list(range(TRAIN, N))),
+        )
+        return to.dataloaders(bs=bs, path=tmp_path, **options)
+
+    return make
+
+
+def quiet_fit(learn, epochs=2, lr=1e-2, **options):
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, lr, **options)
+    return learn
+
+
+def predictions(learn, **options):
+    with learn.no_bar():
+        return learn.get_preds(**options)
+
+
+def test_four_lines_train_a_classifier(dataloaders):
+    learn = quiet_fit(rec_learner(dataloaders(), metrics=accuracy), 4, 2e-2)
+    with learn.no_bar():
+        loss, acc = learn.validate()
+    assert acc > 0.85 and loss < 0.4
+    assert isinstance(learn, RecLearner) and isinstance(learn.model, TabularNet)
+
+
+def test_the_model_is_made_for_the_columns(dataloaders):
+    dls = dataloaders()
+    net = rec_learner(dls, emb_szs={"item": 5}, layers=[32], ps=0.1, embed_p=0.2, y_range=(0, 1)).model
+    assert list(dls.cat_names) == ["city", "item", "x_na"]
+    assert [(s.name, s.stop - s.start, s.width) for s in net.embeds.slices] == [
+        ("city", 7, 4 * math.ceil(emb_sz_rule(7) / 4)),
+        ("item", 41, 8),
+        ("x_na", 3, 4),
+    ]
+    assert net.layers[0][0].out_features == 32 and net.layers[1][0].out_features == 2
+    assert net.emb_drop.p == 0.2 and net.layers[-1].high == 1
+    exact = rec_learner(dls, emb_szs=[(7, 3), (41, 5), (3, 1)], pad=False).model
+    assert [tuple(exact.embeds.table(n).shape) for n in ("city", "item", "x_na")] == [(7, 3), (41, 5), (3, 1)]
+
+
+@pytest.mark.parametrize("columns", [{"cats": ()}, {"conts": ()}])
+def test_one_kind_of_column_will_do(dataloaders, columns):
+    learn = quiet_fit(rec_learner(dataloaders(**columns), layers=[8]), 1)
+    assert predictions(learn)[0].shape == (N - TRAIN, 2)
+
+
+def test_regression(dataloaders, frame):
+    learn = quiet_fit(rec_learner(dataloaders("rating", RegressionBlock), layers=[32], y_range=(-4, 6)), 4, 2e-2)
+    preds, targets = predictions(learn)
+    assert ((preds - targets) ** 2).mean() < 0.4 * frame.rating.var()
+
+
+@pytest.mark.parametrize("block", [CategoryBlock, RegressionBlock])
+def test_bce_needs_one_output_whatever_the_target_is(dataloaders, block):
+    learn = rec_learner(dataloaders("click", block), layers=[32], loss_func=BCE(smoothing=0.02))
+    quiet_fit(learn, 4, 2e-2)
+    preds, targets = predictions(learn)
+    assert preds.shape == (N - TRAIN, 1) and 0 <= preds.min() and preds.max() <= 1
+    assert ((preds > 0.5) == targets).float().mean() > 0.85
+    decided, raw = learn.predict(dict(city="a", item="3", x=0.0, z=3.0))[1:]
+    assert decided.item() == 1 and raw.item() > 0.5
+
+
+def test_listwise_loss_on_whole_lists(dataloaders):
+    dls = dataloaders(["best", "session"], RegressionBlock, bs=60, shuffle=False)
+    learn = quiet_fit(rec_learner(dls, layers=[32], loss_func=ListwiseSoftmax(), n_out=1), 6, 2e-2)
+    with learn.no_bar():
+        assert learn.validate()[0] < 0.6 * math.log(6)
+
+
+@pytest.mark.parametrize("opt_func", [lamb, partial(lamb, clamp=10, debias=True), Lamb, torch.optim.SGD, ranger])
+def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
+    learn = rec_learner(dataloaders(), layers=[16], opt_func=opt_func, loss_func=None, wd=0.05)
+    quiet_fit(learn, 2, 2e-2)
+    hypers = learn.recorder.hps
+    assert max(hypers["lr"]) == pytest.approx(2e-2, rel=0.05) and min(hypers["mom"]) == pytest.approx(0.85, abs=0.01)
+    assert learn.opt.hypers[0]["wd"] == 0.05
+    assert learn.recorder.losses[-1] < learn.recorder.losses[0]
+
+
+def test_it_trains_as_fastais_learner_does(dataloaders):
+    """Same widths, weights, batches and schedule: fused AdamW and fused tables end where fastai's own end."""
+    dls, sizes = dataloaders(shuffle=False), [(7, 4), (41, 8), (3, 4)]
+    theirs = tabular_learner(dls, layers=[16, 8], emb_szs={"city": 4, "item": 8, "x_na": 4})
+    ours = rec_learner(dls, layers=[16, 8], emb_szs=sizes)
+    state = theirs.model.state_dict()
+    ours.model.load_state_dict({k: v for k, v in state.items() if not k.startswith("embeds")}, strict=False)
+    for name, e in zip(("city", "item", "x_na"), theirs.model.embeds, strict=True):
+        ours.model.embeds.load_table(name, e.weight)
+    for learn in (theirs, ours):
+        quiet_fit(learn, 2, 1e-2, wd=0.1)
+    # Adam divides by gradients' size: where a gradient is rounding noise, so is the step
+    assert torch.allclose(predictions(theirs)[0], predictions(ours)[0], atol=2e-4)
+    assert ours.recorder.values[-1] == pytest.approx(theirs.recorder.values[-1], rel=1e-4)
+
+
+@pytest.mark.parametrize("opt_func", [lamb, OptimWrapper])
+def test_same_seed_same_weights(dataloaders, opt_func):
+    opt_func = partial(OptimWrapper, opt=torch.optim.Adam) if opt_func is OptimWrapper else opt_func
+    nets = []
+    for seed in (1, 1, 2):
+        set_seed(seed, reproducible=True)
+        nets.append(quiet_fit(rec_learner(dataloaders(), layers=[16], ps=0.1, opt_func=opt_func), 1).model)
+    a, b, c = (torch.cat([p.flatten() for p in net.parameters()]) for net in nets)
+    assert torch.equal(a, b) and not torch.equal(a, c)
+
+
+@pytest.mark.parametrize("opt_func", [None, lamb])
+def test_lr_find_puts_everything_back(dataloaders, opt_func):
+    learn = rec_learner(dataloaders(), layers=[16], **({"opt_func": opt_func} if opt_func else {}))
+    before = {k: v.clone() for k, v in learn.model.state_dict().items()}
+    with learn.no_bar():
+        found = learn.lr_find(show_plot=False, num_it=30)
+    assert 1e-7 < found.valley < 10
+    assert all(torch.equal(before[k], v) for k, v in learn.model.state_dict().items())
+    quiet_fit(learn, 1)
+
+
+def test_the_whole_set_as_one_batch(dataloaders):
+    dls = dataloaders(bs=TRAIN)
+    learn = quiet_fit(rec_learner(dls, layers=[16], opt_func=lamb), 3)
+    assert len(dls.train) == 1 and len(learn.recorder.losses) == 3
+    with pytest.raises(DataError, match=f"no batch: {TRAIN} rows, batch size {TRAIN + 1}, drop_last=True"):
+        rec_learner(dataloaders(bs=TRAIN + 1))
+
+
+def test_export_and_load(dataloaders, tmp_path, frame):
+    learn = quiet_fit(rec_learner(dataloaders(), layers=[16], opt_func=lamb, loss_func=BCE()), 1)
+    wanted, row = predictions(learn)[0], frame.iloc[TRAIN]
+    learn.export("net.pkl")
+    loaded = load_learner(tmp_path / "net.pkl")
+    assert torch.equal(predictions(loaded, dl=loaded.dls.test_dl(frame[TRAIN:]))[0], wanted)
+    with loaded.no_bar():
+        assert loaded.predict(row)[2] == pytest.approx(wanted[0].item(), abs=1e-6)
+    assert {len(p.segments) for p in loaded.model.embeds.parameters()} > {2}
+    quiet_fit(learn, 1)  # the exported learner goes on
+
+
+def test_save_and_load_with_the_optimizer(dataloaders):
+    learn = quiet_fit(rec_learner(dataloaders(), layers=[16], opt_func=lamb), 1)
+    learn.save("weights", with_opt=True)
+    other = rec_learner(dataloaders(), layers=[16], opt_func=lamb)
+    other.load("weights", with_opt=True)
+    assert torch.equal(predictions(learn)[0], predictions(other)[0])
+    assert other.opt.state_dict()["state"].keys() == learn.opt.state_dict()["state"].keys()
+
+
+def test_predict_takes_rows_of_every_library(dataloaders, frame):
+    learn = quiet_fit(rec_learner(dataloaders(), layers=[16]), 1)
+    row = frame.iloc[TRAIN]
+    raw = {k: row[k] for k in ("city", "item", "x", "z")}
+    rows = [raw, row, frame.iloc[[TRAIN]]]
+    try:
+        import polars as pl
+    except ImportError:
+        pass
+    else:
+        rows += [pl.DataFrame([raw]), pl.DataFrame([raw]).row(0, named=True)]
+    wanted = predictions(learn)[0][0]
+    with learn.no_bar():
+        for given in rows:
+            decoded, decided, probabilities = learn.predict(given)
+            assert torch.allclose(probabilities, wanted, atol=1e-6) and decided == wanted.argmax()
+            assert decoded.items["answer"].tolist() == [["no", "yes"][decided]]
+        unseen = learn.predict({**raw, "city": "zz", "x": None})[2]
+        filled = learn.predict({**raw, "city": None, "x": float("nan")})[2]
+        assert torch.equal(unseen, filled) and unseen.isfinite().all()
+        with pytest.raises(MissingColumnError, match="'z'"):
+            learn.predict({k: v for k, v in raw.items() if k != "z"})
+        for bad in (frame[:2], [raw, raw], 7, "a"):
+            with pytest.raises(DataError, match="one row is needed"):
+                learn.predict(bad)
+
+
+def test_other_models_classes_and_built(dataloaders):
+    dls = dataloaders()
+    stock = rec_learner(dls, TabularModel, layers=[8], metrics=accuracy)
+    assert isinstance(quiet_fit(stock, 1).model, TabularModel)
+    built = TabularNet([(7, 4), (41, 4), (3, 4)], 2, 2, [8])
+    assert quiet_fit(rec_learner(dls, built), 1).model is built
+    with pytest.raises(DataError, match="'layers'.*already built"):
+        rec_learner(dls, built, layers=[3])
+    with pytest.raises(TypeError, match="depth"):
+        rec_learner(dls, depth=3)
+    with pytest.raises(DataError, match="2 embedding sizes for 3"):
+        rec_learner(dls, emb_szs=[(7, 4), (41, 4)])
+    with pytest.raises(MissingColumnError, match="'nowhere'"):
+        rec_learner(dls, emb_szs={"nowhere": 4})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("opt_func", [None, lamb])
+def test_half_precision_on_cuda(dataloaders, opt_func):
+    dls = dataloaders(device=torch.device("cuda"))
+    learn = rec_learner(dls, layers=[16], **({"opt_func": opt_func} if opt_func else {})).to_fp16()
+    quiet_fit(learn, 2, 2e-2)
+    assert learn.recorder.losses[-1] < learn.recorder.losses[0]
+    assert all(p.dtype == torch.float32 for p in learn.model.parameters())
+
+
+def test_to_fp16_falls_back_on_a_machine_without_cuda(dataloaders):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    learn = quiet_fit(rec_learner(dataloaders(), layers=[16]).to_fp16(), 1)
+    assert all(math.isfinite(float(x)) for x in learn.recorder.losses)
