@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fastrec.errors import WriteError
+from fastrec.errors import FastrecError, WriteError
+
+# the disk is full, the place is wrong or forbidden; other system errors in a block that writes have other causes
+_NAMES = ["EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENODEV", "ENOENT"]
+_NAMES += ["ENOSPC", "ENOTDIR", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE"]
+_REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 
 @contextmanager
@@ -17,7 +23,8 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; it takes ``path``'s place when the block ends well.
 
     Args:
-        path: the file to write or replace; its folder is made if need be.
+        path: the file to write or replace (a link: the file it points to); its folder is made if need be. A replaced
+            file's permissions are kept.
 
     Yields:
         A path in the same folder to write to.
@@ -25,19 +32,19 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
     """
-    path = Path(path)
-    with _named_write_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-        os.close(handle)
-    temporary = Path(name)
+    path = Path(os.path.realpath(path))
+    temporary = _beside(path, ".part")
     try:
-        with _named_write_error(path):
+        with _named_write_error(path, temporary):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
             yield temporary
-            temporary.chmod(0o644)
+            if path.is_file():
+                temporary.chmod(path.stat().st_mode & 0o777)
             os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 @contextmanager
@@ -45,7 +52,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder beside ``path``; it takes ``path``'s place when the block ends well.
 
     Args:
-        path: the folder to make or replace.
+        path: the folder to make or replace (a link: the folder it points to).
 
     Yields:
         An empty folder beside ``path`` to fill.
@@ -53,45 +60,63 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused; a folder that was at ``path`` is as it was.
     """
-    path = Path(path)
-    with _named_write_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    path = Path(os.path.realpath(path))
+    temporary = _beside(path, ".part")
     try:
-        with _named_write_error(path):
+        with _named_write_error(path, temporary):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
             yield temporary
-            temporary.chmod(0o755)
             _replace_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    """A hidden name in the same folder that nothing has yet."""
+    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}{suffix}")
 
 
 def _replace_folder(new: Path, path: Path) -> None:
     if not path.exists():
         os.rename(new, path)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".old", dir=path.parent))
-    os.rename(path, old / "was")
+    old = _beside(path, ".old")
     try:
+        os.rename(path, old)
         os.rename(new, path)
-    except OSError:
-        os.rename(old / "was", path)
+    except BaseException:  # Ctrl-C between the two as well
+        if old.exists() and not path.exists():
+            os.rename(old, path)
         raise
     finally:
-        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
 
 
 @contextmanager
-def _named_write_error(path: Path) -> Iterator[None]:
+def _named_write_error(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
-    except WriteError:
-        raise
+    except WriteError as error:
+        inner = Path(error.file or path)
+        if temporary not in inner.parents:
+            raise
+        # what was written inside goes by the name that it would have had
+        raise WriteError(error.problem, file=path / inner.relative_to(temporary), remedy=error.remedy) from error
     except OSError as error:
-        if error.filename2 is None and error.errno is None:  # an OSError of a library about reading, not of the disk
+        if isinstance(error, FastrecError) or error.errno not in _REFUSALS or _is_elsewhere(error, path, temporary):
             raise
         raise WriteError(
             f"could not be written ({error.strerror or error})",
             file=path,
             remedy="Free disk space or choose another place; what was there before is untouched",
         ) from error
+
+
+def _is_elsewhere(error: OSError, path: Path, temporary: Path) -> bool:
+    """True if the error is about another file: one that the block read, say."""
+    if not isinstance(error.filename, str | os.PathLike):
+        return False
+    found = Path(os.path.realpath(error.filename))
+    return not (found == path or found in path.parents or temporary in (found, *found.parents))

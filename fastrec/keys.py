@@ -1,7 +1,8 @@
 """Distinct key values, of one column or of several together, kept as Arrow arrays and looked up by Arrow's kernels.
 
-Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which key each
-of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one gather.
+Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which
+key each of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one
+gather.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.errors import DataError
+from fastrec.key_types import align_types, match_type
 
 _SMALL = 1 << 22  # pairs of codes below this many are told apart by a table of marks, above by hashing
 
@@ -40,11 +41,14 @@ class Keys:
         return Keys(tuple(c.take(index) for c in self.columns), self.names)
 
     def concat(self, other: Keys) -> Keys:
-        """These keys, then those of ``other``, brought to one type per column."""
+        """These keys, then those of ``other``, brought to one type per column.
+
+        Raises:
+            DataError: no type holds the values of both exactly.
+        """
         columns = []
         for i, (a, b) in enumerate(zip(self.columns, other.columns, strict=True)):
-            kind = common_type(a.type, b.type, name=self._name(i))
-            columns.append(pa.concat_arrays([a.cast(kind), b.cast(kind)]))
+            columns.append(pa.concat_arrays(align_types(a, b, name=self._name(i))))
         return Keys(tuple(columns), self.names)
 
     def distinct(self) -> tuple[torch.Tensor, Keys]:
@@ -77,6 +81,8 @@ class Keys:
         Raises:
             DataError: a column here and there hold values that cannot be compared (strings and numbers, say).
         """
+        if not len(known) or not len(self):  # no values, no type to disagree about
+            return torch.full((len(self),), -1, dtype=torch.int64)
         mine = theirs = None
         for i, (column, reference) in enumerate(zip(self.columns, known.columns, strict=True)):
             column = match_type(column, reference.type, name=self._name(i))
@@ -116,7 +122,14 @@ class Coded:
         return len(self.keys) + 1
 
     def recode(self, known: Keys) -> torch.Tensor:
-        """Codes of the rows in a fitted vocabulary: int64 ``[n]``, 0 = missing or not in ``known``, ``i`` = its row ``i - 1``."""
+        """Codes of the rows in a fitted vocabulary.
+
+        Args:
+            known: the vocabulary's keys, each once.
+
+        Returns:
+            int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
+        """
         table = torch.zeros(self.size, dtype=torch.int64)
         table[1:] = self.keys.find_in(known) + 1
         return table.to(self.codes.device)[self.codes]
@@ -167,70 +180,6 @@ def dense_codes(values: torch.Tensor, bound: int | None = None) -> tuple[torch.T
         return codes, distinct
     codes, kept = _dense(pa.array(values.numpy()))
     return torch.from_numpy(codes), torch.from_numpy(np.array(kept, dtype=np.int64))
-
-
-def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> pa.DataType:
-    """A type that holds the values of both, exactly for keys.
-
-    Raises:
-        DataError: there is none (strings and numbers, say).
-    """
-    if a.equals(b):
-        return a
-    if pa.types.is_null(a) or pa.types.is_null(b):
-        return b if pa.types.is_null(a) else a
-    if _is_text(a) and _is_text(b):
-        return pa.large_string()
-    if _is_numeric(a) and _is_numeric(b):
-        if pa.types.is_integer(a) and pa.types.is_integer(b):
-            return pa.int64() if not (pa.types.is_uint64(a) or pa.types.is_uint64(b)) else pa.uint64()
-        return pa.float64()
-    if pa.types.is_timestamp(a) and pa.types.is_timestamp(b):
-        return max(a, b, key=lambda t: ["s", "ms", "us", "ns"].index(t.unit))
-    raise DataError(
-        f"holds {b} here, but {a} before", column=name, remedy="Give the column the same type in every frame"
-    )
-
-
-def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) -> pa.Array:
-    """``values`` as ``kind``; a value that ``kind`` cannot hold exactly becomes missing (it cannot be among values of that kind).
-
-    Raises:
-        DataError: the two kinds cannot be compared (strings and numbers, say).
-    """
-    if values.type.equals(kind) or len(values) == values.null_count:
-        return values if values.type.equals(kind) else pa.nulls(len(values), kind)
-    common_type(kind, values.type, name=name)
-    if pa.types.is_floating(values.type) and pa.types.is_integer(kind):
-        numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
-        low, high = _integer_bounds(kind)
-        whole = np.isfinite(numbers) & (np.floor(numbers) == numbers) & (numbers >= low) & (numbers < high)
-        return pa.array(np.where(whole, numbers, 0).astype(kind.to_pandas_dtype()), mask=~whole)
-    if pa.types.is_integer(values.type) and pa.types.is_integer(kind):
-        low, high = _integer_bounds(kind)
-        inside = pc.and_(pc.greater_equal(values, _clamp(low, values.type)), pc.less(values, _clamp(high, values.type)))
-        whole_range = _integer_bounds(values.type)[0] >= low and _integer_bounds(values.type)[1] <= high
-        return (values if whole_range else pc.if_else(inside, values, None)).cast(kind, safe=False)
-    return values.cast(kind, safe=False)
-
-
-def _clamp(bound: int, kind: pa.DataType) -> pa.Scalar:
-    low, high = _integer_bounds(kind)
-    return pa.scalar(min(max(bound, low), high - 1), kind)
-
-
-def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
-    signed, bits = pa.types.is_signed_integer(kind), kind.bit_width
-    return (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return any(test(kind) for test in tests)
 
 
 def _sortable(column: pa.Array) -> pa.Array:

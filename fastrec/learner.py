@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import fastai.callback.progress
+import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycle, lr_find, no_bar
 import pandas as pd
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
@@ -32,8 +34,8 @@ class RecLearner(TabularLearner):
                 or a pandas or polars frame of one row.
 
         Returns:
-            The decoded row with its prediction, the decision (class or number) and the raw outputs (probabilities
-            or numbers), as fastai's ``predict``.
+            The row with its prediction (its ``show()`` and ``decode()`` give names back), the decision (class code
+            or number) and the raw outputs (probabilities or numbers), as fastai's ``predict``.
 
         Raises:
             MissingColumnError: the row lacks a column that the model was trained on.

@@ -7,6 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -136,7 +137,7 @@ def _rescale(steps: list[Tensor], params: list[Tensor], rates: list[float], grou
         steps[i].mul_(rates[i])
     for i in sorted(set(range(len(params))) - set(plain)):
         bounds = getattr(params[i], "segments", None) or (0, len(params[i]) if params[i].ndim else 1)
-        sizes = [b - a for a, b in zip(bounds, bounds[1:], strict=False)]
+        sizes = [b - a for a, b in pairwise(bounds)]
         if len(sizes) == 1:
             layers.append((steps[i], params[i], rates[i]))
         else:
@@ -174,10 +175,12 @@ class TorchOptim(OptimWrapper):
 
     @property
     def hypers(self) -> list[dict[str, Any]]:
+        """Hyper-parameters of each of the Learner's groups, by fastai's names."""
         return OptimWrapper.hypers.fget(self)[: self._count]
 
     @property
     def param_lists(self) -> list[list[Tensor]]:
+        """Parameters of each of the Learner's groups."""
         groups = self.opt.param_groups
         lists = [list(g["params"]) for g in groups[: self._count]]
         for owner, group in zip(self._owner, groups[self._count :], strict=True):
@@ -193,14 +196,17 @@ class TorchOptim(OptimWrapper):
             group.update({name: value for name, value in own.items() if name not in ("params", "weight_decay")})
 
     def step(self, *args: Any, **kwargs: Any) -> Any:
+        """One step of the torch optimizer."""
         self._part_undecayed()
         return self.opt.step(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
+        """The torch optimizer's state."""
         self._part_undecayed()
         return self.opt.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state that ``state_dict`` gave."""
         self._part_undecayed()
         self.opt.load_state_dict(state_dict)
 
@@ -258,7 +264,7 @@ def adamw(
     eps: float = 1e-5,
     wd: float = 0.01,
 ) -> TorchOptim:
-    """torch's fused AdamW as a Learner's ``opt_func``, with the defaults and the steps of fastai's ``Adam``.
+    """Fused AdamW of torch as a Learner's ``opt_func``, with the defaults and the steps of fastai's ``Adam``.
 
     Args:
         params: parameters, or lists of them, from the Learner's splitter.
@@ -294,13 +300,13 @@ def as_opt_func(x: Any, *, model: nn.Module | None = None) -> Any:
         raise DataError(f"{x!r} is no optimizer", remedy="Give a torch optimizer class or a fastai opt_func")
     name = getattr(made_by, "__name__", type(made_by).__name__)
     knows_segments = made_by in (lamb, Lamb) or isinstance(x, Lamb)
-    if model is not None and name.lower() in LAYERWISE and not knows_segments:
-        if any(len(getattr(p, "segments", ())) > 2 for p in model.parameters()):
-            warnings.warn(
-                f"{name} will take several fused embedding tables for one layer; fastrec.optim.lamb tells them apart",
-                UserWarning,
-                stacklevel=2,
-            )
+    fused = model is not None and any(len(getattr(p, "segments", ())) > 2 for p in model.parameters())
+    if fused and name.lower() in LAYERWISE and not knows_segments:
+        warnings.warn(
+            f"{name} will take several fused embedding tables for one layer; fastrec.optim.lamb tells them apart",
+            UserWarning,
+            stacklevel=2,
+        )
     if isinstance(x, torch.optim.Optimizer):
         return TorchOptim(opt=x)
     return partial(TorchOptim, opt=x) if is_torch_class else x

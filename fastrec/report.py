@@ -1,4 +1,4 @@
-"""A run's report: one HTML file that needs nothing else, and the leaderboard as a table for the terminal."""
+"""A run's report: one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.table import Table as RichTable
-from rich.text import Text
-
 from fastrec import report_charts as charts
 from fastrec.files import atomic_file
-from fastrec.intervals import Interval
-from fastrec.report_data import SPLITS, RunResults, Slice, Split, Standing, read_run, share_of_way
+from fastrec.report_data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
 from fastrec.report_style import CSS
+from fastrec.report_text import (
+    TITLES,
+    all_models,
+    count_lists,
+    duration,
+    ends,
+    leaderboard_table,
+    score_of,
+    signed,
+    standing_of,
+    total_seconds,
+)
 
 __all__ = ["leaderboard_table", "read_run", "write_report"]
 
-_TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}
 _TOP_FEATURES = 25
-_MINUS = "\u2212"
 
 
 def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path:
@@ -45,7 +50,7 @@ def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path
         WriteError: the page could not be written; an older one is untouched.
     """
     results = read_run(run, repeats=repeats, seed=seed)
-    colours = charts.palette(_all_models(results))
+    colours = charts.palette(all_models(results))
     sections = [
         _leaderboard_section(results, colours, repeats),
         _curves_section(results),
@@ -68,91 +73,6 @@ def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path
     return Path(run) / "report.html"
 
 
-def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RichTable:
-    """The leaderboard for a terminal, at most 80 characters wide for ordinary model names.
-
-    Args:
-        run: the run directory.
-        repeats: bootstrap resamples of the sessions.
-        seed: seed of the resampling.
-
-    Returns:
-        A table to print with rich: models in ascending order, score and 95 % interval on the test lists and out of
-        fold, and the difference to the best model with its interval (out of fold where that is known).
-
-    Raises:
-        MissingFileError: no such directory, or no ``scores.json`` in it.
-        UnreadableFileError: a file that is there cannot be read.
-    """
-    results = read_run(run, repeats=repeats, seed=seed)
-    shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
-    judged: Split = "oof" if results.standings.get("oof") else "test"
-    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("model", no_wrap=True)
-    for split in shown:
-        table.add_column(f"{_TITLES[split].lower()} {results.metric}", justify="right", no_wrap=True)
-        table.add_column("95 %", style="dim", no_wrap=True)
-    if results.standings:
-        table.add_column(f"to the best, {_TITLES[judged].lower()}", justify="right", no_wrap=True)
-    for name in _all_models(results):
-        cells: list[str | Text] = [name]
-        for split in shown:
-            standing, score = _standing(results, split, name), _score(results, split, name)
-            cells += ["" if score is None else f"{score:.4f}", _range(standing.score, 3) if standing else ""]
-        if results.standings:
-            cells.append(_difference_text(results, name, _standing(results, judged, name)))
-        table.add_row(*cells, style="bold" if name == results.best else None)
-    if results.oracle is not None and "test" in shown:
-        table.add_row("oracle", f"{results.oracle:.4f}", style="dim")
-    return table
-
-
-def _all_models(results: RunResults) -> list[str]:
-    extra = [name for split in SPLITS for name in results.standings.get(split, {}) if name not in results.models]
-    return list(dict.fromkeys([*extra, *results.models]))
-
-
-def _standing(results: RunResults, split: Split, name: str) -> Standing | None:
-    return results.standings.get(split, {}).get(name)
-
-
-def _score(results: RunResults, split: Split, name: str) -> float | None:
-    standing = _standing(results, split, name)
-    return results.scores[split].get(name, standing.score.mean if standing else None)
-
-
-def _difference_text(results: RunResults, name: str, standing: Standing | None) -> str:
-    if name == results.best:
-        return "best"
-    if standing is None or standing.to_best is None:
-        return ""
-    return f"{_signed(standing.to_best.mean, 4)} ({_range(standing.to_best, 3)})"
-
-
-def _signed(value: float, decimals: int) -> str:
-    text = f"{value:+.{decimals}f}"
-    return (f"{0:.{decimals}f}" if float(text) == 0 else text).replace("-", _MINUS)
-
-
-def _range(interval: Interval, decimals: int) -> str:
-    if interval.low < 0:
-        return f"{_signed(interval.low, decimals)} to {_signed(interval.high, decimals)}"
-    return f"{interval.low:.{decimals}f}\u2013{interval.high:.{decimals}f}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
-def _total_seconds(results: RunResults) -> float | None:
-    stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
-    return results.seconds.get("total", sum(stages.values())) if results.seconds else None
-
-
 def _header(results: RunResults, title: str) -> str:
     facts = [f"Run {results.name}"] + [
         f"{key} {results.config[key]}" for key in ("started", "device", "seed") if results.config.get(key) is not None
@@ -165,32 +85,34 @@ def _summary(results: RunResults) -> str:
     if results.best is None:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
-    score, standing = _score(results, split, results.best), _standing(results, split, results.best)
+    score, standing = score_of(results, split, results.best), standing_of(results, split, results.best)
     where = "on the test lists" if split == "test" else "out of fold (no ground truth was given for the test lists)"
-    known = f" (95 %: {_range(standing.score, 3)})" if standing else ""
+    known = f" (95 %: {ends(standing.score, 3)})" if standing else ""
     text = f"<b>{escape(results.best)}</b> reaches {results.metric} {score:.4f}{known} {where}"
     floor = results.scores[split].get("display_order")
     if floor is not None and results.best != "display_order":
-        text += f", {_signed(score - floor, 3)} over display order"
+        text += f", {signed(score - floor, 3)} over display order"
     way = share_of_way(results) if split == "test" else None
-    return text + (f" and {way:.0%} of the way from there to the oracle." if way is not None else ".")
+    return text + (f" and {100 * way:.0f} % of the way from there to the oracle." if way is not None else ".")
 
 
 def _tiles(results: RunResults) -> str:
     tiles = []
     for split in SPLITS:
-        score = _score(results, split, results.best) if results.best else None
+        score = score_of(results, split, results.best) if results.best else None
         if score is not None:
-            tiles.append((f"{_TITLES[split]} {results.metric}, {results.best}", f"{score:.4f}"))
-    way, total = share_of_way(results), _total_seconds(results)
+            foot = ", ".join(filter(None, [results.best, count_lists(results.n_lists.get(split))]))
+            tiles.append((f"{TITLES[split]} {results.metric}", f"{score:.4f}", foot))
+    way, total = share_of_way(results), total_seconds(results)
     if way is not None:
-        tiles.append(("Display order to oracle", f"{way:.0%}"))
-    for split in SPLITS:
-        if results.n_lists.get(split):
-            tiles.append((f"Lists, {_TITLES[split].lower()}", f"{results.n_lists[split]:,}"))
+        tiles.append(("Way to the oracle", f"{100 * way:.0f} %", "from display order"))
     if total is not None:
-        tiles.append(("Whole run", _duration(total)))
-    cells = "".join(f'<div class="tile"><span>{escape(k)}</span><b>{escape(v)}</b></div>' for k, v in tiles)
+        stages = len(results.seconds) - ("total" in results.seconds)
+        tiles.append(("Whole run", duration(total), f"{stages} stages"))
+    cells = "".join(
+        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b><span>{escape(foot)}</span></div>'
+        for label, value, foot in tiles
+    )
     return f'<div class="tiles">{cells}</div>'
 
 
@@ -207,56 +129,58 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     if not shown:
         return _absent("Leaderboard", "This run reported no scores.")
-    rows = [_leaderboard_row(results, name, shown, colours) for name in _all_models(results)]
+    rows = [_leaderboard_row(results, name, shown, colours) for name in all_models(results)]
     if results.oracle is not None and "test" in shown:
         rest = "<td></td>" * (2 * len(shown) - 1)
         rows.append(f'<tr><td><i style="background:none"></i>oracle</td><td>{results.oracle:.4f}</td>{rest}</tr>')
     heads = "".join(
-        f"<th>{_TITLES[s]} {results.metric}<small>{_lists(results.n_lists.get(s))}</small></th><th>to the best</th>"
+        f"<th>{TITLES[s]} {results.metric}<small>{count_lists(results.n_lists.get(s))}</small></th><th>to the best</th>"
         for s in shown
     )
     table = (
-        f'<div class="scroll"><table><thead><tr><th>Model</th>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<div class="scroll"><table class="board" style="--n:{2 * len(shown)}">'
+        f"<thead><tr><th>Model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
     pictures = "".join(_interval_picture(results, split, colours) for split in shown if results.standings.get(split))
     note = (
         f"In ascending order {'out of fold' if results.scores['oof'] else 'on the test lists'}. Below each score its "
         f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
-        "same lists. A grey difference has 0 in its interval: the lists do not tell the two apart."
+        "same lists, those where every model's rank is known. A grey difference has 0 in its interval: the lists do "
+        "not tell the two apart."
         if results.standings
         else "In ascending order. The run holds no lists.parquet, so there are no intervals."
     )
     return _section("Leaderboard", note, table + (f'<div class="pair">{pictures}</div>' if pictures else ""))
 
 
-def _lists(n: int | None) -> str:
-    return f"{n:,} list{'s' if n != 1 else ''}" if n else ""
-
-
 def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], colours: Mapping[str, str]) -> str:
     cells = [f'<td><i style="background:{colours[name]}"></i>{escape(name)}</td>']
     for split in shown:
-        score, standing = _score(results, split, name), _standing(results, split, name)
-        below = f"<small>{_range(standing.score, 3)}</small>" if standing else ""
+        score, standing = score_of(results, split, name), standing_of(results, split, name)
+        below = f"<small>{ends(standing.score, 3)}</small>" if standing else ""
         cells.append("<td></td>" if score is None else f"<td>{score:.4f}{below}</td>")
-        gap = standing.to_best if standing else None
-        if name == results.best:
-            cells.append('<td class="even">best</td>')
-        elif gap is None:
-            cells.append("<td></td>")
-        else:
-            even = ' class="even"' if gap.low <= 0 <= gap.high else ""
-            cells.append(f"<td{even}>{_signed(gap.mean, 4)}<small>{_range(gap, 3)}</small></td>")
+        cells.append(_difference_cell(results, split, name))
     row = '<tr class="best">' if name == results.best else "<tr>"
     return f"{row}{''.join(cells)}</tr>"
+
+
+def _difference_cell(results: RunResults, split: Split, name: str) -> str:
+    if name == results.best:
+        return '<td class="even">best</td>'
+    standing = standing_of(results, split, name)
+    if standing and standing.to_best:
+        gap = standing.to_best
+        even = ' class="even"' if gap.low <= 0 <= gap.high else ""
+        return f"<td{even}>{signed(gap.mean, 4)}<small>{ends(gap, 3)}</small></td>"
+    score, best = score_of(results, split, name), score_of(results, split, results.best or "")
+    return "<td></td>" if score is None or best is None else f"<td>{signed(score - best, 4)}</td>"
 
 
 def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> str:
     rows = {name: standing.score for name, standing in results.standings[split].items()}
     mark = results.oracle if split == "test" else None
     chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
-    return f"<div><h3>{_TITLES[split]}</h3>{chart}</div>"
+    return f"<div><h3>{TITLES[split]}</h3>{chart}</div>"
 
 
 def _curves_section(results: RunResults) -> str:
@@ -310,7 +234,7 @@ def _slices_section(results: RunResults, colours: Mapping[str, str], which: str)
     shown = [split for split in SPLITS if slices.get(split)]
     if not shown:
         return _absent(title, "The run wrote no lists with known clicks (lists.parquet).")
-    names = [name for name in _all_models(results) if any(name in slices[s][0].means for s in shown)]
+    names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
     draw = charts.category_lines if by_length else charts.category_bars
     pictures = []
     for split in shown:
@@ -318,13 +242,13 @@ def _slices_section(results: RunResults, colours: Mapping[str, str], which: str)
         series = {name: [piece.means[name] for piece in part] for name in names if name in part[0].means}
         notes = [f"{piece.n_lists:,}" for piece in part]
         chart = draw([piece.label for piece in part], notes, series, colours, y_label=title)
-        pictures.append(f"<div><h3>{_TITLES[split]}</h3>{chart}</div>")
+        pictures.append(f"<div><h3>{TITLES[split]}</h3>{chart}</div>")
     note = (
-        "Number of candidates in the list; below it, how many such lists."
+        "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out."
         if by_length
         else ("Whether the session had touched the clicked item before; below it, how many such lists.")
     )
-    tables = "".join(_slice_table(_TITLES[split], slices[split], names) for split in shown)
+    tables = "".join(_slice_table(TITLES[split], slices[split], names) for split in shown)
     body = f'{charts.legend(names, colours)}<div class="pair">{"".join(pictures)}</div>'
     return _section(title, note, f"{body}<details><summary>The numbers</summary>{tables}</details>")
 
@@ -346,7 +270,9 @@ def _importance_section(results: RunResults, colours: Mapping[str, str]) -> str:
     for model, gains in results.importance.items():
         top = dict(sorted(gains.items(), key=lambda item: -item[1])[:_TOP_FEATURES])
         total = sum(gains.values()) or 1.0
-        bars = charts.bar_list(top, [f"{v / total:.1%}" for v in top.values()], colour=colours.get(model, "var(--c0)"))
+        bars = charts.bar_list(
+            top, [f"{100 * v / total:.1f} %" for v in top.values()], colour=colours.get(model, "var(--c0)")
+        )
         count = f"first {len(top)} of {len(gains)}" if len(gains) > len(top) else f"all {len(gains)}"
         panels.append(f"<h3>{escape(model)}: {count} features</h3>{bars}" if gains else "")
     if not any(panels):
@@ -358,12 +284,14 @@ def _seconds_section(results: RunResults) -> str:
     stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
     if not stages:
         return _absent("Seconds by stage", "The run reported no times.")
-    note = f"In the order they ran; {_duration(_total_seconds(results) or 0)} in all."
-    return _section("Seconds by stage", note, charts.bar_list(stages, [_duration(s) for s in stages.values()]))
+    note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
+    return _section("Seconds by stage", note, charts.bar_list(stages, [duration(s) for s in stages.values()]))
 
 
 def _transductive_section(results: RunResults) -> str:
     title = "Transductive features"
+    if results.transductive is None:
+        return _absent(title, "The run did not say which features saw the test rows.")
     if not results.transductive:
         return _absent(title, "None: every feature was fitted on training rows alone.")
     names = "".join(f"<li>{escape(str(name))}</li>" for name in results.transductive)

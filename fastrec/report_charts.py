@@ -42,13 +42,13 @@ def palette(models: Sequence[str]) -> dict[str, str]:
 
 def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     """Round numbers from the last at or below ``low`` to the first at or above ``high``, about ``most`` of them."""
-    if not high > low:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # flat, but for rounding
         low, high = low - 0.5, high + 0.5
     rough = (high - low) / max(1, most - 1)
     power = 10.0 ** np.floor(np.log10(rough))
     step = power * next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
     first, last = int(np.floor(low / step + 1e-9)), int(np.ceil(high / step - 1e-9))
-    return [float(round(i * step, 12)) for i in range(first, last + 1)]
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
 def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:

@@ -19,8 +19,8 @@ from fastrec.intervals import Interval
 Split = Literal["oof", "test"]
 SPLITS: tuple[Split, Split] = ("test", "oof")
 
-# Lists of 1 say nothing about a ranking, and 25 is the longest that trivago shows: both stand alone.
-_LENGTH_ENDS = (1, 5, 10, 15, 20, 24, 25, 50, 100, 200)
+# 25 is the longest list of many sites, and the commonest: it stands alone.
+_LENGTH_ENDS = (5, 10, 15, 20, 24, 25, 50, 100, 200)
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RunResults:
         curves: model → one record per fold and epoch.
         importance: model → feature → gain.
         seconds: stage → seconds, in the order the stages ran.
-        transductive: features whose target-free statistics saw the test rows.
+        transductive: features whose target-free statistics saw the test rows; None where the run did not say.
         rows: what was counted (rows, sessions …) → number.
         config: the run's settings.
     """
@@ -76,7 +76,7 @@ class RunResults:
     curves: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     importance: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    transductive: list[str] = field(default_factory=list)
+    transductive: list[str] | None = None
     rows: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
 
@@ -116,7 +116,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         curves=_read_json(run / "curves.json") or {},
         importance=_read_json(run / "importance.json") or {},
         seconds=_figures(scores.get("seconds")),
-        transductive=list(scores.get("transductive") or []),
+        transductive=scores.get("transductive"),
         rows=dict(scores.get("rows") or {}),
         config=_read_json(run / "config.json") or {},
     )
@@ -169,7 +169,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
 
 def _by_length(length: np.ndarray, values: np.ndarray, names: list[str]) -> list[Slice]:
     ends = [*_LENGTH_ENDS, np.inf]
-    slices, start = [], 1
+    slices, start = [], 2  # a list of one has nothing to rank
     for end in ends:
         chosen = (length >= start) & (length <= end)
         if chosen.any():

@@ -26,13 +26,14 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:12px;p
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(148px,1fr));gap:12px;margin:0 0 16px}
 .tile{background:var(--card);border:1px solid var(--rule);border-radius:12px;padding:12px 16px 13px}
 .tile span{display:block;font-size:13px;color:var(--soft)}
-.tile b{display:block;font-size:25px;line-height:1.3;letter-spacing:-.02em;font-weight:650}
-.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:20px 28px;margin-top:12px}
+.tile b{display:block;white-space:nowrap;font-size:25px;line-height:1.3;letter-spacing:-.02em;font-weight:650}
+.pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,340px),1fr));gap:20px 28px;
+margin-top:14px}.scroll+.pair{margin-top:24px}
 .pair>div{min-width:0}
 svg{display:block;width:100%;max-width:520px;height:auto;overflow:visible}
-svg text{font-family:inherit;font-size:11px;fill:var(--soft);font-variant-numeric:tabular-nums}
-svg text.name{font-size:12px;fill:var(--ink)}
-svg text.value{font-size:10.5px;fill:var(--ink)}
+svg text{font-family:inherit;font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}
+svg text.name{font-size:12.5px;fill:var(--ink)}
+svg text.value{font-size:11px;fill:var(--ink)}
 .grid{stroke:var(--grid);stroke-width:1}
 .mark{stroke:var(--faint);stroke-width:1.5;stroke-dasharray:4 3}
 .bold{fill:none;stroke-width:2.2;stroke-linejoin:round;stroke-linecap:round}
@@ -55,7 +56,7 @@ td.even{color:var(--soft)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--soft);margin:8px 0 0}
 .legend i{margin-right:6px}
 .bars{margin-top:10px}
-.bar{display:grid;grid-template-columns:minmax(0,15em) 1fr 6.5em;gap:12px;align-items:center;padding:2.5px 0}
+.bar{display:grid;grid-template-columns:minmax(0,24em) minmax(0,1fr) 5.5em;gap:12px;align-items:center;padding:2.5px 0}
 .bar-name{overflow:hidden;text-overflow:ellipsis;white-space:nowrap;font-size:13.5px}
 .bar-track{background:var(--track);border-radius:4px;height:12px;overflow:hidden}
 .bar-fill{display:block;height:100%;border-radius:4px;min-width:2px}
@@ -70,7 +71,11 @@ table.plain td:first-child{color:var(--soft);width:13em;white-space:nowrap}
 table.plain td:last-child{overflow-wrap:anywhere}
 @media (max-width:560px){main{padding:20px 10px 40px}section{padding:15px 14px 16px}h1{font-size:23px}
 header p{font-size:16px}th,td{padding:7px 5px;font-size:13px}td small{font-size:11px}th small{font-size:11px}
-td i{width:8px;height:8px;margin-right:5px}.tiles{grid-template-columns:1fr 1fr;gap:8px}.tile{padding:10px 12px}
+.board,.board tbody,.board thead{display:block}.board tr{display:grid;grid-template-columns:repeat(var(--n),1fr);
+border-bottom:1px solid var(--rule);padding:5px 0}.board tbody tr:last-child{border:0}.board td,.board th{border:0;
+padding:1px 3px;text-align:left}.board td:first-child{grid-column:1/-1;padding:1px 3px;font-weight:650}
+.board th:first-child{display:none}.board td small{white-space:normal}
+.tiles{grid-template-columns:1fr 1fr;gap:8px}.tile{padding:10px 12px}
 .tile b{font-size:21px}.bar{grid-template-columns:1fr auto;gap:1px 10px;padding:4px 0}.bar-name{grid-column:1}
 .bar-value{grid-column:2;grid-row:1}.bar-track{grid-column:1/3;height:8px}
 table.plain td:first-child{width:auto;white-space:normal;min-width:7em}}

@@ -1,4 +1,4 @@
-"""The segment kernels that every feature shares: reductions by code, and shifts, running sums and ranks inside ordered groups.
+"""The segment kernels that features share: reductions by code; shifts, running sums and ranks inside ordered groups.
 
 All are plain torch and run unchanged on a CPU or a GPU. Codes are int64 ``[n]`` in ``0 … size - 1``.
 """
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+_ALL_BUT_SIGN = (1 << 63) - 1
+
 
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
     """Rows of each code: int64 ``[size]``."""
@@ -17,8 +19,10 @@ def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def segment_sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Sum of ``values`` (``[n]``) by code, in float64 for floats and int64 for integers: ``[size]``; 0 for an empty segment."""
-    if values.is_floating_point() and not values.is_cuda:
+    """Sum of ``values`` (``[n]``) by code: ``[size]``, float64 of floats, int64 of integers; 0 for an empty segment."""
+    if (
+        values.is_floating_point() and not values.is_cuda and len(values)
+    ):  # bincount forgets the weights' type without rows
         return torch.bincount(codes, weights=values.double(), minlength=size)
     wide = values.double() if values.is_floating_point() else values.long()
     return torch.zeros(size, dtype=wide.dtype, device=values.device).index_add_(0, codes, wide)
@@ -62,37 +66,50 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """The stable permutation that sorts rows by the first key, then the second, and so on.
 
     Args:
-        keys: numbers ``[n]`` each; NaN sorts last.
+        keys: numbers ``[n]`` each, one or more; NaN sorts last.
 
     Returns:
         int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
     """
-    key = _one_key(keys)
-    if key is not None:
-        if len(key) < 2 or bool((key[1:] >= key[:-1]).all()):
-            return None
-        return torch.sort(key, stable=True).indices
-    order = None
-    for key in reversed(keys):
-        step = torch.sort(key if order is None else key[order], stable=True).indices
-        order = step if order is None else order[step]
+    keys = [_as_integer(key) for key in keys]
+    joined = _one_key(keys)
+    keys = keys if joined is None else [joined]
+    if _in_order(keys):
+        return None
+    order = torch.sort(keys[-1], stable=True).indices
+    for key in reversed(keys[:-1]):
+        order = order[torch.sort(key[order], stable=True).indices]
     return order
 
 
-def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The integer keys as one int64 where their ranges fit, else None."""
-    total, joined = 1, None
+def _as_integer(key: torch.Tensor) -> torch.Tensor:
+    """A key as int64 in the same order: a float's bits, negative ones turned round; NaN last. Sorts faster."""
+    if not key.is_floating_point():
+        return key.long()
+    bits = (key.double() + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
+    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
+
+
+def _in_order(keys: Sequence[torch.Tensor]) -> bool:
+    equal = torch.ones(max(len(keys[0]) - 1, 0), dtype=torch.bool, device=keys[0].device)
     for key in keys:
-        if key.is_floating_point():
-            return keys[0] if len(keys) == 1 else None
-        if not len(key):
-            return key.long()
+        if bool((equal & (key[1:] < key[:-1])).any()):
+            return False
+        equal &= key[1:] == key[:-1]
+    return True
+
+
+def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Integer keys as one int64 where their ranges fit, else None."""
+    if len(keys) == 1 or not len(keys[0]):
+        return keys[0]
+    total, joined = 1, torch.zeros_like(keys[0])
+    for key in keys:
         low, high = int(key.min()), int(key.max())
         total *= high - low + 1
         if total >= 1 << 62:
-            return keys[0] if len(keys) == 1 else None
-        part = key.long() - low
-        joined = part if joined is None else joined * (high - low + 1) + part
+            return None
+        joined = joined * (high - low + 1) + (key - low)
     return joined
 
 
@@ -113,7 +130,11 @@ class Groups:
     @classmethod
     def of(cls, codes: torch.Tensor, *order: torch.Tensor) -> Groups:
         """Groups of rows with equal ``codes``, ordered by the ``order`` keys, ties by row number."""
-        permutation = lexical_order([codes, *order])
+        return cls.arranged(codes, lexical_order([codes, *order]))
+
+    @classmethod
+    def arranged(cls, codes: torch.Tensor, permutation: torch.Tensor | None) -> Groups:
+        """Groups of rows that are in order once they are permuted (int64 ``[n]``; None: as they stand)."""
         codes = codes if permutation is None else codes[permutation]
         places = torch.arange(len(codes), device=codes.device)
         if not len(codes):
@@ -156,7 +177,7 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
-    """Running sum inside each group, in the group's order.
+    """Running sum inside each group, in the group's order; no group's values touch another's rounding.
 
     Args:
         values: ``[n]`` in row order, without NaN.
@@ -167,11 +188,27 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
         int64 or float64 ``[n]`` in row order.
     """
     ordered = groups.sort(values)
-    ordered = ordered.double() if ordered.is_floating_point() else ordered.long()
-    total = torch.cumsum(ordered, 0)
-    before = total - ordered
-    result = (total if inclusive else before) - before[groups.start] if len(ordered) else ordered
-    return groups.unsort(result)
+    if not len(ordered):
+        return ordered.double() if ordered.is_floating_point() else ordered.long()
+    place = groups.place
+    if ordered.is_floating_point():
+        total = _segmented_cumsum(ordered.double(), place)
+    else:  # integers wrap round both ways, so that taking the start away is exact
+        total = torch.cumsum(ordered.long(), 0)
+        total = total - (total - ordered)[groups.start]
+    if not inclusive:
+        total = torch.where(place > 0, torch.roll(total, 1), 0)
+    return groups.unsort(total)
+
+
+def _segmented_cumsum(ordered: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+    """Running sums of sorted rows by doubling steps (Hillis, Steele 1986): log2 of the longest group of them."""
+    total, step, longest = ordered, 1, int(place.max()) + 1
+    while step < longest:
+        reached = torch.where(place[step:] >= step, total[:-step], 0)
+        total = torch.cat([total[:step], total[step:] + reached])
+        step *= 2
+    return total
 
 
 def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
@@ -197,26 +234,35 @@ def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = Fals
     return groups.unsort(torch.where(found, rows, -1))
 
 
-def rank_in_group(values: torch.Tensor, codes: torch.Tensor, *, method: str = "min") -> torch.Tensor:
-    """Rank of each value among its group's values, from 1, smallest first; NaN has no rank.
+def rank_in_group(
+    values: torch.Tensor, codes: torch.Tensor, *, method: str = "min", missing: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rank of each value among its group's values, from 1, smallest first; NaN and missing values have no rank.
 
     Args:
-        values: floats ``[n]``.
+        values: floats or integers ``[n]``.
         codes: groups, int64 ``[n]``.
-        method: ties get the lowest (``min``), highest (``max``), mean (``average``) or successive (``ordinal``: row order) place,
-            or places count distinct values only (``dense``). As pandas has them (its ``first`` is ``ordinal``).
+        method: ties get the lowest (``min``), highest (``max``), mean (``average``) or successive (``ordinal``: row
+            order) place, or places count distinct values only (``dense``). As pandas has them (its ``first`` is
+            ``ordinal``).
+        missing: bool ``[n]``; None: where floats are NaN.
 
     Returns:
-        float64 ``[n]``, NaN where the value is NaN.
+        float64 ``[n]``, NaN where the value is missing.
     """
-    present = ~values.isnan()
-    groups = Groups.of(codes, (~present).to(torch.int64), torch.where(present, values, 0))
-    ordered = groups.sort(values)
+    if values.is_floating_point():
+        absent = values.isnan() if missing is None else missing | values.isnan()
+        values = torch.where(absent, torch.nan, values)
+        groups = Groups.of(codes, values)  # NaN sorts last
+    else:
+        absent = torch.zeros_like(codes, dtype=torch.bool) if missing is None else missing
+        groups = Groups.of(codes, values) if missing is None else Groups.of(codes, missing.long(), values)
+    ordered, gone = groups.sort(values), groups.sort(absent)
     if not len(ordered):
         return values.double()
     places = torch.arange(len(ordered), device=values.device)
     new = torch.ones(len(ordered), dtype=torch.bool, device=values.device)
-    new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1])
+    new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1]) | (gone[1:] != gone[:-1])
     first = torch.cummax(torch.where(new, places, 0), 0).values
     if method == "ordinal":
         rank = groups.place + 1
@@ -228,7 +274,7 @@ def rank_in_group(values: torch.Tensor, codes: torch.Tensor, *, method: str = "m
         run = torch.cumsum(new, 0) - 1
         high = low + torch.bincount(run)[run] - 1
         rank = {"min": low, "max": high, "average": (low + high) / 2}[method]
-    return groups.unsort(torch.where(groups.sort(present), rank.double(), torch.nan))
+    return torch.where(absent, torch.nan, groups.unsort(rank.double()))
 
 
 def as_of(
@@ -249,22 +295,21 @@ def as_of(
         inclusive: an event at exactly the query's place counts too.
 
     Returns:
-        int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and the sorted events' ``Groups``.
+        int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
     """
     q, e = len(codes), len(event_codes)
-    events = Groups.of(event_codes, *event_order)
-    # Queries and events are put into one order; an event at a query's own place comes after it (before it, if inclusive).
-    is_query = torch.zeros(q + e, dtype=torch.int64, device=codes.device)
-    is_query[:q] = 1
-    tie = is_query if inclusive else 1 - is_query
-    both = [torch.cat([a, b]) for a, b in zip([codes, *order], [event_codes, *event_order], strict=True)]
-    merged = Groups.of(both[0], *both[1:], tie)
-    query_first = merged.sort(is_query)
-    seen = torch.cumsum(1 - query_first, 0)  # events up to here = one more than the last event's sorted place
-    found = torch.empty(q + e, dtype=torch.int64, device=codes.device)
-    rows = torch.arange(q + e, device=codes.device) if merged.order is None else merged.order
-    found[rows] = seen - 1
-    found = found[:q]
+    # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
+    first, second = (
+        ([event_codes, *event_order], [codes, *order]) if inclusive else ([codes, *order], [event_codes, *event_order])
+    )
+    merged = lexical_order([torch.cat([a, b]) for a, b in zip(first, second, strict=True)])
+    merged = torch.arange(q + e, device=codes.device) if merged is None else merged
+    is_event = merged < e if inclusive else merged >= q
+    event_rows = merged[is_event] - (0 if inclusive else q)
+    events = Groups.arranged(event_codes, event_rows)
+    found = torch.empty(q, dtype=torch.int64, device=codes.device)
+    seen = torch.cumsum(is_event, 0)  # events up to here = one more than the last event's sorted place
+    found[merged[~is_event] - (e if inclusive else 0)] = seen[~is_event] - 1
     inside = (found >= 0) & (codes > 0)
     if e:
         inside &= events.codes[found.clamp_min(0)] == codes

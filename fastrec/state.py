@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.files import atomic_folder
 from fastrec.keys import Keys
 
@@ -24,7 +26,8 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
 
     Args:
         folder: where to; made if need be.
-        state: nested dicts and lists of tensors, Arrow arrays, ``Keys`` and JSON values.
+        state: nested dicts (keys are text) and lists of tensors, Arrow arrays, ``Keys`` and JSON values; a tuple comes
+            back as a list, a tensor on the CPU.
 
     Raises:
         DataError: a value is of none of these kinds.
@@ -34,7 +37,14 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
     structure = _pack(state, tensors, "state")
     with atomic_folder(folder) as part:
         (part / "state.json").write_text(json.dumps(structure, indent=1, ensure_ascii=False), encoding="utf-8")
-        save_file(tensors, part / "state.safetensors")
+        try:
+            save_file(tensors, part / "state.safetensors")
+        except SafetensorError as error:  # its own class, also for a full disk
+            raise WriteError(
+                f"could not be written ({error})",
+                file=folder,
+                remedy="Free disk space or choose another place; what was there before is untouched",
+            ) from error
 
 
 def load_state(folder: str | Path) -> dict[str, Any]:
@@ -53,25 +63,43 @@ def load_state(folder: str | Path) -> dict[str, Any]:
         tensors = load_file(folder / "state.safetensors")
         return _unpack(structure, tensors)
     except Exception as error:  # safetensors raises a class of its own for a damaged file
-        raise UnreadableFileError(f"the saved state cannot be read ({error})", file=folder, remedy="Save it again") from error
+        raise UnreadableFileError(
+            f"the saved state cannot be read ({error})", file=folder, remedy="Save it again"
+        ) from error
 
 
 def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     if isinstance(value, torch.Tensor):
-        tensors[path] = value.detach().cpu().contiguous().clone()
-        return {"$tensor": path}
+        return {"$tensor": _keep(value, tensors, path)}
     if isinstance(value, Keys):
         columns = [_pack(c, tensors, f"{path}.{i}") for i, c in enumerate(value.columns)]
         return {"$keys": columns, "names": list(value.names)}
     if isinstance(value, pa.Array):
         return {"$array": _pack_array(value, tensors, path)}
     if isinstance(value, dict):
-        return {str(k): _pack(v, tensors, f"{path}.{k}") for k, v in value.items()}
+        odd = next((k for k in value if not isinstance(k, str) or k.startswith("$")), None)
+        if odd is not None:
+            raise DataError(f"{path} has the key {odd!r}", remedy="Use text that does not begin with $ for keys")
+        return {k: _pack(v, tensors, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_pack(v, tensors, f"{path}.{i}") for i, v in enumerate(value)]
+    value = value.item() if isinstance(value, np.generic) else value
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise DataError(f"{path} holds a {type(value).__name__}, which cannot be saved", remedy="Keep tensors, arrays and plain values")
+    raise DataError(
+        f"{path} holds a {type(value).__name__}, which cannot be saved", remedy="Keep tensors, arrays and plain values"
+    )
+
+
+def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:
+    """Store a copy of its own and return its name: the path, numbered where another path reads the same."""
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise DataError(f"{path} holds a {tensor.dtype} tensor that cannot be saved", remedy="Keep dense, real tensors")
+    name, number = path, 1
+    while name in tensors:
+        name, number = f"{path}#{number}", number + 1
+    tensors[name] = tensor.detach().cpu().contiguous().clone()
+    return name
 
 
 def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
@@ -91,40 +119,50 @@ def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) -> dict[str, Any]:
     if array.null_count:
         raise DataError(f"{path} holds missing values, which a key never does", remedy="Drop them first")
-    kind = array.type
+    kind, length = array.type, len(array)
     if pa.types.is_decimal(kind):
-        plain, about = array.cast(pa.large_string()), {"type": "decimal", "precision": kind.precision, "scale": kind.scale}
+        about = {"type": "decimal", "precision": kind.precision, "scale": kind.scale}
+        plain = pa.array([str(v) for v in array.to_pylist()], pa.large_string())  # exact for 256 bits, too
     elif pa.types.is_timestamp(kind):
         plain, about = array.cast(pa.int64()), {"type": "time", "unit": kind.unit, "zone": kind.tz}
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
         plain, about = array.cast(pa.large_string()), {"type": "text"}
     elif pa.types.is_boolean(kind):
         plain, about = array.cast(pa.uint8()), {"type": "bool"}
     elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        plain, about = array, {"type": str(pa.DataType.to_pandas_dtype(kind)().dtype)}
+        plain, about = array, {"type": str(np.dtype(kind.to_pandas_dtype()))}
     else:
-        raise DataError(f"{path} holds keys of type {kind}, which cannot be saved", remedy="Use text, numbers or times as keys")
-    if pa.types.is_large_string(plain.type):
-        offsets = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
-        data = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)
-        start, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        tensors[f"{path}.bytes"] = torch.from_numpy(data[start:end].copy())
-        tensors[f"{path}.offsets"] = torch.from_numpy(offsets - start) if len(offsets) else torch.zeros(1, dtype=torch.int64)
-    else:
+        raise DataError(
+            f"{path} holds keys of type {kind}, which cannot be saved", remedy="Use text, numbers or times as keys"
+        )
+    if not pa.types.is_large_string(plain.type):
         numbers = plain.to_numpy(zero_copy_only=False)
-        tensors[path] = torch.from_numpy(np.array(numbers.view(f"i{numbers.itemsize}") if numbers.dtype.kind == "u" else numbers))
-    return {**about, "at": path, "length": len(array)}
+        numbers = numbers.view(f"i{numbers.itemsize}") if numbers.dtype.kind == "u" else numbers
+        return {**about, "at": _keep(torch.from_numpy(np.array(numbers)), tensors, path), "length": length}
+    offsets = np.zeros(1, dtype=np.int64)
+    if length:
+        offsets = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + length + 1]
+    data = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
+    return {
+        **about,
+        "at": _keep(torch.from_numpy(data.copy()), tensors, f"{path}.bytes"),
+        "offsets": _keep(torch.from_numpy(offsets - offsets[0]), tensors, f"{path}.offsets"),
+        "length": length,
+    }
 
 
 def _unpack_array(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> pa.Array:
-    kind, path = about["type"], about["at"]
+    kind, values = about["type"], tensors[about["at"]].numpy()
     if kind in ("text", "decimal"):
-        offsets, data = tensors[f"{path}.offsets"].numpy(), tensors[f"{path}.bytes"].numpy()
-        text = pa.LargeStringArray.from_buffers(about["length"], pa.py_buffer(offsets), pa.py_buffer(data))
-        return text if kind == "text" else text.cast(pa.decimal256(about["precision"], about["scale"]) if about["precision"] > 38 else pa.decimal128(about["precision"], about["scale"]))
-    numbers = tensors[path].numpy()
+        offsets = tensors[about["offsets"]].numpy()
+        text = pa.LargeStringArray.from_buffers(about["length"], pa.py_buffer(offsets), pa.py_buffer(values))
+        text.validate(full=True)
+        if kind == "text":
+            return text
+        make = pa.decimal128 if about["precision"] <= 38 else pa.decimal256
+        return pa.array([Decimal(v) for v in text.to_pylist()], make(about["precision"], about["scale"]))
     if kind == "time":
-        return pa.array(numbers).cast(pa.timestamp(about["unit"], about["zone"]))
+        return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
     if kind == "bool":
-        return pa.array(numbers.astype(bool))
-    return pa.array(numbers.view(kind) if np.dtype(kind).kind == "u" else numbers.astype(kind))
+        return pa.array(values.astype(bool))
+    return pa.array(values.view(kind) if np.dtype(kind).kind == "u" else values.astype(kind))

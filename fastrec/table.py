@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,14 +25,16 @@ class Column:
     """One column's values as tensors.
 
     Args:
-        kind: ``number`` (its own width), ``datetime`` (int64 in ``unit``, UTC), ``category`` (int32 codes, 0 = missing, ``i`` =
-            ``distinct[i - 1]``), ``list`` (``values`` = int64 offsets ``[n + 1]`` into ``elements``), ``vector`` (``[n, d]``),
-            ``opaque`` (an Arrow array, carried through untouched).
+        kind: ``number`` (its own width), ``datetime`` (int64 in ``unit``, UTC), ``category`` (int32 codes, 0 = missing,
+            ``i`` = ``distinct[i - 1]``), ``list`` (``values`` = int64 offsets ``[n + 1]`` into ``elements``),
+            ``vector`` (``[n, d]``), ``opaque`` (an Arrow array, carried through untouched).
         values: see ``kind``.
         name: the column's name, for messages.
-        missing: bool ``[n]``, True = missing; None = nothing is missing, or NaN (float numbers) and code 0 (categories) say it.
+        missing: bool ``[n]``, True = missing; None = nothing is missing, or NaN (float numbers) and code 0 (categories)
+            say it.
         distinct: a category's distinct values, in any order unless ``ordered`` is set.
-        ordered: None = the values' order means nothing; False, True = categories in an order that the user gave, ordinal if True.
+        ordered: None = the values' order means nothing; False, True = categories in an order that the user gave,
+            ordinal if True.
         elements: a list's flat elements.
         unit: a datetime's unit: ``s``, ``ms``, ``us`` or ``ns``.
         zone: a datetime's time zone; None = naive.
@@ -89,18 +90,25 @@ class Column:
 
     def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
         kind = self.distinct.type
-        if pa.types.is_uint64(kind):
-            raise DataError(
-                "holds integers above 2^63, which cannot be used as numbers",
-                column=self.name,
-                remedy="Use it as a key, or rescale it first",
-            )
         if not (pa.types.is_decimal(kind) or _is_arrow_number(kind) or len(self.distinct) == 0):
             raise self._refuse("a number")
+        if pa.types.is_uint64(kind) and len(self.distinct) and pc.max(self.distinct).as_py() >= 1 << 63:
+            raise DataError(
+                "holds integers above 2^63, which cannot be used as numbers",
+                column=self.name or None,
+                row=int(self._rows_of(pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64()))).nonzero()[0]),
+                remedy="Use it as a key, or rescale it first",
+            )
         if pa.types.is_decimal(kind):
             warnings.warn(f"column {self.name!r}: decimals are used as float64 numbers", DataWarning, stacklevel=3)
         table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
-        table[1:] = torch.tensor(self.distinct.cast(pa.float64()).to_pylist(), dtype=dtype)
+        table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
+        return table.to(self.values.device)[self.values.long()]
+
+    def _rows_of(self, chosen: pa.Array) -> torch.Tensor:
+        """Bool ``[n]``: the rows of a category whose distinct value is chosen."""
+        table = torch.zeros(len(self.distinct) + 1, dtype=torch.bool)
+        table[1:] = torch.from_numpy(np.array(chosen))
         return table.to(self.values.device)[self.values.long()]
 
     def integer(self) -> torch.Tensor:
@@ -114,7 +122,7 @@ class Column:
         raise self._refuse("an integer or a time")
 
     def coded(self) -> Coded:
-        """The column as a key: dense codes (int64 ``[n]``, 0 = missing) and the distinct values, computed once and kept.
+        """The column as a key, computed once and kept: dense codes (int64 ``[n]``, 0 = missing) and distinct values.
 
         Raises:
             DataError: lists, vectors and opaque columns cannot be keys.
@@ -149,9 +157,10 @@ class Column:
         """The rows at ``rows`` (int64 ``[m]``), in that order."""
         missing = None if self.missing is None else self.missing[rows]
         if self.kind == "opaque":
-            return replace(self, values=self.values.take(pa.array(rows.cpu().numpy())), missing=missing, _cache={})
+            front = torch.where(rows < 0, rows + len(self), rows)  # Arrow counts from the front only
+            return replace(self, values=self.values.take(pa.array(front.cpu().numpy())), missing=missing, _cache={})
         if self.kind == "list":
-            starts, lengths = self.values[rows], (self.values[1:] - self.values[:-1])[rows]
+            starts, lengths = self.values[:-1][rows], (self.values[1:] - self.values[:-1])[rows]
             offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
             torch.cumsum(lengths, 0, out=offsets[1:])
             flat = torch.arange(int(offsets[-1]), device=rows.device)
@@ -186,16 +195,25 @@ class Column:
         if self.kind == "category":
             return self.distinct.take(pa.array(values.numpy().astype(np.int64) - 1, mask=mask))
         if self.kind == "list":
-            return pa.LargeListArray.from_arrays(pa.array(values.numpy()), self.elements.to_arrow(), mask=None if mask is None else pa.array(mask))
+            return pa.LargeListArray.from_arrays(
+                pa.array(values.numpy()), self.elements.to_arrow(), mask=None if mask is None else pa.array(mask)
+            )
         if self.kind == "vector":
             flat = pa.array(values.reshape(-1).numpy())
-            return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=None if mask is None else pa.array(mask))
+            return pa.FixedSizeListArray.from_arrays(
+                flat, values.shape[1], mask=None if mask is None else pa.array(mask)
+            )
         array = pa.array(values.numpy(), mask=mask)
         return array.cast(pa.timestamp(self.unit, self.zone)) if self.kind == "datetime" else array
 
     def _refuse(self, wanted: str) -> DataError:
         held = {"category": f"values of type {self.distinct.type}" if self.distinct is not None else "categories"}
-        what = held.get(self.kind, {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}.get(self.kind, "values of no usable type"))
+        what = held.get(
+            self.kind,
+            {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}.get(
+                self.kind, "values of no usable type"
+            ),
+        )
         first = (~self.is_missing()).nonzero()
         return DataError(
             f"holds {what} and cannot be used as {wanted}",
@@ -214,7 +232,7 @@ class Table:
     """
 
     def __init__(self, columns: Mapping[str, Any], *, device: DeviceLike = None) -> None:
-        from fastrec.convert import as_column
+        from fastrec.columns import as_column
 
         self._columns: dict[str, Column] = {n: as_column(c, name=n) for n, c in columns.items()}
         if device is not None:
@@ -236,7 +254,8 @@ class Table:
         """A table from a file or a frame.
 
         Args:
-            source: a CSV or Parquet path, a folder of Parquet files, or a frame of pandas, polars, Arrow, cuDF, a dict, a Table.
+            source: a CSV or Parquet path, a folder of Parquet files, or a frame of pandas, polars, Arrow, cuDF, a dict,
+                a Table.
             columns: the columns to read, in this order; None: all.
             device: where the tensors go; None: ``FASTREC_DEVICE``, else the CPU (a cuDF frame stays on its GPU).
             types: Arrow types to read columns of a CSV as.
@@ -252,8 +271,9 @@ class Table:
         found = read_columns(source, columns, types=types)
         if device is None and isinstance(source, Table):
             return cls(found)
-        if device is None and any(c.kind != "opaque" and c.values.is_cuda for c in found.values()):
-            return cls(found)
+        on_gpu = [c.values.device for c in found.values() if c.kind != "opaque" and c.values.is_cuda]
+        if device is None and on_gpu:
+            return cls(found, device=on_gpu[0])
         return cls(found, device=resolve_device(device))
 
     @property
@@ -295,8 +315,17 @@ class Table:
         return self._like({n: c for n, c in self._columns.items() if n not in dropped})
 
     def rename(self, names: Mapping[str, str]) -> Table:
-        """The table with columns renamed (old name → new name)."""
-        return Table({names.get(n, n): c for n, c in self._columns.items()})
+        """The table with columns renamed (old name → new name).
+
+        Raises:
+            DataError: two columns would have one name.
+        """
+        renamed = {names.get(n, n): c for n, c in self._columns.items()}
+        if len(renamed) < len(self._columns):
+            new = [names.get(n, n) for n in self._columns]
+            twice = next(n for i, n in enumerate(new) if n in new[:i])
+            raise DataError("two columns would have this name", column=twice, remedy="Choose another name, or drop one")
+        return Table(renamed)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
         """The table with columns added, or replaced where the name is there already (scalars are not spread)."""
@@ -307,7 +336,12 @@ class Table:
     def take(self, rows: torch.Tensor) -> Table:
         """The rows at ``rows``: int64 numbers ``[m]`` in any order, or a bool mask ``[n]``."""
         rows = rows.to(self.device)
-        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+        if rows.dtype == torch.bool:
+            if len(rows) != len(self):
+                raise DataError(
+                    f"a mask of {len(rows)} rows was given for a table of {len(self)}", remedy="Give one per row"
+                )
+            rows = rows.nonzero().squeeze(1)
         return Table({n: c.take(rows) for n, c in self._columns.items()})
 
     def to(self, device: DeviceLike) -> Table:
@@ -332,20 +366,19 @@ class Table:
 
     def to_arrow(self) -> pa.Table:
         """The table as an Arrow table."""
-        return pa.table({n: c.to_arrow() for n, c in self._columns.items()})
+        return pa.table({str(n): c.to_arrow() for n, c in self._columns.items()})
 
     def to_pandas(self) -> Any:
         """The table as a pandas frame with a fresh index; integers with missing values become nullable ``Int64``."""
         import pandas as pd
 
-        nullable = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
         frame = {}
         for name, column in self._columns.items():
             array = column.to_arrow()
-            if array.null_count and array.type in nullable:
-                mask = np.array(array.is_null())
-                filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False)
-                frame[name] = pd.Series(pd.array(np.where(mask, None, filled), dtype=nullable[array.type]))
+            if column.kind == "number" and array.null_count and not pa.types.is_floating(array.type):
+                made = pd.arrays.BooleanArray if pa.types.is_boolean(array.type) else pd.arrays.IntegerArray
+                values, mask = column.values.cpu().numpy().copy(), column.is_missing().cpu().numpy().copy()
+                frame[name] = pd.Series(made(values, mask))
             else:
                 frame[name] = array.to_pandas()
         return pd.DataFrame(frame)
@@ -374,29 +407,19 @@ def concat(tables: Sequence[Table]) -> Table:
 
     Returns:
         One table on the first one's device.
+
+    Raises:
+        DataError: there is no table, or a column's values in several tables do not fit together.
+        MissingColumnError: a table lacks one of the first one's columns.
     """
+    if not tables:
+        raise DataError("there is no table to put below another", remedy="Give at least one")
     if len(tables) == 1:
         return tables[0]
+    from fastrec.stacking import stack_columns
+
     device = tables[0].device
-    return Table({n: _concat_columns([t[n] for t in tables], device) for n in tables[0].names})
-
-
-def _concat_columns(parts: list[Column], device: torch.device) -> Column:
-    same = len({(c.kind, c.unit, c.zone, getattr(c.values, "dtype", None)) for c in parts}) == 1
-    if same and parts[0].kind in ("number", "datetime", "vector"):
-        values = torch.cat([c.values.to(device) for c in parts])
-        some = any(c.missing is not None for c in parts)
-        missing = torch.cat([c.is_missing().to(device) for c in parts]) if some else None
-        return replace(parts[0], values=values, missing=missing, _cache={})
-    from fastrec.convert import as_column
-
-    arrays = [c.to_arrow() for c in parts]
-    kinds = {a.type for a in arrays if not pa.types.is_null(a.type)}
-    if len(kinds) > 1:
-        arrays = [a.cast(pa.unify_schemas([pa.schema({"x": t}) for t in kinds], promote_options="permissive").field("x").type) for a in arrays]
-    elif kinds:
-        arrays = [a.cast(next(iter(kinds))) for a in arrays]
-    return as_column(pa.concat_arrays(arrays), name=parts[0].name).to(device)
+    return Table({n: stack_columns([t[n] for t in tables], device) for n in tables[0].names})
 
 
 def _is_arrow_number(kind: pa.DataType) -> bool:

@@ -19,8 +19,9 @@ MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
 class Vocab:
     """The values of a column that have a code of their own.
 
-    The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that codes equal those
-    of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when they are asked for.
+    The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that
+    codes equal those of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when
+    they are asked for.
 
     Args:
         values: the distinct kept values, in code order.
@@ -42,20 +43,28 @@ class Vocab:
         self.values, self.reserved, self.rare, self.ordered, self.name = values, reserved, rare, ordered, name
 
     @classmethod
-    def fit(
-        cls, column: Column, *, min_count: int = 1, max_size: int | None = None, unseen: bool = False
-    ) -> Vocab:
+    def fit(cls, column: Column, *, min_count: int = 1, max_size: int | None = None, unseen: bool = False) -> Vocab:
         """Learn the codes of a column's values.
 
         Args:
             column: training rows; its values decide, in sorted order (a categorical's own order is kept).
             min_count: a value seen in fewer rows gets the code ``#rare#``.
-            max_size: keep at most this many values, the most frequent (ties: the smaller value); the others are ``#rare#``.
+            max_size: keep at most this many values, the most frequent (ties: the smaller value); the others are
+                ``#rare#``.
             unseen: give values never seen in training the code ``#unseen#`` instead of the one for missing.
 
         Returns:
             The vocabulary.
+
+        Raises:
+            DataError: the column cannot be a key, or ``min_count`` or ``max_size`` is negative.
         """
+        if min_count < 0 or (max_size is not None and max_size < 0):
+            raise DataError(
+                f"min_count={min_count}, max_size={max_size}: neither can be negative",
+                column=column.name or None,
+                remedy="Leave it out to keep every value",
+            )
         coded = column.coded()
         counts = torch.bincount(coded.codes, minlength=coded.size)[1:].cpu()
         own_order = column.ordered is not None  # a categorical keeps its categories, those without a row too
@@ -66,7 +75,11 @@ class Vocab:
             ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
             keep = torch.zeros_like(keep)
             keep[ranked[:max_size]] = True
-        reserved = (MISSING, *((UNSEEN,) if unseen else ()), *((RARE,) if min_count > 1 or max_size is not None else ()))
+        reserved = (
+            MISSING,
+            *((UNSEEN,) if unseen else ()),
+            *((RARE,) if min_count > 1 or max_size is not None else ()),
+        )
         mask = pa.array(keep.numpy())
         rare = values.filter(pc.invert(mask)) if RARE in reserved else None
         return cls(values.filter(mask), reserved=reserved, rare=rare, ordered=bool(column.ordered), name=column.name)
@@ -125,7 +138,13 @@ class Vocab:
     def to_state(self) -> dict[str, Any]:
         """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.state``)."""
         rare = {} if self.rare is None else {"rare": self.rare}
-        return {"values": self.values, "reserved": list(self.reserved), "ordered": self.ordered, "name": self.name, **rare}
+        return {
+            "values": self.values,
+            "reserved": list(self.reserved),
+            "ordered": self.ordered,
+            "name": self.name,
+            **rare,
+        }
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Vocab:
@@ -140,33 +159,47 @@ class Vocab:
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self.values[:3].to_pylist()))
-        return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{', …' if len(self.values) > 3 else ''})"
+        more = ", …" if len(self.values) > 3 else ""
+        return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{more})"
 
 
 def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
-    """Hash bucket of each value: FNV-1a, 64 bit, over the UTF-8 of the value's text, xor-folded, modulo ``buckets``.
+    """Hash bucket of each value, from the 64-bit FNV-1a hash of the UTF-8 of its text.
 
-    The text of a value does not depend on the device or the frame library, so neither does its bucket. Meant for *distinct* values.
+    The hash's low half is mixed with its high half (``h ^= h >> 32``, then one more multiplication by FNV's prime), and
+    the bucket is ``(h >> 1) % buckets``: the plain hash's low bits depend on the text's low bits alone.
+
+    The text of a value does not depend on the device or the frame library, so neither does its bucket. Meant for
+    *distinct* values.
 
     Args:
         values: ``[K]`` values of any key type, none missing.
         buckets: how many buckets, at least 1.
-        seed: mixed into the start value: other seeds give other hashes.
+        seed: an integer, xor-ed into FNV's start value: other seeds give other hashes.
 
     Returns:
-        int64 ``[K]`` in ``0 … buckets - 1``. Source: Fowler, Noll, Vo; IETF draft-eastlake-fnv.
+        int64 ``[K]`` in ``0 … buckets - 1``.
+
+    Raises:
+        DataError: there is no bucket to hash to.
+
+    Source: Fowler, Noll, Vo; IETF draft-eastlake-fnv.
     """
     if buckets < 1:
         raise DataError(f"{buckets} hash buckets were asked for", remedy="Give at least one bucket")
-    text = values.cast(pa.large_binary()) if pa.types.is_large_string(values.type) else values.cast(pa.string()).cast(pa.large_binary())
+    text = values.cast(pa.large_string()).cast(pa.large_binary())
+    if not len(text):
+        return np.zeros(0, dtype=np.int64)
     offsets = np.frombuffer(text.buffers()[1], dtype=np.int64)[text.offset : text.offset + len(text) + 1]
     data = np.frombuffer(text.buffers()[2] or b"", dtype=np.uint8)
-    lengths = np.diff(offsets)
-    state = np.full(len(text), 0xCBF29CE484222325, dtype=np.uint64) ^ np.uint64(seed)
+    order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
+    starts, lengths = offsets[:-1][order], np.diff(offsets)[order]
+    state = np.full(len(text), 0xCBF29CE484222325 ^ (seed % (1 << 64)), dtype=np.uint64)
     prime = np.uint64(0x100000001B3)
-    with np.errstate(over="ignore"):
-        for i in range(int(lengths.max(initial=0))):  # one step per byte of the longest value, all values at once
-            alive = lengths > i
-            state[alive] = (state[alive] ^ data[offsets[:-1][alive] + i].astype(np.uint64)) * prime
-        state = (state ^ (state >> np.uint64(32))) * prime
-    return ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
+    alive = np.searchsorted(-lengths, -np.arange(1, int(lengths[0]) + 1), side="right")
+    for i, count in enumerate(alive.tolist()):  # one step per byte of the longest value, all values at once
+        state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
+    state = (state ^ (state >> np.uint64(32))) * prime
+    codes = np.empty(len(text), dtype=np.int64)
+    codes[order] = ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
+    return codes

@@ -65,6 +65,11 @@ def dataloaders(frame, tmp_path):
     return make
 
 
+@pytest.fixture(autouse=True)
+def seeded():
+    set_seed(0)
+
+
 def quiet_fit(learn, epochs=2, lr=1e-2, **options):
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(epochs, lr, **options)
@@ -80,8 +85,10 @@ def test_four_lines_train_a_classifier(dataloaders):
     learn = quiet_fit(rec_learner(dataloaders(), metrics=accuracy), 4, 2e-2)
     with learn.no_bar():
         loss, acc = learn.validate()
-    assert acc > 0.85 and loss < 0.4
-    assert isinstance(learn, RecLearner) and isinstance(learn.model, TabularNet)
+    assert acc > 0.85
+    assert loss < 0.4
+    assert isinstance(learn, RecLearner)
+    assert isinstance(learn.model, TabularNet)
 
 
 def test_the_model_is_made_for_the_columns(dataloaders):
@@ -93,8 +100,10 @@ def test_the_model_is_made_for_the_columns(dataloaders):
         ("item", 41, 8),
         ("x_na", 3, 4),
     ]
-    assert net.layers[0][0].out_features == 32 and net.layers[1][0].out_features == 2
-    assert net.emb_drop.p == 0.2 and net.layers[-1].high == 1
+    assert net.layers[0][0].out_features == 32
+    assert net.layers[1][0].out_features == 2
+    assert net.emb_drop.p == 0.2
+    assert net.layers[-1].high == 1
     exact = rec_learner(dls, emb_szs=[(7, 3), (41, 5), (3, 1)], pad=False).model
     assert [tuple(exact.embeds.table(n).shape) for n in ("city", "item", "x_na")] == [(7, 3), (41, 5), (3, 1)]
 
@@ -116,10 +125,13 @@ def test_bce_needs_one_output_whatever_the_target_is(dataloaders, block):
     learn = rec_learner(dataloaders("click", block), layers=[32], loss_func=BCE(smoothing=0.02))
     quiet_fit(learn, 4, 2e-2)
     preds, targets = predictions(learn)
-    assert preds.shape == (N - TRAIN, 1) and 0 <= preds.min() and preds.max() <= 1
+    assert preds.shape == (N - TRAIN, 1)
+    assert preds.min() >= 0
+    assert preds.max() <= 1
     assert ((preds > 0.5) == targets).float().mean() > 0.85
-    decided, raw = learn.predict(dict(city="a", item="3", x=0.0, z=3.0))[1:]
-    assert decided.item() == 1 and raw.item() > 0.5
+    decided, raw = learn.predict({"city": "a", "item": "3", "x": 0.0, "z": 3.0})[1:]
+    assert decided.item() == 1
+    assert raw.item() > 0.5
 
 
 def test_listwise_loss_on_whole_lists(dataloaders):
@@ -134,7 +146,8 @@ def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
     learn = rec_learner(dataloaders(), layers=[16], opt_func=opt_func, loss_func=None, wd=0.05)
     quiet_fit(learn, 2, 2e-2)
     hypers = learn.recorder.hps
-    assert max(hypers["lr"]) == pytest.approx(2e-2, rel=0.05) and min(hypers["mom"]) == pytest.approx(0.85, abs=0.01)
+    assert max(hypers["lr"]) == pytest.approx(2e-2, rel=0.05)
+    assert min(hypers["mom"]) == pytest.approx(0.85, abs=0.01)
     assert learn.opt.hypers[0]["wd"] == 0.05
     assert learn.recorder.losses[-1] < learn.recorder.losses[0]
 
@@ -152,7 +165,7 @@ def test_it_trains_as_fastais_learner_does(dataloaders):
         quiet_fit(learn, 2, 1e-2, wd=0.1)
     # Adam divides by gradients' size: where a gradient is rounding noise, so is the step
     assert torch.allclose(predictions(theirs)[0], predictions(ours)[0], atol=2e-4)
-    assert ours.recorder.values[-1] == pytest.approx(theirs.recorder.values[-1], rel=1e-4)
+    assert list(ours.recorder.values[-1]) == pytest.approx(list(theirs.recorder.values[-1]), rel=1e-4)
 
 
 @pytest.mark.parametrize("opt_func", [lamb, OptimWrapper])
@@ -163,7 +176,8 @@ def test_same_seed_same_weights(dataloaders, opt_func):
         set_seed(seed, reproducible=True)
         nets.append(quiet_fit(rec_learner(dataloaders(), layers=[16], ps=0.1, opt_func=opt_func), 1).model)
     a, b, c = (torch.cat([p.flatten() for p in net.parameters()]) for net in nets)
-    assert torch.equal(a, b) and not torch.equal(a, c)
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
 
 
 @pytest.mark.parametrize("opt_func", [None, lamb])
@@ -180,20 +194,24 @@ def test_lr_find_puts_everything_back(dataloaders, opt_func):
 def test_the_whole_set_as_one_batch(dataloaders):
     dls = dataloaders(bs=TRAIN)
     learn = quiet_fit(rec_learner(dls, layers=[16], opt_func=lamb), 3)
-    assert len(dls.train) == 1 and len(learn.recorder.losses) == 3
+    assert len(dls.train) == 1
+    assert len(learn.recorder.losses) == 3
     with pytest.raises(DataError, match=f"no batch: {TRAIN} rows, batch size {TRAIN + 1}, drop_last=True"):
         rec_learner(dataloaders(bs=TRAIN + 1))
 
 
 def test_export_and_load(dataloaders, tmp_path, frame):
-    learn = quiet_fit(rec_learner(dataloaders(), layers=[16], opt_func=lamb, loss_func=BCE()), 1)
+    options = {"emb_szs": {"city": 8, "item": 8}, "opt_func": lamb, "loss_func": BCE()}
+    learn = quiet_fit(rec_learner(dataloaders(), layers=[16], **options), 1)
     wanted, row = predictions(learn)[0], frame.iloc[TRAIN]
     learn.export("net.pkl")
     loaded = load_learner(tmp_path / "net.pkl")
-    assert torch.equal(predictions(loaded, dl=loaded.dls.test_dl(frame[TRAIN:]))[0], wanted)
+    # fastai shrinks the training frame to float32 before it normalises, test rows not
+    again = predictions(loaded, dl=loaded.dls.test_dl(frame[TRAIN:]))[0]
+    assert torch.allclose(again, wanted, atol=1e-6)
     with loaded.no_bar():
         assert loaded.predict(row)[2] == pytest.approx(wanted[0].item(), abs=1e-6)
-    assert {len(p.segments) for p in loaded.model.embeds.parameters()} > {2}
+    assert loaded.model.embeds.weights["w8"].segments == (0, 7, 48)
     quiet_fit(learn, 1)  # the exported learner goes on
 
 
@@ -206,6 +224,8 @@ def test_save_and_load_with_the_optimizer(dataloaders):
     assert other.opt.state_dict()["state"].keys() == learn.opt.state_dict()["state"].keys()
 
 
+# fastai's Categorify meets an unseen category so, under pandas 3.1
+@pytest.mark.filterwarnings("ignore:Constructing a Categorical with a dtype and values containing")
 def test_predict_takes_rows_of_every_library(dataloaders, frame):
     learn = quiet_fit(rec_learner(dataloaders(), layers=[16]), 1)
     row = frame.iloc[TRAIN]
@@ -221,11 +241,13 @@ def test_predict_takes_rows_of_every_library(dataloaders, frame):
     with learn.no_bar():
         for given in rows:
             decoded, decided, probabilities = learn.predict(given)
-            assert torch.allclose(probabilities, wanted, atol=1e-6) and decided == wanted.argmax()
-            assert decoded.items["answer"].tolist() == [["no", "yes"][decided]]
+            assert torch.allclose(probabilities, wanted, atol=1e-6)
+            assert decided == wanted.argmax()
+            assert decoded.decode().items[["city", "answer"]].values.tolist() == [[raw["city"], ["no", "yes"][decided]]]
         unseen = learn.predict({**raw, "city": "zz", "x": None})[2]
         filled = learn.predict({**raw, "city": None, "x": float("nan")})[2]
-        assert torch.equal(unseen, filled) and unseen.isfinite().all()
+        assert torch.equal(unseen, filled)
+        assert unseen.isfinite().all()
         with pytest.raises(MissingColumnError, match="'z'"):
             learn.predict({k: v for k, v in raw.items() if k != "z"})
         for bad in (frame[:2], [raw, raw], 7, "a"):
@@ -239,7 +261,7 @@ def test_other_models_classes_and_built(dataloaders):
     assert isinstance(quiet_fit(stock, 1).model, TabularModel)
     built = TabularNet([(7, 4), (41, 4), (3, 4)], 2, 2, [8])
     assert quiet_fit(rec_learner(dls, built), 1).model is built
-    with pytest.raises(DataError, match="'layers'.*already built"):
+    with pytest.raises(DataError, match=r"'layers'.*already built"):
         rec_learner(dls, built, layers=[3])
     with pytest.raises(TypeError, match="depth"):
         rec_learner(dls, depth=3)

@@ -59,7 +59,8 @@ def test_bce_equals_a_loop(rows, smoothing, column, weighted):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.int64, torch.float32, torch.float64])
 def test_bce_takes_targets_of_any_dtype(dtype):
     loss = BCE()(torch.tensor([[0.0], [0.0]]), torch.tensor([1, 0]).to(dtype))
-    assert loss.dtype == torch.float32 and loss.item() == pytest.approx(math.log(2))
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(math.log(2))
 
 
 def test_bce_is_finite_for_sure_scores():
@@ -69,7 +70,8 @@ def test_bce_is_finite_for_sure_scores():
 def test_bce_decides_at_one_half():
     loss = BCE()
     p = loss.activation(torch.tensor([[-1.0], [0.0], [3.0]]))
-    assert p.shape == (3, 1) and loss.decodes(p).tolist() == [0, 1, 1]
+    assert p.shape == (3, 1)
+    assert loss.decodes(p).tolist() == [0, 1, 1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -94,9 +96,7 @@ def test_gradients_are_right():
     w = torch.rand(9, dtype=torch.double) + 0.1
     for reduction in ("mean", "sum", "none"):
         assert torch.autograd.gradcheck(lambda x, r=reduction: ListwiseSoftmax(reduction=r)(x, y, g), (s,))
-        assert torch.autograd.gradcheck(
-            lambda x, r=reduction: BCE(smoothing=0.1, reduction=r)(x, (y > 0), w), (s,)
-        )
+        assert torch.autograd.gradcheck(lambda x, r=reduction: BCE(smoothing=0.1, reduction=r)(x, (y > 0), w), (s,))
 
 
 def test_listwise_is_stable_and_moved_by_no_constant():
@@ -112,14 +112,16 @@ def test_listwise_lets_masked_candidates_be():
     s = torch.tensor([0.0, float("-inf"), 0.0], requires_grad=True)
     loss = ListwiseSoftmax()(s, torch.tensor([1, 0, 0]), torch.zeros(3, dtype=torch.long))
     loss.backward()
-    assert loss.item() == pytest.approx(math.log(2)) and s.grad.tolist() == pytest.approx([-0.5, 0, 0.5])
+    assert loss.item() == pytest.approx(math.log(2))
+    assert s.grad.tolist() == pytest.approx([-0.5, 0, 0.5])
 
 
 def test_listwise_without_any_positive_is_zero_with_zero_gradient():
     s = torch.randn(4, requires_grad=True)
     loss = ListwiseSoftmax()(s, torch.zeros(4), torch.tensor([0, 0, 1, 1]))
     loss.backward()
-    assert loss.item() == 0 and s.grad.tolist() == [0, 0, 0, 0]
+    assert loss.item() == 0
+    assert s.grad.tolist() == [0, 0, 0, 0]
 
 
 def test_half_precision_scores_are_summed_in_float32():

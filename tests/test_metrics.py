@@ -383,7 +383,6 @@ def tiny_learner(form, metrics, folder):
     rows = Rows(zip(x, y))
     dls = DataLoaders(DataLoader(rows, bs=16, shuffle=True), DataLoader(rows, bs=16))
     learn = Learner(dls, Shape(form), loss_func=loss, metrics=metrics(groups), path=folder)
-
     return learn, x, y, groups
 
 

@@ -59,7 +59,9 @@ def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
             assert p.flatten().tolist() == pytest.approx(w, rel=1e-9, abs=1e-12)
 
 
-@pytest.mark.parametrize(("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)])
+@pytest.mark.parametrize(
+    ("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)]
+)
 def test_relative_steps_under_a_constant_gradient(debias, first, fifth):
     p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
     grad, opt, steps = torch.ones_like(p), Lamb([p], lr=0.01, debias=debias), []
@@ -130,10 +132,12 @@ def test_a_saved_state_continues_to_the_same_weights(make):
     whole, first = small_net(), small_net()
     opt = make(list(whole.parameters()), 0.01)
     train(whole, opt, 3)
+    scheduled(opt, 0)
     train(whole, opt, 3, seed=1)
 
     opt = make(list(first.parameters()), 0.01)
     train(first, opt, 3)
+    scheduled(opt, 0)
     file = io.BytesIO()
     torch.save({"net": first.state_dict(), "opt": opt.state_dict()}, file)
     file.seek(0)
@@ -168,8 +172,9 @@ def test_adamw_takes_the_steps_of_fastais_adam():
         for net, opt in zip(nets, opts, strict=True):
             scheduled(opt, k)
             train(net, opt, 1, seed=k)
-    for a, b in zip(*(net.parameters() for net in nets), strict=True):
-        assert torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+    for (name, a), b in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
+        if name != "0.bias":  # before a batch norm its gradient is rounding noise, which Adam blows up
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-6), name
     assert [h["mom"] for h in opts[1].hypers] == pytest.approx([0.85])
 
 
@@ -200,8 +205,11 @@ def test_hypers_reach_all_groups_and_parameter_lists_stay_whole():
     assert [{id(p) for p in ps} for ps in opt.param_lists] == [{id(p) for p in ps} for ps in lists]
     for group in opt.opt.param_groups:
         decayed = {p.ndim > 1 for p in group["params"]}
-        assert decayed == {group["weight_decay"] == 0.2} and group["betas"][0] == 0.7
-        assert group["lr"] == pytest.approx(0.01 if group["params"][0].data_ptr() in {p.data_ptr() for p in lists[0]} else 0.1)
+        assert decayed == {group["weight_decay"] == 0.2}
+        assert group["betas"][0] == 0.7
+        assert group["lr"] == pytest.approx(
+            0.01 if group["params"][0].data_ptr() in {p.data_ptr() for p in lists[0]} else 0.1
+        )
     opt.freeze()
     before = [p.detach().clone() for p in lists[0]]
     train(net, opt, 1)
@@ -232,7 +240,8 @@ def test_optimizers_of_both_houses_become_opt_funcs(given, kind):
 
 def test_a_built_optimizer_is_wrapped_and_rubbish_refused():
     built = torch.optim.SGD(small_net().parameters(), lr=0.1)
-    assert isinstance(as_opt_func(built), TorchOptim) and as_opt_func(built).opt is built
+    assert isinstance(as_opt_func(built), TorchOptim)
+    assert as_opt_func(built).opt is built
     with pytest.raises(DataError, match="no optimizer"):
         as_opt_func("adam")
 
@@ -269,7 +278,8 @@ def test_a_closure_gives_the_loss():
         loss.backward()
         return loss
 
-    assert opt.step(closure).item() == 4 and p.item() < 2
+    assert opt.step(closure).item() == 4
+    assert p.item() < 2
 
 
 def test_learning_rates_scale_with_the_batch():

@@ -26,5 +26,5 @@ def require(module: str, package: str, how: str) -> ModuleType:
 
 
 def library_of(frame: object) -> str:
-    """The name of the library that a frame's class comes from: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'``, …"""
+    """The name of the library that a frame's class comes from: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'``"""
     return type(frame).__module__.split(".", 1)[0]

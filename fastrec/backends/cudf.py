@@ -22,7 +22,7 @@ def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
 
 
 def column_of(series: Any, *, name: str) -> Column:
-    """One cuDF series as a column: numbers and times by DLPack, strings and categories by ``factorize`` on the device."""
+    """One cuDF series as a column: numbers and times by DLPack, strings and categories by ``factorize`` on the GPU."""
     from fastrec.convert import as_column
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
@@ -33,7 +33,12 @@ def column_of(series: Any, *, name: str) -> Column:
         codes, values = series.factorize()
         distinct = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
         tensor = torch.from_dlpack(codes).to(torch.int32) + 1  # factorize says -1 for missing
-        return Column("category", tensor, name=name, distinct=distinct.cast(pa.large_string()) if pa.types.is_string(distinct.type) else distinct)
+        return Column(
+            "category",
+            tensor,
+            name=name,
+            distinct=distinct.cast(pa.large_string()) if pa.types.is_string(distinct.type) else distinct,
+        )
     missing = torch.from_dlpack(series.isnull().to_cupy().view("uint8")).to(torch.bool) if series.has_nulls else None
     if kind == "M":
         unit = str(series.dtype).split("[")[1].rstrip("]").split(",")[0]
@@ -41,7 +46,12 @@ def column_of(series: Any, *, name: str) -> Column:
         values = torch.from_dlpack(series.astype("int64").fillna(0).to_cupy())
         return Column("datetime", values, name=name, missing=missing, unit=unit, zone=zone)
     if kind == "b":
-        return Column("number", torch.from_dlpack(series.fillna(False).astype("uint8").to_cupy()).to(torch.bool), name=name, missing=missing)
+        return Column(
+            "number",
+            torch.from_dlpack(series.fillna(False).astype("uint8").to_cupy()).to(torch.bool),
+            name=name,
+            missing=missing,
+        )
     if kind == "f":
         return Column("number", torch.from_dlpack(series.fillna(float("nan")).to_cupy()), name=name)
     if kind == "u" and series.dtype.itemsize > 1:
@@ -54,7 +64,12 @@ def attach(frame: Any, columns: dict[str, Column]) -> Any:
     cudf = _cudf()
     new = frame.copy(deep=False)
     for name, column in columns.items():
-        if column.kind == "number" and column.missing is None and column.values.is_cuda and column.values.dtype != torch.bool:
+        if (
+            column.kind == "number"
+            and column.missing is None
+            and column.values.is_cuda
+            and column.values.dtype != torch.bool
+        ):
             import cupy
 
             new[name] = cudf.Series(cupy.from_dlpack(column.values.contiguous()), index=frame.index)

@@ -1,9 +1,9 @@
 """The contract of a feature generator, and its three kinds.
 
-A generator names its inputs and outputs before it sees data. ``RowWise`` needs nothing but the row. ``Fitted`` learns statistics from
-training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold, or an outer fold and an inner
-one), so that statistics without a fold are sums over the other cells and nothing is ever subtracted. ``Grouped`` looks at the other
-rows of a row's group, or at the events of a log, in order.
+A generator names its inputs and outputs before it sees data. ``RowWise`` needs nothing but the row. ``Fitted`` learns
+statistics from training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold, or
+an outer fold and an inner one), so that statistics without a fold are sums over the other cells and nothing is ever
+subtracted. ``Grouped`` looks at the other rows of a row's group, or at the events of a log, in order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Context:
 class Feature(ABC):
     """A generator of columns.
 
-    Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement ``inputs``
-    and ``outputs`` and the methods of their kind.
+    Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement
+    ``sources``, ``outputs`` and the methods of their kind.
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]
@@ -101,11 +101,16 @@ class Feature(ABC):
         return []
 
     @property
+    def within(self) -> list[str] | None:
+        """The columns of the groups whose rows it looks at together; None: it looks at one row, or at all."""
+        return None
+
+    @property
     def table_inputs(self) -> dict[str, list[str]]:
         """Columns it reads from other tables, by table name."""
         return {}
 
-    # What a user calls -------------------------------------------------------------------------------------------------
+    # What a user calls -----------------------------------------------------------------------------------------------
 
     def fit(self, df: Any, y: Any = None, **options: Any) -> Feature:
         """Learn from training rows (see ``FeatureSet.fit``)."""
@@ -113,7 +118,7 @@ class Feature(ABC):
         return self
 
     def fit_transform(self, df: Any, y: Any = None, **options: Any) -> Any:
-        """Learn from training rows and give them their out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
+        """Learn from training rows; give them out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
         return self._alone(options).fit_transform(df, y, **options)
 
     def transform(self, df: Any, **options: Any) -> Any:
@@ -146,17 +151,18 @@ class Feature(ABC):
         return self
 
     def __repr__(self) -> str:
-        defaults = {n: p.default for n, p in _parameters(type(self)).items()}
-        shown = [f"{n}={v!r}" for n, v in self.get_params().items() if v is not defaults[n] and v != defaults[n]]
+        defaults = {n: _as_shown(p.default) for n, p in _parameters(type(self)).items()}
+        params = {n: _as_shown(v) for n, v in self.get_params().items()}
+        shown = [f"{n}={v!r}" for n, v in params.items() if v is not defaults[n] and v != defaults[n]]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    # What is saved -----------------------------------------------------------------------------------------------------
+    # What is saved ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:
         """What it has learned: tensors, keys and JSON values; empty for a generator that learns nothing."""
         return {}
 
-    def set_state(self, state: State) -> None:
+    def set_state(self, state: State) -> None:  # noqa: B027 - most generators learn nothing
         """The inverse of ``get_state``."""
 
     def save(self, folder: str | Path) -> None:
@@ -212,7 +218,7 @@ class Fitted(Feature):
 
     @abstractmethod
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """What ``apply`` needs, from the statistics of the cells where ``keep`` (bool ``[cells]``) is True; None: of all."""
+        """What ``apply`` needs, from the cells where ``keep`` (bool ``[cells]``) is True; None: from all."""
 
     @abstractmethod
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -235,7 +241,13 @@ class Fitted(Feature):
         state, fit = self._learned()
         return self.wrap(self.apply(fit, self.prepare(state, table)))
 
-    def compute_out_of_cell(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        """The output columns of a table from statistics that are not (yet) what was learned."""
+        return self.wrap(self.apply(self.finalize(state), self.prepare(state, table)))
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
         """The output columns of training rows, each from the cells that its own cell does not exclude.
 
         Args:
@@ -244,6 +256,8 @@ class Fitted(Feature):
             cells: each row's cell.
             excluded: bool ``[cells, cells]``: row ``c`` says which cells rows in cell ``c`` must not see.
         """
+        if not bool(excluded.any()):
+            return self.compute_from(table, state)
         tensors = self.prepare(state, table)
         results: Tensors = {}
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
@@ -256,7 +270,7 @@ class Fitted(Feature):
             for name, values in made.items():
                 if name not in results:
                     results[name] = values.new_empty(len(table), *values.shape[1:])
-                results[name][rows] = values
+                results[name].index_copy_(0, rows, values)
         return self.wrap(results) if results else self.wrap(self.apply(self.finalize(state), tensors))
 
     def get_state(self) -> State:
@@ -276,6 +290,11 @@ class Grouped(Feature):
 
     kind = "grouped"
     online = "history"
+
+    @property
+    def within(self) -> list[str] | None:
+        """See ``Feature.within``; the columns of ``by`` unless a generator looks further."""
+        return as_list(getattr(self, "by", None))
 
     @abstractmethod
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
@@ -313,14 +332,26 @@ def as_list(value: Any) -> list[Any]:
 
 def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
     """A column as float64 ``[n]``, NaN where missing, with the generator's name in the error if it is none."""
+    column = table[name]
     try:
-        return table[name].number()
-    except MissingColumnError:
-        raise
+        return column.number()
     except DataError as error:
         raise DataError(
             f"{type(wanted_by).__name__}: {error.problem}", column=name, row=error.row, remedy=error.remedy
         ) from error
+
+
+def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """A column to compare values by: integers and times as int64, exact to 64 bits, others as float64.
+
+    Returns:
+        The values ``[n]`` and bool ``[n]``, True where one is missing (the value there means nothing).
+    """
+    column = table[name]
+    if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
+        return column.integer(), column.is_missing()
+    values = column.number()
+    return values, values.isnan()
 
 
 def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
@@ -331,16 +362,23 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
     """
     keys = []
     for name in names:
-        column = table[name]
-        missing = column.is_missing()
+        values, missing = comparable(table, name)
         if bool(missing.any()):
             raise DataError(
-                "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows first"
+                "an order value is missing",
+                column=name,
+                row=int(missing.nonzero()[0]),
+                remedy="Fill or drop such rows first",
             )
-        floating = column.kind == "category" or (column.kind == "number" and column.values.is_floating_point())
-        keys.append(column.number() if floating else column.integer())
+        keys.append(values)
     return keys
 
 
+def _as_shown(value: Any) -> Any:
+    """Tuples as lists: what was saved and loaded again looks as it did."""
+    return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
+
+
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
-    return {n: p for n, p in inspect.signature(cls.__init__).parameters.items() if n != "self"}
+    found = inspect.signature(cls.__init__).parameters.items()
+    return {n: p for n, p in found if n != "self" and p.kind is not inspect.Parameter.VAR_POSITIONAL}

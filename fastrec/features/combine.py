@@ -29,7 +29,9 @@ class Combine(RowWise):
         [0.25, nan]
     """
 
-    def __init__(self, a: str | Feature, how: Literal["+", "-", "*", "/"], b: str | Feature, *, name: str | None = None) -> None:
+    def __init__(
+        self, a: str | Feature, how: Literal["+", "-", "*", "/"], b: str | Feature, *, name: str | None = None
+    ) -> None:
         self.a, self.how, self.b, self.name = a, how, b, name
         if how not in _WORDS:
             raise DataError(f"Combine cannot do {how!r}", remedy="Use '+', '-', '*' or '/'")
@@ -43,7 +45,7 @@ class Combine(RowWise):
         return [self.name or f"{name_of(self.a)}_{_WORDS[self.how]}_{name_of(self.b)}"]
 
     def prepare(self, table: Table) -> Tensors:
-        return {"a": number_of(table, name_of(self.a), wanted_by=self), "b": number_of(table, name_of(self.b), wanted_by=self)}
+        return {n: number_of(table, name_of(s), wanted_by=self) for n, s in (("a", self.a), ("b", self.b))}
 
     def apply(self, tensors: Tensors) -> Tensors:
         a, b = tensors["a"], tensors["b"]

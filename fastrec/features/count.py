@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
 from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.table import Table
@@ -18,7 +19,8 @@ class CountEncode(Fitted):
     Args:
         cols: key columns, or generators of one column each.
         log: give ``log(1 + count)`` instead.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as transductive).
+        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
+            transductive).
 
     Example:
         >>> import pandas as pd
@@ -28,10 +30,16 @@ class CountEncode(Fitted):
     """
 
     def __init__(
-        self, cols: str | Feature | Sequence[str | Feature], *, log: bool = False, scope: Literal["train", "all"] = "train"
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *,
+        log: bool = False,
+        scope: Literal["train", "all"] = "train",
     ) -> None:
         super().__init__()
         self.cols, self.log, self.scope = cols, log, scope
+        if scope not in ("train", "all"):
+            raise DataError(f"CountEncode has no scope {scope!r}", remedy="Use 'train' or 'all'")
 
     @property
     def sources(self) -> list[str | Feature]:

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, name_of, names_of
-from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
+from fastrec.features.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.keys import Coded, Keys
 from fastrec.table import Column, Table
 from fastrec.vocab import hash_codes
@@ -19,12 +19,12 @@ from fastrec.vocab import hash_codes
 class Cross(Fitted):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
-    A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code is a hash of
-    the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and equal values in two
-    columns do not cancel out.
+    A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code is a
+    hash of the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and equal
+    values in two columns do not cancel out.
 
     Args:
-        cols: two columns or more, or generators of one column each.
+        cols: two columns or more, or generators of one column each: ``Cross('a', 'b')`` or ``Cross(['a', 'b'])``.
         min_count: a combination seen in fewer training rows is missing.
         buckets: hash into this many codes (1 … buckets) instead of learning them.
         seed: of the hash.
@@ -37,37 +37,45 @@ class Cross(Fitted):
         [1, 2, 3]
     """
 
-    def __init__(self, *cols: str | Feature, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *more: str | Feature,
+        min_count: int = 1,
+        buckets: int | None = None,
+        seed: int = 0,
+    ) -> None:
         super().__init__()
-        self.cols: Sequence[str | Feature] = cols
+        self.cols = [*as_list(cols), *more] if more else cols
         self.min_count, self.buckets, self.seed = min_count, buckets, seed
-        if len(cols) < 2:
+        if len(as_list(self.cols)) < 2:
             raise DataError("Cross needs two columns or more", remedy="Name them: Cross('a', 'b')")
-
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        return {"cols": list(self.cols), "min_count": self.min_count, "buckets": self.buckets, "seed": self.seed}
+        if buckets is not None and buckets < 1:
+            raise DataError(f"Cross: {buckets} buckets hold nothing", remedy="Use 1 or more")
 
     @property
     def sources(self) -> list[str | Feature]:
-        return list(self.cols)
+        return as_list(self.cols)
 
     @property
     def outputs(self) -> list[str]:
-        return ["_x_".join(name_of(c) for c in self.cols)]
+        return ["_x_".join(name_of(c) for c in as_list(self.cols))]
 
     def _coded(self, table: Table) -> Coded:
-        return table.coded([n for c in self.cols for n in names_of(c)])
+        return table.coded([n for c in as_list(self.cols) for n in names_of(c)])
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        keys, codes = sort_keys(self._coded(table))
         if self.buckets is not None:
-            return {"keys": keys.take(torch.zeros(0, dtype=torch.int64)), "count": codes.new_zeros(1, 0)}
+            nothing = self._coded(table).keys.take(torch.zeros(0, dtype=torch.int64))
+            return {"keys": nothing, "count": torch.zeros(1, 0, dtype=torch.int64)}
+        keys, codes = sort_keys(self._coded(table))
         return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, cells, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
         keys, left, right = union_keys(a["keys"], b["keys"])
         cells = max(len(a["count"]), len(b["count"]))
-        return {"keys": keys, "count": spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)}
+        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+        return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         counts = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
@@ -97,6 +105,6 @@ def _joined_text(keys: Keys) -> pa.Array:
     # Each value is preceded by its length, so that no two different tuples of values read the same.
     parts = []
     for column in keys.columns:
-        text = column.cast(pa.large_string())
+        text = key_text(column)
         parts += [pc.binary_length(text).cast(pa.large_string()), text]
     return pc.binary_join_element_wise(*parts, ":")

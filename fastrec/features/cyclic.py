@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import RowWise, Tensors, number_of
-from fastrec.table import Column, Table
+from fastrec.table import UNITS_PER_SECOND, Column, Table
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]
 _NAMED = ("hour", "weekday", "month", "dayofyear")
@@ -22,9 +23,10 @@ class Cyclic(RowWise):
 
     Args:
         col: a column of times or numbers.
-        period: the length of the circle in the column's own unit, or a part of the calendar: ``'hour'`` (0-23 of 24), ``'weekday'``
-            (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of the year's own length). Parts are those of the
-            column's time zone; a column of numbers is then read as seconds since 1970 in UTC.
+        period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar: ``'hour'``
+            (0-23 of 24), ``'weekday'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of the year's own
+            length). Parts are those of the column's time zone; a column of numbers is then read as seconds since 1970 in
+            UTC.
 
     Example:
         >>> import pandas as pd
@@ -38,8 +40,8 @@ class Cyclic(RowWise):
         self.col, self.period = col, period
         if isinstance(period, str) and period not in _NAMED:
             raise DataError(f"Cyclic has no period {period!r}", remedy=f"Use a number or one of {', '.join(_NAMED)}")
-        if not isinstance(period, str) and not period > 0:
-            raise DataError(f"Cyclic: the period is {period}", remedy="Use a number above 0")
+        if not isinstance(period, str) and not 0 < period < math.inf:
+            raise DataError(f"Cyclic: the period is {period}", remedy="Use a finite number above 0")
 
     @property
     def sources(self) -> list[str]:  # type: ignore[override]
@@ -47,7 +49,7 @@ class Cyclic(RowWise):
 
     @property
     def outputs(self) -> list[str]:
-        word = self.period if isinstance(self.period, str) else f"{self.period:g}"
+        word = self.period if isinstance(self.period, str) else f"{self.period:.15g}"
         return [f"{self.col}_{word}_sin", f"{self.col}_{word}_cos"]
 
     def prepare(self, table: Table) -> Tensors:
@@ -68,12 +70,14 @@ class Cyclic(RowWise):
 
 
 def local_seconds(column: Column) -> torch.Tensor:
-    """Seconds since 1970 on the clock of the column's zone: float64 ``[n]``, NaN where missing."""
-    if column.zone in (None, "UTC", "Etc/UTC", "+00:00"):
-        return column.number()
-    local = pc.local_timestamp(column.to_arrow()).cast(pa.timestamp("us"), safe=False).cast(pa.int64())
-    numbers = torch.from_numpy(local.cast(pa.float64()).to_numpy(zero_copy_only=False).copy())
-    return (numbers / 1e6).to(column.values.device)
+    """Whole seconds since 1970 on the clock of the column's zone, rounded down: float64 ``[n]``, NaN where missing."""
+    missing = column.is_missing()
+    numbers = column.integer()
+    if column.zone not in (None, "UTC", "Etc/UTC", "+00:00"):
+        local = pc.local_timestamp(column.to_arrow()).cast(pa.int64()).fill_null(0)
+        numbers = torch.from_numpy(np.array(local)).to(numbers.device)
+    seconds = torch.div(numbers, UNITS_PER_SECOND[column.unit], rounding_mode="floor")
+    return torch.where(missing, torch.nan, seconds.double())
 
 
 def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
@@ -100,6 +104,7 @@ def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
     if part == "month":
         return month / 12
     civil_year = year + era * 400 + (month < 2)
-    leap = (torch.remainder(civil_year, 4) == 0) & ((torch.remainder(civil_year, 100) != 0) | (torch.remainder(civil_year, 400) == 0))
+    fourth, hundredth, fourhundredth = (torch.remainder(civil_year, n) == 0 for n in (4, 100, 400))
+    leap = fourth & (~hundredth | fourhundredth)
     day_of_year = torch.where(month < 2, day - 306, day + 59 + leap.double())
     return torch.where(seconds.isnan(), torch.nan, day_of_year / (365 + leap.double()))

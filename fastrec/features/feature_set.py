@@ -2,43 +2,55 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import fastrec.features as registry
-from fastrec.convert import as_column, attach, column_names, take_rows
-from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list, names_of
-from fastrec.files import atomic_folder
-from fastrec.state import load_state, save_state
+from fastrec.columns import as_column
+from fastrec.convert import attach, take_rows
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
+from fastrec.features.folds import FOLD_SEED, INNER_SEED, given_folds, row_folds
+from fastrec.features.keyed import sort_keys
+from fastrec.features.nesting import key_keeps_together, mixing_steps, tainted_steps
+from fastrec.features.saving import index_of, read_features, replace_features, same, write_features
 from fastrec.table import Column, Table, concat
-from fastrec.vocab import hash_codes
-
-_INNER_SEED, FOLD_SEED = 1, 0
 
 
 class FeatureSet:
     """Several generators, applied in order; a generator may read what another makes.
 
     Args:
-        features: generators (or other FeatureSets, taken apart); generators inside generators are computed first, and only the
-            outputs of those listed here are returned.
-        key: column(s) that say which rows belong together: a row's fold is a stable hash of them, so that it depends neither on
-            the row's place nor on the other rows. None: the row's number.
+        features: generators (or other FeatureSets, taken apart); generators inside generators are computed first, and
+            only the outputs of those listed here are returned.
+        key: column(s) that say which rows belong together: a row's fold is a stable hash of them, so that it depends
+            neither on the row's place nor on the other rows. None: the row's number.
         folds: how many inner folds training rows' out-of-fold values are made with, where a generator does not say.
     """
 
-    def __init__(self, features: Sequence[Feature | FeatureSet], *, key: str | Sequence[str] | None = None, folds: int = 5) -> None:
-        self.features = [g for f in as_list(features) for g in (f.features if isinstance(f, FeatureSet) else [f])]
-        self.key, self.folds = key, folds
+    def __init__(
+        self, features: Sequence[Feature | FeatureSet], *, key: str | Sequence[str] | None = None, folds: int = 5
+    ) -> None:
+        self.features, self.key, self.folds = features, key, folds
         self.fitted_on_unlabeled = False
-        _check_names(self.outputs)
+        if folds < 2:
+            raise DataError(f"FeatureSet: {folds} folds leave nothing to learn from", remedy="Use 2 or more")
 
-    # Names -------------------------------------------------------------------------------------------------------------
+    @property
+    def features(self) -> list[Feature]:
+        """The generators whose outputs are returned."""
+        return self._features
+
+    @features.setter
+    def features(self, given: Sequence[Feature | FeatureSet]) -> None:
+        self._given = given
+        self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
+        _check_names(self._features, self.steps)
+
+    # Names -----------------------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> list[str]:
@@ -68,7 +80,7 @@ class FeatureSet:
             for source in feature.sources:
                 if isinstance(source, Feature):
                     visit(source)
-            if not any(feature is other for other in found):
+            if not any(same(feature, other) for other in found):
                 found.append(feature)
 
         for feature in self.features:
@@ -80,9 +92,11 @@ class FeatureSet:
         """Outputs whose statistics were fitted on unlabeled rows too (``scope='all'``)."""
         return [n for s in self.steps if s.scope == "all" for n in s.outputs] if self.fitted_on_unlabeled else []
 
-    # Fitting and applying ----------------------------------------------------------------------------------------------
+    # Fitting and applying --------------------------------------------------------------------------------------------
 
-    def fit(self, df: Any, y: Any = None, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None) -> FeatureSet:
+    def fit(
+        self, df: Any, y: Any = None, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
+    ) -> FeatureSet:
         """Learn from training rows.
 
         Args:
@@ -94,7 +108,8 @@ class FeatureSet:
         Returns:
             Itself.
         """
-        self._run(self._read(df, y), self._context(tables), unlabeled=unlabeled, out_of_fold=True)
+        read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
+        self._run(self._read(df, y), self._context(tables), unlabeled, wanted=read)
         return self
 
     def fit_transform(
@@ -108,7 +123,9 @@ class FeatureSet:
         Returns:
             The frame that was given, with the outputs added.
         """
-        work = self._run(self._read(df, y), self._context(tables), unlabeled=unlabeled, out_of_fold=True)
+        context = self._context(tables)
+        work = self._run(self._read(df, y), context, unlabeled)
+        work = self._nest(work, context, None)
         return attach(df, {n: work[n] for n in self.outputs})
 
     def transform(self, df: Any, *, tables: Mapping[str, Any] | None = None, history: Any = None) -> Any:
@@ -133,9 +150,10 @@ class FeatureSet:
             work = concat([before, work])
         context = self._context(tables)
         for step in self.steps:
-            work = _add(work, step.compute(work, context) if isinstance(step, Grouped) else step.compute(work))
+            with _named(step):
+                work = work.with_columns(_compute(step, work, context))
         if past:
-            work = work.select(self.outputs).take(torch.arange(past, past + rows))
+            work = work.select(self.outputs).take(torch.arange(past, past + rows, device=work.device))
         return attach(df, {n: work[n] for n in self.outputs})
 
     def cross_fit(
@@ -143,7 +161,8 @@ class FeatureSet:
     ) -> Iterator[tuple[Any, Any]]:
         """For every outer fold, training and validation rows whose values hold nothing of that fold's targets.
 
-        Rows of fold k are encoded from all other rows (prior included); the other rows are encoded out of fold among themselves.
+        Rows of fold k are encoded from all other rows (prior included); the other rows are encoded out of fold among
+        themselves. What ``fit`` has learned stays as it is.
 
         Args:
             df: training rows with their target.
@@ -154,88 +173,139 @@ class FeatureSet:
             ``(train, valid)``: the rows outside and inside fold 0, 1, …, with the outputs added.
         """
         work, context = self._read(df), self._context(tables)
-        outer = _fold_codes(df, folds, work)
-        shared = self._shared_steps()
+        outer = given_folds(df, folds, work)
+        tainted = tainted_steps(self.steps)
+        extra = self._read_unlabeled(unlabeled)
         for step in self.steps:
-            if step in shared:
-                work = self._fit_step(step, work, context, unlabeled, out_of_fold=True)
+            if step not in tainted:
+                work, extra = self._fit_step(step, work, context, extra, learn=False)
         for k in range(int(outer.max()) + 1 if len(outer) else 0):
-            done = work
-            for step in self.steps:
-                if step in shared:
-                    continue
-                done = self._cross_step(step, done, context, outer, k)
             inside = outer == k
+            done = self._without(inside, work, context)
+            done = self._nest(done, context, inside)
             full = attach(df, {n: done[n] for n in self.outputs})
             yield take_rows(full, (~inside).nonzero().squeeze(1)), take_rows(full, inside.nonzero().squeeze(1))
 
-    def _shared_steps(self) -> list[Feature]:
-        """Steps that neither use a target nor read what one that does makes: the same in every fold."""
-        tainted: set[str] = set()
-        shared = []
-        for step in self.steps:
-            if step.uses_target or tainted & set(step.inputs):
-                tainted |= set(step.outputs)
-            else:
-                shared.append(step)
-        return shared
+    # How a target is kept from its own rows --------------------------------------------------------------------------
 
-    def _run(self, work: Table, context: Context, *, unlabeled: Any, out_of_fold: bool) -> Table:
-        for step in self.steps:
-            work = self._fit_step(step, work, context, unlabeled, out_of_fold=out_of_fold)
-        self.fitted_on_unlabeled = unlabeled is not None
+    def _nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
+        """Redo the mixing steps fold by fold, each fold's rows from encodings that hold none of that fold's targets.
+
+        Args:
+            work: all columns, the mixing steps' among them.
+            context: see ``Context``.
+            hidden: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
+        """
+        key = as_list(self.key)
+        together = key_keeps_together(self.steps, key, work, hidden)
+        names = [n for step in mixing_steps(self.steps, key, together=together) for n in step.outputs]
+        if not names or not len(work):
+            return work
+        hidden = torch.zeros(len(work), dtype=torch.bool, device=work.device) if hidden is None else hidden
+        inner = row_folds(work, key, self.folds, seed=INNER_SEED)
+        parts, places = [work.select(names).take(hidden)], [hidden.nonzero().squeeze(1)]
+        for fold in range(self.folds):
+            rows = ((inner == fold) & ~hidden).nonzero().squeeze(1)
+            if len(rows):
+                made = self._without((inner == fold) | hidden, work, context)
+                parts.append(made.select(names).take(rows))
+                places.append(rows)
+        whole = concat(parts).take(torch.argsort(torch.cat(places)))
+        return work.with_columns({n: whole[n] for n in names})
+
+    def _without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
+        """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
+        for step in tainted_steps(self.steps):
+            with _named(step):
+                work = work.with_columns(self._step_without(step, hidden, work, context))
         return work
 
-    def _fit_step(self, step: Feature, work: Table, context: Context, unlabeled: Any, *, out_of_fold: bool) -> Table:
-        if isinstance(step, Grouped):
-            return _add(work, step.compute(work, context))
+    def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
-            return _add(work, step.compute(work))
-        if not step.uses_target:
-            state = step.collect(work)
-            if step.scope == "all" and unlabeled is not None:
-                state = step.merge(state, step.collect(Table.read(unlabeled, step.inputs)))
-            step.learn(state)
-            return _add(work, step.compute(work))
-        cells = self._inner_cells(step, work)
-        state = step.collect(work, cells)
-        step.learn(state)
-        return _add(work, step.compute_out_of_cell(work, state, cells, torch.eye(cells.count, dtype=torch.bool)))
-
-    def _cross_step(self, step: Feature, work: Table, context: Context, outer: torch.Tensor, k: int) -> Table:
-        """One step of outer fold ``k``: its targets reach no value."""
-        if isinstance(step, Grouped):
-            return _add(work, step.compute(work, context))
-        if not isinstance(step, Fitted):
-            return _add(work, step.compute(work))
-        inner = self._inner_cells(step, work) if step.uses_target else Cells(torch.zeros_like(outer), 1)
-        # Cell 0 is the outer fold itself; the others are the inner folds of the rest.
-        cells = Cells(torch.where(outer == k, 0, inner.codes + 1), inner.count + 1)
-        state = step.collect(work, cells)
+            return _compute(step, work, context)
+        inner = self._inner_cells(step, work) if step.uses_target else Cells(_zeros(work), 1)
+        # Cell 0 is the hidden rows; the others are the inner folds of the rest.
+        cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
         excluded = torch.zeros(cells.count, cells.count, dtype=torch.bool)
         excluded[:, 0] = True
         if step.uses_target:
             excluded |= torch.eye(cells.count, dtype=torch.bool)
-        return _add(work, step.compute_out_of_cell(work, state, cells, excluded))
+        return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
+
+    def _run(self, work: Table, context: Context, unlabeled: Any, *, wanted: set[str] | None = None) -> Table:
+        extra = self._read_unlabeled(unlabeled)
+        for step in self.steps:
+            used = wanted is None or bool(wanted & set(step.outputs))
+            work, extra = self._fit_step(step, work, context, extra, used=used)
+        self.fitted_on_unlabeled = unlabeled is not None
+        return work
+
+    def _fit_step(
+        self,
+        step: Feature,
+        work: Table,
+        context: Context,
+        extra: Table | None,
+        *,
+        learn: bool = True,
+        used: bool = True,
+    ) -> tuple[Table, Table | None]:
+        """One step's columns for training rows and, where ``scope='all'`` needs them, for unlabeled rows (``extra``)."""
+        read_by_all = extra is not None and self._feeds_all(step)
+        with _named(step):
+            if not isinstance(step, Fitted):
+                made = _compute(step, work, context) if used else {}
+                more = _compute(step, extra, context) if read_by_all else {}
+            else:
+                cells = self._inner_cells(step, work) if step.uses_target else Cells(_zeros(work), 1)
+                state = step.collect(work, cells)
+                if step.scope == "all" and extra is not None:
+                    state = step.merge(state, step.collect(extra))
+                if learn:
+                    step.learn(state)
+                excluded = torch.eye(cells.count, dtype=torch.bool) & step.uses_target
+                made = step.compute_out_of_cell(work, state, cells, excluded) if used else {}
+                more = step.compute_from(extra, state) if read_by_all else {}
+        return work.with_columns(made), extra.with_columns(more) if extra is not None else None
+
+    def _all_steps(self) -> list[Feature]:
+        """Steps that count unlabeled rows (``scope='all'``), and those that they read."""
+        needed = [s for s in self.steps if s.scope == "all"]
+        return FeatureSet(needed, folds=self.folds).steps if needed else []
+
+    def _feeds_all(self, step: Feature) -> bool:
+        outputs = set(step.outputs)
+        return any(outputs & set(s.inputs) for s in self._all_steps())
+
+    def _read_unlabeled(self, unlabeled: Any) -> Table | None:
+        steps = self._all_steps()
+        if unlabeled is None or not steps:
+            return None
+        made = {n for s in steps for n in s.outputs}
+        needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
+        return Table.read(unlabeled, list(dict.fromkeys(needed)))
 
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
         column = getattr(step, "fold_column", None)
         if column is not None:
-            coded = work.coded(column)
-            if bool((coded.codes == 0).any()):
-                row = int((coded.codes == 0).nonzero()[0])
+            keys, codes = sort_keys(work.coded(column))
+            if bool((codes == 0).any()):
+                row = int((codes == 0).nonzero()[0])
                 raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-            return Cells(coded.codes - 1, coded.size - 1)
+            return Cells(codes - 1, max(len(keys), 1))
         count = getattr(step, "folds", None) or self.folds
-        return Cells(row_folds(work, as_list(self.key), count, seed=_INNER_SEED), count)
+        return Cells(row_folds(work, as_list(self.key), count, seed=INNER_SEED), count)
 
     def _read(self, df: Any, y: Any = None) -> Table:
         names = self.fit_inputs
-        targets = list(dict.fromkeys(s.target for s in self.steps if s.uses_target and isinstance(getattr(s, "target", None), str)))
-        if y is None:
+        used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
+        targets = list(dict.fromkeys(used))
+        if y is None or not targets:  # scikit-learn's pipelines pass y to every transformer
             return Table.read(df, names)
         if len(targets) != 1:
-            raise DataError(f"y was given, but the generators use {len(targets)} targets", remedy="Give targets as columns")
+            raise DataError(
+                f"y was given, but the generators use {len(targets)} targets", remedy="Give them as columns"
+            )
         table = Table.read(df, [n for n in names if n != targets[0]])
         return table.with_columns({targets[0]: as_column(y, name=targets[0])})
 
@@ -248,7 +318,7 @@ class FeatureSet:
         read = {n: Table.read(given[n], list(columns)) for n, columns in needed.items() if n in given}
         return Context(read, tuple(as_list(self.key)))
 
-    # scikit-learn's manners, saving ------------------------------------------------------------------------------------
+    # scikit-learn's manners, saving ----------------------------------------------------------------------------------
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
         """The names of the columns that are added (scikit-learn's name for ``outputs``)."""
@@ -256,33 +326,34 @@ class FeatureSet:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"features": self.features, "key": self.key, "folds": self.folds}
+        return {"features": self._given, "key": self.key, "folds": self.folds}
 
     def set_params(self, **params: Any) -> FeatureSet:
         """Change constructor's arguments in place."""
         for name, value in params.items():
+            if name not in self.get_params():
+                raise DataError(f"FeatureSet has no parameter {name!r}", remedy="See get_params()")
             setattr(self, name, value)
         return self
+
+    def __sklearn_clone__(self) -> FeatureSet:
+        made: list[Feature] = []  # generators that several others read are cloned once
+        steps = self.steps
+        for step in steps:
+            made.append(type(step)(**replace_features(step.get_params(), lambda f: made[index_of(steps, f)])))
+        return FeatureSet([made[index_of(steps, f)] for f in self.features], key=self.key, folds=self.folds)
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and learned state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
         steps = self.steps
+        listed = [index_of(steps, f) for f in self.features]
         config = {
             "key": self.key,
             "folds": self.folds,
             "fitted_on_unlabeled": self.fitted_on_unlabeled,
-            "listed": [next(i for i, s in enumerate(steps) if s is f) for f in self.features],
-            "steps": [{"class": type(s).__name__, "params": _plain(s.get_params(), steps)} for s in steps],
+            "listed": listed,
         }
-        with atomic_folder(folder) as part:
-            (part / "features.json").write_text(json.dumps(config, indent=1, ensure_ascii=False), encoding="utf-8")
-            for i, step in enumerate(steps):
-                try:
-                    state = step.get_state()
-                except NotFittedError:
-                    continue
-                if state:
-                    save_state(part / f"{i:03d}_{type(step).__name__}", state)
+        write_features(folder, steps, config)
 
     @classmethod
     def load(cls, folder: str | Path) -> FeatureSet:
@@ -291,21 +362,10 @@ class FeatureSet:
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
         """
-        folder = Path(folder)
-        path = folder / "features.json"
-        if not path.exists():
-            raise MissingFileError("there is no such file", file=path, remedy="Save the features again")
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-            steps: list[Feature] = []
-            for i, entry in enumerate(config["steps"]):
-                step = _feature_class(entry["class"])(**_revive(entry["params"], steps))
-                at = folder / f"{i:03d}_{entry['class']}"
-                if at.exists():
-                    step.set_state(load_state(at))
-                steps.append(step)
-        except (KeyError, ValueError, TypeError) as error:
-            raise UnreadableFileError(f"the saved features cannot be read ({error})", file=path, remedy="Save them again") from error
+        return read_features(folder, cls._of)
+
+    @classmethod
+    def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:
         made = cls([steps[i] for i in config["listed"]], key=config["key"], folds=config["folds"])
         made.fitted_on_unlabeled = config["fitted_on_unlabeled"]
         return made
@@ -314,74 +374,37 @@ class FeatureSet:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
 
 
-def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
-    """The fold of each row: a stable hash of its key, wherever the row stands and whatever else is in the table.
-
-    Args:
-        table: the rows.
-        key: column(s) of the key; empty: the row's number.
-        folds: how many folds.
-        seed: other seeds give other folds.
-
-    Returns:
-        int64 ``[n]`` in ``0 … folds - 1``.
-    """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if not key:
-        rows = pa.array(range(len(table)), pa.int64()).cast(pa.large_string())
-        return torch.from_numpy(hash_codes(rows, folds, seed=seed))
-    coded = table.coded(list(key))
-    text = [c.cast(pa.large_string()) for c in coded.keys.columns]
-    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, "\x1f")
-    fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
-    fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
-    return fold.to(coded.codes.device)[coded.codes]
+def _zeros(work: Table) -> torch.Tensor:
+    return torch.zeros(len(work), dtype=torch.int64, device=work.device)
 
 
-def _fold_codes(df: Any, folds: Any, work: Table) -> torch.Tensor:
-    if isinstance(folds, str):
-        folds = Table.read(df, [folds])[folds].integer()
-    codes = torch.as_tensor(folds).to(torch.int64).to(work.device)
-    if codes.shape != (len(work),):
-        raise DataError(f"{tuple(codes.shape)} folds for {len(work)} rows", remedy="Give one fold number per row")
-    if len(codes) and int(codes.min()) < 0:
-        row = int((codes < 0).nonzero()[0])
-        raise DataError(f"fold {int(codes[row])} is below 0", row=row, remedy="Number the folds from 0")
-    return codes
+def _compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
+    return step.compute(work, context) if isinstance(step, Grouped) else step.compute(work)
 
 
-def _add(work: Table, columns: dict[str, Column]) -> Table:
-    return work.with_columns(columns)
+@contextmanager
+def _named(step: Feature) -> Iterator[None]:
+    """An error about data says which generator met it."""
+    name = type(step).__name__
+    try:
+        yield
+    except MissingColumnError:
+        raise
+    except DataError as error:
+        if name in error.problem:
+            raise
+        raise DataError(
+            f"{name}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
+        ) from error
 
 
-def _check_names(outputs: list[str]) -> None:
-    twice = sorted({n for n in outputs if outputs.count(n) > 1})
-    if twice:
-        raise DataError(f"two generators make the column {twice[0]!r}", column=twice[0], remedy="Give one of them another name=")
+def _check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
+    for outputs in ([n for f in listed for n in f.outputs], [n for s in steps for n in s.outputs]):
+        twice = sorted({n for n in outputs if outputs.count(n) > 1})
+        if twice:
+            raise DataError(
+                f"two generators make the column {twice[0]!r}", column=twice[0], remedy="Give one of them another name="
+            )
 
 
-def _feature_class(name: str) -> type[Feature]:
-    if name not in registry.__all__:
-        raise ValueError(f"there is no generator {name!r}")
-    return getattr(registry, name)
-
-
-def _plain(value: Any, steps: list[Feature]) -> Any:
-    if isinstance(value, Feature):
-        return {"$step": next(i for i, s in enumerate(steps) if s is value)}
-    if isinstance(value, dict):
-        return {k: _plain(v, steps) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v, steps) for v in value]
-    return value
-
-
-def _revive(value: Any, steps: list[Feature]) -> Any:
-    if isinstance(value, dict):
-        return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps) for k, v in value.items()}
-    return [_revive(v, steps) for v in value] if isinstance(value, list) else value
-
-
-__all__ = ["FOLD_SEED", "FeatureSet", "column_names", "names_of", "row_folds"]
+__all__ = ["FOLD_SEED", "FeatureSet", "row_folds"]

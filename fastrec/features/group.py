@@ -17,18 +17,18 @@ from fastrec.features.base import (
     State,
     Tensors,
     as_list,
+    comparable,
     name_of,
     names_of,
     number_of,
-    order_keys,
 )
 from fastrec.features.keyed import extreme_by_cell, merge_moments, sort_keys, spread, sum_by_cell, union_keys
-from fastrec.segments import lexical_order, rank_in_group
+from fastrec.segments import Groups, lexical_order, rank_in_group
 from fastrec.table import Column, Table
 
 Stat = Literal["mean", "std", "min", "max", "sum", "count"]
 _STATS = ("mean", "std", "min", "max", "sum", "count")
-_EMPTY = {"count": 0.0, "mean": 0.0, "m2": 0.0, "min": torch.inf, "max": -torch.inf}
+_EMPTY = {"count": 0.0, "mean": 0.0, "sum": 0.0, "m2": 0.0, "min": torch.inf, "max": -torch.inf}
 
 
 class GroupStats(Fitted):
@@ -38,7 +38,9 @@ class GroupStats(Fitted):
         cols: number columns, or generators.
         by: the columns of the group.
         stats: of ``mean``, ``std`` (sample, as in pandas), ``min``, ``max``, ``sum``, ``count``.
-        over: ``'train'``: the group's training rows; ``'group'``: the rows of the group in the frame at hand (an item's list, say).
+        over: ``'train'``: the group's training rows; ``'group'``: the rows of the group in the frame at hand (an item's
+            list, say).
+        scope: ``'all'`` takes the unlabeled rows given to ``fit`` too (the run reports it as transductive).
 
     A group that is missing, was not seen, or has no value gives NaN (``count`` and ``sum`` 0).
 
@@ -57,12 +59,22 @@ class GroupStats(Fitted):
         by: str | Sequence[str],
         stats: Stat | Sequence[Stat] = ("mean",),
         over: Literal["train", "group"] = "train",
+        scope: Literal["train", "all"] = "train",
     ) -> None:
         super().__init__()
-        self.cols, self.by, self.stats, self.over = cols, by, stats, over
+        self.cols, self.by, self.stats, self.over, self.scope = cols, by, stats, over, scope
         unknown = set(as_list(stats)) - set(_STATS)
         if unknown:
             raise DataError(f"GroupStats has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        if over not in ("train", "group") or scope not in ("train", "all"):
+            raise DataError(
+                f"GroupStats cannot look over {over!r} with scope {scope!r}",
+                remedy="Use over='train' or 'group', scope='train' or 'all'",
+            )
+
+    @property
+    def within(self) -> list[str] | None:
+        return as_list(self.by) if self.over == "group" else None
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -86,15 +98,21 @@ class GroupStats(Fitted):
         made = {c: self._moments(number_of(table, c, wanted_by=self), codes, cells, size) for c in self.columns}
         return {"keys": keys, "columns": made}
 
-    def _moments(self, values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int) -> dict[str, torch.Tensor]:
+    def _moments(
+        self, values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int
+    ) -> dict[str, torch.Tensor]:
         known = ~values.isnan()
         filled = torch.where(known, values, 0)
         count = sum_by_cell(known.double(), codes, cells, size)
         mean = sum_by_cell(filled, codes, cells, size) / count.clamp_min(1)
         own = mean[0 if cells is None else cells.codes, codes]
-        mean = mean + sum_by_cell(torch.where(known, filled - own, 0), codes, cells, size) / count.clamp_min(1)
+        # A second pass takes back what rounding of a long sum has lost; an infinite mean needs none.
+        rest = torch.where(known & own.isfinite(), filled - own, 0)
+        mean = mean + sum_by_cell(rest, codes, cells, size) / count.clamp_min(1)
         result = {"count": count, "mean": mean}
         wanted = set(as_list(self.stats))
+        if "sum" in wanted:
+            result["sum"] = sum_by_cell(filled, codes, cells, size)
         if "std" in wanted:
             own = mean[0 if cells is None else cells.codes, codes]
             result["m2"] = sum_by_cell(torch.where(known, (filled - own) ** 2, 0), codes, cells, size)
@@ -140,21 +158,28 @@ class GroupStats(Fitted):
     def compute(self, table: Table) -> dict[str, Column]:
         if self.over == "train":
             return super().compute(table)
-        state = self.collect(table)
-        return self.wrap(self.apply(self.finalize(state), self.prepare(state, table)))
+        return super().compute_from(table, self.collect(table))
 
-    def compute_out_of_cell(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
-        return super().compute_out_of_cell(table, state, cells, excluded) if self.over == "train" else self.compute(table)
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        return super().compute_from(table, state) if self.over == "train" else self.compute(table)
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        if self.over == "group":
+            return self.compute(table)
+        return super().compute_out_of_cell(table, state, cells, excluded)
 
 
 def _merged(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     zero = torch.zeros_like(a["count"])
-    count, mean, m2 = merge_moments(
-        (a["count"], a["mean"], a.get("m2", zero)), (b["count"], b["mean"], b.get("m2", zero))
-    )
+    first, second = ((x["count"], x["mean"], x.get("m2", zero)) for x in (a, b))
+    count, mean, m2 = merge_moments(first, second)
     result = {"count": count, "mean": mean}
     if "m2" in a:
         result["m2"] = m2
+    if "sum" in a:
+        result["sum"] = a["sum"] + b["sum"]
     for name, pick in (("min", torch.minimum), ("max", torch.maximum)):
         if name in a:
             result[name] = pick(a[name], b[name])
@@ -164,9 +189,10 @@ def _merged(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str,
 def _statistics(total: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     count = total["count"]
     some = count > 0
-    made = {"count": count, "sum": total["mean"] * count, "mean": torch.where(some, total["mean"], torch.nan)}
+    made = {"count": count, "sum": total.get("sum"), "mean": torch.where(some, total["mean"], torch.nan)}
     if "m2" in total:
-        made["std"] = torch.where(count > 1, torch.sqrt(total["m2"] / (count - 1).clamp_min(1)), torch.nan)
+        enough = (count > 1) & total["mean"].isfinite()
+        made["std"] = torch.where(enough, torch.sqrt(total["m2"] / (count - 1).clamp_min(1)), torch.nan)
     for name in ("min", "max"):
         if name in total:
             made[name] = torch.where(some, total[name], torch.nan)
@@ -174,7 +200,7 @@ def _statistics(total: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 class GroupRank(Grouped):
-    """Rank of the row's value in its group, smallest first (``descending``: largest first); NaN where the value is missing.
+    """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
 
     Args:
         cols: number columns, or generators.
@@ -200,7 +226,8 @@ class GroupRank(Grouped):
         descending: bool = False,
         normalise: bool = False,
     ) -> None:
-        self.cols, self.by, self.method, self.descending, self.normalise = cols, by, method, descending, normalise
+        self.cols, self.by, self.method = cols, by, method
+        self.descending, self.normalise = descending, normalise
         if method not in ("min", "max", "average", "dense", "ordinal"):
             raise DataError(f"GroupRank has no method {method!r}", remedy="Use min, max, average, dense or ordinal")
 
@@ -222,13 +249,17 @@ class GroupRank(Grouped):
         return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
-        codes = table.coded(as_list(self.by)).codes
+        coded = table.coded(as_list(self.by))
+        codes = coded.codes
         result = {}
         for col in self.columns:
-            values = torch.where(codes == 0, torch.nan, number_of(table, col, wanted_by=self))
-            rank = rank_in_group(-values if self.descending else values, codes, method=self.method)
+            values, missing = comparable(table, col)
+            if self.descending:  # turning the bits round, unlike a minus, cannot overflow
+                values = -values if values.is_floating_point() else ~values
+            missing = missing | (codes == 0)
+            rank = rank_in_group(values, codes, method=self.method, missing=missing)
             if self.normalise:
-                size = torch.bincount(codes[~values.isnan()], minlength=int(codes.max()) + 1 if len(codes) else 0)[codes]
+                size = torch.bincount(codes[~missing], minlength=coded.size)[codes]
                 rank = torch.where(size > 1, (rank - 1) / (size - 1).clamp_min(1), rank * 0)
             result[self._name(col)] = Column("number", rank, name=self._name(col))
         return result
@@ -237,13 +268,15 @@ class GroupRank(Grouped):
 class GroupPick(Grouped):
     """The value that a column has in the first (or last) row of the row's group, in the order of another column.
 
-    Rows where the order or the value is missing are passed over; NaN for a group without any other row left.
+    Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row. Of
+    rows at the same place the first one by row number is first, the last one is last.
 
     Args:
         cols: number columns, or generators, to take the value of.
         by: the columns of the group.
         order: the column, or generator, that says which row is first.
-        last: take the last row in that order instead.
+        nth: take the n-th row in that order, from 1.
+        last: count from the last row backwards instead.
         name: a word for the outputs' names.
 
     Example:
@@ -260,10 +293,13 @@ class GroupPick(Grouped):
         *,
         by: str | Sequence[str],
         order: str | Feature,
+        nth: int = 1,
         last: bool = False,
         name: str | None = None,
     ) -> None:
-        self.cols, self.by, self.order, self.last, self.name = cols, by, order, last, name
+        self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
+        if nth < 1:
+            raise DataError(f"GroupPick: nth is {nth}", remedy="Count from 1")
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -274,25 +310,23 @@ class GroupPick(Grouped):
         return [self._name(n) for c in as_list(self.cols) for n in names_of(c)]
 
     def _name(self, col: str) -> str:
-        word = self.name or ("last" if self.last else "first")
+        word = self.name or ("last" if self.last else "first") + (str(self.nth) if self.nth > 1 else "")
         return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         coded = table.coded(as_list(self.by))
-        order = number_of(table, name_of(self.order), wanted_by=self)
-        order = -order if self.last else order
+        order, unordered = comparable(table, name_of(self.order))
         result = {}
         for col in (n for c in as_list(self.cols) for n in names_of(c)):
             values = number_of(table, col, wanted_by=self)
-            rows = (~(order.isnan() | values.isnan()) & (coded.codes > 0)).nonzero().squeeze(1)
+            rows = (~(unordered | values.isnan()) & (coded.codes > 0)).nonzero().squeeze(1)
             sort = lexical_order([coded.codes[rows], order[rows]])
             rows = rows if sort is None else rows[sort]
             of_group = torch.full((coded.size,), torch.nan, dtype=torch.float64, device=table.device)
             codes = coded.codes[rows]
-            first = torch.ones(len(rows), dtype=torch.bool, device=table.device)
-            first[1:] = codes[1:] != codes[:-1]
-            of_group[codes[first]] = values[rows[first]]
+            groups = Groups.of(codes)
+            place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
+            chosen = place == self.nth - 1
+            of_group[codes[chosen]] = values[rows[chosen]]
             result[self._name(col)] = Column("number", of_group[coded.codes], name=self._name(col))
         return result
-
-

@@ -9,18 +9,21 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Grouped, as_list, order_keys
+from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
+from fastrec.features.keyed import key_text
+from fastrec.features.lag import difference, take_or_missing
 from fastrec.segments import Groups, as_of
-from fastrec.table import Column, Table
+from fastrec.table import UNITS_PER_SECOND, Column, Table
 
-Stat = Literal["count", "since", "steps", "is_last"]
+Stat = Literal["count", "since", "steps", "since_first", "is_last"]
+_STATS = ("count", "since", "steps", "since_first", "is_last")
 
 
 class History(Grouped):
-    """What is known strictly before each row from a log of events: how many, how long ago, of which kind, and whether it was the last.
+    """What is known strictly before each row from a log of events: how many, how long ago, of which kind, was it the last.
 
-    An event counts for a row when their ``by`` columns agree and it is earlier in ``order``; an event at the row's own place in the
-    order does not count. Later events never change a value.
+    An event counts for a row when their ``by`` columns agree and it is earlier in ``order``; an event at the row's own
+    place in the order does not count. Later events never change a value.
 
     Args:
         by: key columns that rows and events share, the widest first: ``['session_id', 'item_id']``.
@@ -28,9 +31,13 @@ class History(Grouped):
         table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
         event: the log's column that says what kind of event a row is.
         kinds: the kinds that count, given before any data is seen; None: all.
-        stats: of ``count``; ``since`` (difference to the last event in the first order column, in seconds for times); ``steps`` (the
-            same in the last order column); ``is_last`` (1 where the last event of ``by[:-1]``, of those that count, was on this key).
+        stats: of ``count``; ``since`` (difference to the last event in the first order column, in seconds for times);
+            ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event); ``is_last``
+            (1 where the last event of ``by[:-1]``, of those that count, was on this key; an event whose ``by`` is missing
+            does not count).
         by_kind: make ``count`` for each of ``kinds`` too.
+        values: log columns whose value at the last event is wanted.
+        sums: number columns of the log whose total over the events before is wanted.
         name: the outputs' first word.
 
     ``since`` and ``steps`` are NaN where nothing happened before.
@@ -55,33 +62,49 @@ class History(Grouped):
         kinds: Sequence[str] | None = None,
         stats: Stat | Sequence[Stat] = ("count", "since"),
         by_kind: bool = False,
+        values: str | Sequence[str] = (),
+        sums: str | Sequence[str] = (),
         name: str = "history",
     ) -> None:
         self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds
-        self.stats, self.by_kind, self.name = stats, by_kind, name
-        unknown = set(as_list(stats)) - {"count", "since", "steps", "is_last"}
+        self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
+        unknown = set(as_list(stats)) - set(_STATS)
         if unknown:
-            raise DataError(f"History has no statistic {unknown.pop()!r}", remedy="Use count, since, steps or is_last")
+            raise DataError(f"History has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
         if (kinds is not None or by_kind) and event is None:
-            raise DataError("History: kinds were given without the column that holds them", remedy="Name it with event=")
+            raise DataError(
+                "History: kinds were given without the column that holds them", remedy="Name it with event="
+            )
         if by_kind and kinds is None:
             raise DataError("History: by_kind needs the kinds by name", remedy="List them with kinds=")
         if "is_last" in as_list(stats) and len(as_list(by)) < 2:
-            raise DataError("History: is_last needs two columns in by", remedy="Give the wider group first: by=['session', 'item']")
+            raise DataError(
+                "History: is_last needs two columns in by", remedy="Give the wider group first: by=['session', 'item']"
+            )
+
+    @property
+    def within(self) -> list[str]:
+        return as_list(self.by)[:-1] if "is_last" in as_list(self.stats) else as_list(self.by)
 
     @property
     def sources(self) -> list[str]:  # type: ignore[override]
-        own = as_list(self.event) if self.table is None else []
+        own = self._log_columns if self.table is None else []
         return [*as_list(self.by), *as_list(self.order), *own]
 
     @property
+    def _log_columns(self) -> list[str]:
+        return [*as_list(self.event), *as_list(self.values), *as_list(self.sums)]
+
+    @property
     def table_inputs(self) -> dict[str, list[str]]:
-        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), *as_list(self.event)]}
+        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), *self._log_columns]}
 
     @property
     def outputs(self) -> list[str]:
         kinds = [f"{self.name}_count_{slug(k)}" for k in as_list(self.kinds)] if self.by_kind else []
-        return [f"{self.name}_{s}" for s in as_list(self.stats)] + kinds
+        stats = [f"{self.name}_{s}" for s in as_list(self.stats)]
+        values = [f"{self.name}_last_{v}" for v in as_list(self.values)]
+        return [*stats, *kinds, *values, *(f"{self.name}_sum_{v}" for v in as_list(self.sums))]
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = table if self.table is None else context.table(self.table, wanted_by="History")
@@ -95,29 +118,35 @@ class History(Grouped):
         stats = as_list(self.stats)
         if "count" in stats:
             result["count"] = self._count(events, place, found, None)
-        for stat, i in (("since", 0), ("steps", -1)):
+        first = events.start[place] if len(events.codes) else place
+        for stat, i, at in (("since", 0, place), ("steps", -1, place), ("since_first", 0, first)):
             if stat in stats:
-                result[stat] = self._since(table, log, order[i], order_here[i], order_log[i], events, place, found)
+                gap = _gap(table[order[i]].unit, order_here[i], order_log[i], events, at)
+                result[stat] = torch.where(found, gap, torch.nan)
         if "is_last" in stats:
             result["is_last"] = self._is_last(table, log, order_here, order_log)
         made = {f"{self.name}_{s}": result[s] for s in stats}
         for i, word in enumerate(as_list(self.kinds) if self.by_kind else []):
             made[f"{self.name}_count_{slug(word)}"] = self._count(events, place, found, (kind == i).long())
-        return {n: Column("number", v, name=n) for n, v in made.items()}
+        columns = {n: Column("number", v, name=n) for n, v in made.items()}
+        rows = torch.where(found, place if events.order is None else _at(events.order, place), -1)
+        columns |= {f"{self.name}_last_{v}": take_or_missing(log[v], rows) for v in as_list(self.values)}
+        for v in as_list(self.sums):
+            marks = number_of(log, v, wanted_by=self).nan_to_num(0)
+            columns[f"{self.name}_sum_{v}"] = Column("number", self._count(events, place, found, marks))
+        return columns
 
     def _counted(self, log: Table) -> tuple[Table, torch.Tensor | None]:
         """The events that count, and which of ``kinds`` each is."""
         if self.kinds is None:
             return log, None
         coded = log[self.event].coded()
-        known = [str(v) for v in coded.keys.columns[0].to_pylist()]
-        table = torch.full((coded.size,), -1, dtype=torch.int64)
-        for i, word in enumerate(as_list(self.kinds)):
-            if str(word) in known:
-                table[known.index(str(word)) + 1] = i
+        place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
+        known = key_text(coded.keys.columns[0]).to_pylist()
+        table = torch.tensor([-1, *(place.get(word, -1) for word in known)], dtype=torch.int64)
         kind = table.to(coded.codes.device)[coded.codes]
         keep = (kind >= 0).nonzero().squeeze(1)
-        needed = [*as_list(self.by), *as_list(self.order)]
+        needed = [*as_list(self.by), *as_list(self.order), *as_list(self.values), *as_list(self.sums)]
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep]
 
     @staticmethod
@@ -131,32 +160,30 @@ class History(Grouped):
         before = torch.where(start > 0, total[(start - 1).clamp_min(0)], 0)
         return torch.where(found, total[place] - before, 0)
 
-    @staticmethod
-    def _since(
-        table: Table,
-        log: Table,
-        name: str,
-        here: torch.Tensor,
-        there: torch.Tensor,
-        events: Groups,
-        place: torch.Tensor,
-        found: torch.Tensor,
+    def _is_last(
+        self, table: Table, log: Table, order_here: list[torch.Tensor], order_log: list[torch.Tensor]
     ) -> torch.Tensor:
-        if not len(there):
-            return torch.full((len(table),), torch.nan, dtype=torch.float64, device=table.device)
-        gap = (here - events.sort(there)[place]).double()
-        unit = {None: 1, "s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[table[name].unit]
-        return torch.where(found, gap / unit, torch.nan)
-
-    def _is_last(self, table: Table, log: Table, order_here: list[torch.Tensor], order_log: list[torch.Tensor]) -> torch.Tensor:
         by = as_list(self.by)
-        keys = table.coded(by[:-1])
-        last, events = as_of(keys.codes, order_here, log.coded(by[:-1]).recode(keys.keys), order_log)
-        item = table[by[-1]].coded()
+        keys, item = table.coded(by[:-1]), table[by[-1]].coded()
+        codes = torch.where(log[by[-1]].is_missing(), 0, log.coded(by[:-1]).recode(keys.keys))
+        last, events = as_of(keys.codes, order_here, codes, order_log)
         if not len(events.codes):
             return torch.zeros(len(table), dtype=torch.int64, device=table.device)
         touched = events.sort(log[by[-1]].coded().recode(item.keys))[last.clamp_min(0)]
         return ((last >= 0) & (item.codes > 0) & (touched == item.codes)).long()
+
+
+def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    return values[places] if len(values) else places
+
+
+def _gap(
+    unit: str | None, here: torch.Tensor, there: torch.Tensor, events: Groups, place: torch.Tensor
+) -> torch.Tensor:
+    """Each row's order value less that of the event at ``place``, in seconds for times: float64 ``[n]``."""
+    if not len(there):
+        return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
+    return difference(here, events.sort(there)[place]) / UNITS_PER_SECOND[unit or "s"]
 
 
 def _aligned(
@@ -165,13 +192,20 @@ def _aligned(
     """Row and event codes of the same keys, and their order columns in the same unit."""
     keys = table.coded(by)
     for name in order:
-        if table[name].unit != log[name].unit:
+        here, there = table[name], log[name]
+        if len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
             raise DataError(
-                f"has unit {table[name].unit!r} in the frame and {log[name].unit!r} in the log",
+                f"holds {_times(here)} in the frame and {_times(there)} in the log",
                 column=name,
-                remedy="Give both the same time unit, for example with .dt.as_unit('s')",
+                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')",
             )
     return keys.codes, log.coded(by).recode(keys.keys), order_keys(table, order), order_keys(log, order)
+
+
+def _times(column: Column) -> str:
+    if column.kind != "datetime":
+        return "numbers"
+    return f"times in {column.unit!r} with{'out a' if column.zone is None else ' a'} zone"
 
 
 def slug(text: object) -> str:

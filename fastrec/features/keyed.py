@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec.features.base import Cells
 from fastrec.keys import Coded, Keys
 from fastrec.segments import segment_max, segment_min, segment_sum
+from fastrec.table import UNITS_PER_SECOND
+
+Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
@@ -24,6 +30,40 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
     table = torch.zeros(coded.size, dtype=torch.int64)
     table[order + 1] = torch.arange(1, len(order) + 1)
     return coded.keys.take(order), table.to(coded.codes.device)[coded.codes]
+
+
+def key_text(values: pa.Array) -> pa.Array:
+    """Key values as text, for hashing: equal values read the same whatever type a frame gave them.
+
+    Args:
+        values: ``[K]`` of any key type, none missing.
+
+    Returns:
+        large_string ``[K]``: a whole number without a fraction, a time as seconds since 1970 in UTC (and nanoseconds).
+    """
+    kind = values.type
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.uint8()).cast(pa.large_string())
+    if pa.types.is_timestamp(kind):
+        return _time_text(values.cast(pa.int64()).to_numpy(zero_copy_only=False), UNITS_PER_SECOND[kind.unit])
+    text = values.cast(pa.large_string())
+    if pa.types.is_decimal(kind):
+        return pc.replace_substring_regex(text, r"(\.\d*[1-9])0+$|\.0*$", r"\1")
+    if not pa.types.is_floating(kind):
+        return text
+    numbers = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    whole = np.isfinite(numbers) & (np.floor(numbers) == numbers) & (np.abs(numbers) < 2.0**63)
+    integers = pa.array(np.where(whole, numbers, 0).astype(np.int64)).cast(pa.large_string())
+    return pc.if_else(pa.array(whole), integers, text)
+
+
+def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
+    seconds, rest = np.divmod(numbers, unit)
+    text = pa.array(seconds).cast(pa.large_string())
+    if not rest.any():
+        return text
+    nanoseconds = pa.array(rest * (10**9 // unit)).cast(pa.large_string())
+    return pc.if_else(pa.array(rest > 0), pc.binary_join_element_wise(text, nanoseconds, "."), text)
 
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
@@ -39,8 +79,10 @@ def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, 
     return segment_sum(values, places, count * size).view(count, size)
 
 
-def extreme_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool) -> torch.Tensor:
-    """Largest or smallest of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf where there is none."""
+def extreme_by_cell(
+    values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int, *, largest: bool
+) -> torch.Tensor:
+    """Largest or smallest of ``values`` (``[n]``, no NaN) by cell and code: ``[cells, size]``; ∓inf where none is."""
     places, count = cell_places(codes, cells, size)
     return (segment_max if largest else segment_min)(values, places, count * size).view(count, size)
 
@@ -63,15 +105,17 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
     return wide
 
 
-def merge_moments(
-    a: tuple[torch.Tensor, torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def merge_moments(a: Moments, b: Moments) -> Moments:
     """Count, mean and sum of squared deviations of two samples together (Chan, Golub, LeVeque 1979, eq. 2.1).
 
     Args:
-        a, b: ``(count, mean, m2)`` of equal shape; the mean of an empty sample is 0.
+        a: ``(count, mean, m2)`` of equal shape; the mean of an empty sample is 0. An infinite mean stays one.
+        b: likewise.
     """
     count = a[0] + b[0]
-    share = torch.where(count > 0, b[0] / count.clamp_min(torch.finfo(torch.float64).tiny), 0)
+    share = torch.where(count > 0, b[0] / torch.where(count > 0, count, 1), 0)
     delta = b[1] - a[1]
-    return count, a[1] + delta * share, a[2] + b[2] + delta**2 * a[0] * share
+    mean = torch.where(delta.isfinite(), a[1] + delta * share, a[1] + b[1])
+    both = (a[0] > 0) & (b[0] > 0)
+    mean = torch.where(both, mean, torch.where(b[0] > 0, b[1], a[1]))
+    return count, mean, a[2] + b[2] + torch.where(both, delta**2 * a[0] * share, 0)

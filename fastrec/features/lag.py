@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, names_of, number_of, order_keys
+from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, number_of, order_keys
 from fastrec.segments import Groups, shift_in_group
-from fastrec.table import Column, Table
+from fastrec.table import UNITS_PER_SECOND, Column, Table
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
@@ -26,7 +27,7 @@ class Lag(Grouped):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
     Args:
-        cols: columns (of any kind), or generators of one column each.
+        cols: columns of numbers, times, text or categories, or generators of one column each.
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
         n: how many rows back, or several; below 0: ahead (the future).
@@ -81,9 +82,9 @@ class Lag(Grouped):
 
 
 class Diff(Lag):
-    """The row's value less the value ``n`` rows earlier in its group, as float64; missing where there is none. Arguments as ``Lag``.
+    """The row's value less the value ``n`` rows earlier in its group, as float64; NaN where there is none.
 
-    Times differ in seconds, whatever the zone.
+    Arguments as ``Lag``. Times differ in seconds, whatever the zone.
 
     Example:
         >>> import pandas as pd
@@ -100,13 +101,20 @@ class Diff(Lag):
         column = table[col]
         if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
             there = take_or_missing(column, rows)
-            whole = column.integer() - there.integer()  # exact, however large the values are
-            scale = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}.get(column.unit or "s", 1)
+            change = difference(column.integer(), there.integer()) / UNITS_PER_SECOND[column.unit or "s"]
             gone = column.is_missing() | there.is_missing()
-            return Column("number", torch.where(gone, torch.nan, whole.double() / scale), name=col)
+            return Column("number", torch.where(gone, torch.nan, change), name=col)
         values = number_of(table, col, wanted_by=self)
         there = torch.where(rows >= 0, values[rows.clamp_min(0)] if len(values) else values, torch.nan)
         return Column("number", values - there, name=col)
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a - b`` as float64 ``[n]``; of integers exact before it is rounded, even where it is too large for 64 bits."""
+    rough = a.double() - b.double()
+    if a.is_floating_point() or b.is_floating_point():
+        return rough
+    return torch.where(rough.abs() < 2.0**62, (a - b).double(), rough)
 
 
 def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
@@ -116,15 +124,12 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
         return column
     taken = column.take(rows.clamp_min(0))
     if column.kind == "category":
-        return Column("category", torch.where(absent, 0, taken.values), name=column.name, distinct=column.distinct, ordered=column.ordered)
+        return replace(taken, values=torch.where(absent, 0, taken.values), _cache={})
     if column.kind == "number" and column.values.is_floating_point():
-        return Column("number", torch.where(absent, torch.nan, taken.values), name=column.name)
+        return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
     if column.kind not in ("number", "datetime"):
-        raise DataError(f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column")
+        raise DataError(
+            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
+        )
     missing = taken.is_missing() | absent
-    return Column(
-        column.kind, taken.values, name=column.name, missing=missing if bool(missing.any()) else None, unit=column.unit, zone=column.zone
-    )
-
-
-__all__ = ["Diff", "Lag", "names_of", "ordered_groups", "take_or_missing"]
+    return replace(taken, missing=missing if bool(missing.any()) else None, _cache={})

@@ -9,17 +9,18 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of, number_of
-from fastrec.features.keyed import merge_moments, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.keyed import Moments, merge_moments, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.table import Table
 
 Stat = Literal["mean", "std", "count"]
 
 
 class TargetEncode(Fitted):
-    """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``, where the prior is the mean over the rows that may be used.
+    """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over the rows to be used.
 
-    Training rows get values made from the other folds (prior included), so that no row sees its own target; other rows get values
-    made from all training rows. A key that is missing or was not seen in the rows used gets the prior.
+    Training rows get values made from the other folds (prior included), so that no row sees its own target; other rows get
+    values made from all training rows. A key that is missing or was not seen in the rows used gets the prior; where there
+    is no row to use at all, that is 0.
 
     Args:
         cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
@@ -63,6 +64,8 @@ class TargetEncode(Fitted):
             raise DataError(f"TargetEncode has no statistic {unknown.pop()!r}", remedy="Use 'mean', 'std' or 'count'")
         if smooth < 0:
             raise DataError(f"TargetEncode: smooth is {smooth}, below 0", remedy="Use 0 for none")
+        if folds is not None and folds < 2:
+            raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -74,13 +77,14 @@ class TargetEncode(Fitted):
 
     @property
     def outputs(self) -> list[str]:
-        return [self._name(c, t, s) for c in as_list(self.cols) for t in as_list(self.target) for s in as_list(self.stats)]
+        targets, stats = as_list(self.target), as_list(self.stats)
+        return [self._name(c, t, s) for c in as_list(self.cols) for t in targets for s in stats]
 
     def _name(self, col: str | Feature, target: str, stat: Stat) -> str:
         return f"te_{'' if stat == 'mean' else stat + '_'}{name_of(col)}__{target}"
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        targets = [number_of(table, t, wanted_by=self) for t in as_list(self.target)]
+        targets = [self._finite(table, t) for t in as_list(self.target)]
         given = self._weights(table)
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
         state: State = {"total": [self._moments(y, given, one, cells, 1) for y in targets], "keys": [], "columns": []}
@@ -95,7 +99,18 @@ class TargetEncode(Fitted):
     def _weights(self, table: Table) -> torch.Tensor:
         if self.weight is None:
             return torch.ones(len(table), dtype=torch.float64, device=table.device)
-        return number_of(table, self.weight, wanted_by=self).nan_to_num(0)
+        weight = self._finite(table, self.weight).nan_to_num(0)
+        if bool((weight < 0).any()):
+            row = int((weight < 0).nonzero()[0])
+            raise DataError("TargetEncode: a weight is below 0", column=self.weight, row=row, remedy="Use 0 or more")
+        return weight
+
+    def _finite(self, table: Table, name: str) -> torch.Tensor:
+        values = number_of(table, name, wanted_by=self)
+        if bool(values.isinf().any()):
+            row = int(values.isinf().nonzero()[0])
+            raise DataError("TargetEncode: a value is infinite", column=name, row=row, remedy="Clip or drop such rows")
+        return values
 
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int
@@ -131,8 +146,9 @@ class TargetEncode(Fitted):
             for c, col in enumerate(as_list(self.cols)):
                 n, s, d = (torch.cat([v.new_zeros(1), v]) for v in _over_cells(state["columns"][c][t], keep))
                 weight = n + self.smooth
+                smoothed = (s + self.smooth * prior) / torch.where(weight > 0, weight, 1)
                 made = {
-                    "mean": torch.where(weight > 0, (s + self.smooth * prior) / torch.where(weight > 0, weight, 1), prior),
+                    "mean": torch.where(weight > 0, smoothed, prior),
                     "std": torch.where(n > 1, torch.sqrt(d / torch.where(n > 0, n, 1)), spread_of_all),
                     "count": n,
                 }
@@ -154,7 +170,9 @@ class TargetEncode(Fitted):
         return result
 
 
-def _add(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int, cells: int) -> dict[str, Any]:
+def _add(
+    a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int, cells: int
+) -> dict[str, Any]:
     x = {n: spread(v, left, size, cells) for n, v in a.items()}
     y = {n: spread(v, right, size, cells) for n, v in b.items()}
     merged = {n: x[n] + y[n] for n in ("count", "sum")}
@@ -163,13 +181,13 @@ def _add(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.
     return merged
 
 
-def _as_moments(stats: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _as_moments(stats: dict[str, torch.Tensor]) -> Moments:
     count = stats["count"]
     return count, stats["sum"] / torch.where(count > 0, count, 1), stats["m2"]
 
 
-def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Count, sum and sum of squared deviations over the kept cells: ``[K]`` each (the last is 0 where it was not collected)."""
+def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> Moments:
+    """Count, sum and sum of squared deviations (0 where not collected) over the kept cells: ``[K]`` each."""
     kept = stats if keep is None else {n: v[keep.to(v.device)] for n, v in stats.items()}
     count, total = kept["count"].sum(0), kept["sum"].sum(0)
     if "m2" not in kept:

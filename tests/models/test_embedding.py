@@ -80,7 +80,7 @@ def test_tables_by_name():
     assert fused.weights["w4"].grad.sum() == 80
     with pytest.raises(DataError, match=r"column 'user'.*\[20, 4\].*\[19, 4\]"):
         fused.load_table("user", new[:19])
-    with pytest.raises(MissingColumnError, match="column 'nobody'.*city"):
+    with pytest.raises(MissingColumnError, match=r"column 'nobody'.*city"):
         fused.table("nobody")
 
 
@@ -89,7 +89,9 @@ def test_ids_out_of_range_are_named(row, column, value):
     fused = EmbeddingTables(SIZES, names=NAMES)
     ids = make_ids(SIZES, 5)
     ids[row, column] = value
-    with pytest.raises(DataError, match=f"column '{NAMES[column]}', row {row}: id {value} .* 0 to {SIZES[column][0] - 1}"):
+    with pytest.raises(
+        DataError, match=f"column '{NAMES[column]}', row {row}: id {value} .* 0 to {SIZES[column][0] - 1}"
+    ):
         fused(ids)
     EmbeddingTables(SIZES, check_ids="always")(make_ids(SIZES, 5))
     last = torch.tensor([[n - 1 for n, _ in SIZES]])
@@ -106,7 +108,9 @@ def test_another_number_of_columns_is_refused():
         EmbeddingTables(SIZES)(torch.zeros(2, 4, dtype=torch.long))
 
 
-@pytest.mark.parametrize(("sizes", "names"), [([(0, 4)], ["a"]), ([(3, 0)], ["a"]), ([(3, 4)] * 2, ["a", "a"]), (SIZES, ["a"])])
+@pytest.mark.parametrize(
+    ("sizes", "names"), [([(0, 4)], ["a"]), ([(3, 0)], ["a"]), ([(3, 4)] * 2, ["a", "a"]), (SIZES, ["a"])]
+)
 def test_bad_sizes_and_names_are_refused(sizes, names):
     with pytest.raises(DataError):
         EmbeddingTables(sizes, names=names)
@@ -154,7 +158,8 @@ def test_the_backward_pass_repeats_to_the_bit():
         fused.zero_grad()
         fused(ids).backward(up)
         grads.append(fused.weights["w8"].grad.clone())
-    assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
+    assert torch.equal(grads[0], grads[1])
+    assert torch.equal(grads[0], grads[2])
 
 
 def test_the_rule_is_fastais_with_a_cap():

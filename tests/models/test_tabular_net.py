@@ -115,7 +115,8 @@ def test_state_dict_and_copies():
     c = copy.deepcopy(a)
     for net in (a, b, c):
         net.eval()
-    assert torch.equal(a(cats, conts), b(cats, conts)) and torch.equal(a(cats, conts), c(cats, conts))
+    assert torch.equal(a(cats, conts), b(cats, conts))
+    assert torch.equal(a(cats, conts), c(cats, conts))
 
 
 def test_it_exports_to_a_graph_of_any_batch_size():

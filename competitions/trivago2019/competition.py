@@ -1,0 +1,113 @@
+"""RecSys Challenge 2019 (trivago): rank the hotels of a list by how likely the session clicks them.
+
+The recipe, from top to bottom: which rows are candidates, what is known about each strictly before its list was shown, which
+models learn from it. Run it with ``fastrec run competitions/trivago2019 --data DIR --out DIR``, or as a plain script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
+from fastrec.competition import Candidates, Competition
+from fastrec.features import Bucketize, Cross, FeatureSet, JaccardToHistory, TargetEncode
+from fastrec.rankers import ColumnRanker, NetRanker, Ranker, XGBRanker
+from fastrec.stack import Stack
+from features import calendar, clickstream, popularity, price
+
+EVENT = {"log": "touches", "event": "action_type"}
+ORDER = ["timestamp", "place"]  # place = number of the event in its session, by timestamp, step and place in the file
+GAPS = [3, 6, 10, 16, 25, 40, 65, 110, 200, 500, 1500]  # seconds
+OFFSETS = [-8, -5, -3, -2, -1, 0, 1, 2, 3, 4, 6, 9]  # places below the item touched last
+
+
+class Trivago2019(Competition):
+    """Candidates are the listed items of every click; those of the withheld clicks are to be ranked."""
+
+    name = "RecSys Challenge 2019 (trivago)"
+    counted = "is_last"  # the test asks for the last click of a session
+    weight = "weight"  # earlier clicks of a session count half
+    touched = "touch_count"
+
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> Candidates:
+        return read(data, rows=rows, device=device)
+
+    def features(self) -> FeatureSet:
+        keys = {"session": "session_id", "item": "item_id"}
+        gap = Bucketize("session_touch_since", GAPS, name="gap_bucket")
+        offset = Bucketize("offset_touched1", OFFSETS, name="offset_bucket")
+        return FeatureSet(
+            [
+                clickstream.touches(
+                    **keys, **EVENT, order=ORDER, kinds=ITEM_ACTIONS, dwell="dwell", run=["run", "run_seconds"]
+                ),
+                clickstream.clicks(**keys, **EVENT, order=ORDER, click=CLICK),
+                clickstream.session_context(session="session_id", order=ORDER, log="log", event="action_type"),
+                clickstream.last_state(
+                    session="session_id",
+                    order=ORDER,
+                    log="log",
+                    event="action_type",
+                    kind="change of sort order",
+                    value="reference",
+                    name="sort",
+                ),
+                clickstream.shown_before(**keys, order=ORDER, log="shown", position="position", price="price"),
+                price.in_list(group="list_id", price="price", position="position"),
+                clickstream.earlier_clicks(
+                    session="session_id", order=ORDER, log="clicked", position="position", price="price_over_mean"
+                ),
+                clickstream.positions(group="list_id", position="position"),
+                clickstream.of_user(user="user_id", **keys, **EVENT, time="timestamp", click=CLICK),
+                price.beside_touched(group="list_id", price="price"),
+                popularity.usual(item="item_id", price="price", position="position"),
+                popularity.earlier(
+                    **keys, **EVENT, group="list_id", time="timestamp", shown="shown", exposure="exposure", click=CLICK
+                ),
+                JaccardToHistory(
+                    "session_id", item="item_id", properties="properties", order=ORDER, table="touches", items="items"
+                ),
+                # How likely a click is at this distance below the item touched last, that long after the touch.
+                gap,
+                offset,
+                TargetEncode([Cross(gap, offset), Cross(offset, "position")], "clicked", smooth=50),
+                calendar.cycles("timestamp"),
+            ],
+            key=self.fold_key,
+        )
+
+    @property
+    def categories(self) -> Sequence[str]:
+        return [
+            "touch_last_action_type",
+            "session_touch_last_action_type",
+            "session_last_action_type",
+            "sort_last_reference",
+            "platform",
+            "device",
+        ]
+
+    @property
+    def plain(self) -> Sequence[str]:
+        """Columns of the files that are features as they are."""
+        return ["position", "list_length", "price", "filters", "is_last"]
+
+    def baselines(self) -> Sequence[Ranker]:
+        return [ColumnRanker("display_order", ["position"]), ColumnRanker("recency", ["touch_steps", "position"])]
+
+    def models(self, *, bs: int | None) -> Sequence[Ranker]:
+        return [
+            NetRanker("net", bs=bs),
+            XGBRanker("xgb", objective="rank:ndcg", rounds=150),
+            XGBRanker("xgb_binary", objective="binary:logistic", rounds=150),
+        ]
+
+    def stack(self) -> Stack:
+        return Stack()

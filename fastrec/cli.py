@@ -1,0 +1,212 @@
+"""The ``fastrec`` command: simulate, run, check, score, report."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fastrec import __version__
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
+
+app = typer.Typer(
+    help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+_Competition = Annotated[
+    Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
+]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"fastrec {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    competition: _Competition,
+    data: Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False),
+    ],
+    device: Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")] = "auto",
+    rows: Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same submission.")] = 0,
+    bs: Annotated[
+        int | None, typer.Option(min=1, help="Batch size of the nets, in candidates; up to the whole set.")
+    ] = None,
+) -> None:
+    """Make features, train the base models and the stack, write the submission, the scores and the report."""
+    with _readable_errors() as stages:
+        from fastrec import competition as library
+        from fastrec.report import leaderboard_table
+
+        recipe = load_competition(competition)
+        made = library.run(
+            recipe,
+            data,
+            out,
+            device=device,
+            rows=rows,
+            seed=seed,
+            bs=bs,
+            stages=stages,
+            command=" ".join(["fastrec", *sys.argv[1:]]),
+        )
+        Console().print(leaderboard_table(made))
+        typer.echo(f"submission {made / 'submission.csv'}")
+        typer.echo(f"report {made / 'report.html'}")
+
+
+@app.command()
+def simulate(
+    competition: _Competition,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="How many sessions, train and test together.", show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same files.")] = 0,
+) -> None:
+    """Write files in the competition's official form, with ground truth and the true click probabilities."""
+    with _readable_errors() as stages:
+        module = _load(competition, "simulate.py")
+        with stages.stage("simulate", sessions, unit="sessions") as advance:
+            before = 0
+
+            def progress(done: int, total: int) -> None:
+                nonlocal before
+                advance(done - before)
+                before = done
+
+            summary = module.simulate(sessions, out, seed=seed, progress=progress)
+        typer.echo(str(summary))
+
+
+@app.command()
+def check(
+    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    test: Annotated[Path, typer.Argument(help="The competition's test file.", show_default=False)],
+) -> None:
+    """Check a submission's form: the official columns, exactly the target rows, at most 25 listed items, none twice."""
+    with _readable_errors():
+        from fastrec.submit import check_submission
+
+        typer.echo(str(check_submission(submission, test)))
+
+
+@app.command()
+def score(
+    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    truth: Annotated[Path, typer.Argument(help="The ground truth.", show_default=False)],
+) -> None:
+    """Score a submission by the official rule; the last line is `mrr` and the score."""
+    with _readable_errors():
+        from fastrec.submit import score_submission
+
+        typer.echo(str(score_submission(submission, truth)))
+
+
+@app.command()
+def report(run_directory: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]) -> None:
+    """Write a run's report.html anew and print its leaderboard."""
+    with _readable_errors():
+        from fastrec.report import leaderboard_table, write_report
+
+        typer.echo(f"report {write_report(run_directory)}")
+        Console().print(leaderboard_table(run_directory))
+
+
+def load_competition(folder: str | Path) -> Any:
+    """The competition that a folder describes.
+
+    Args:
+        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace's root is two folders above.
+
+    Raises:
+        MissingFileError: there is no such file.
+        DataError: it holds no recipe, or several.
+    """
+    from fastrec.competition import Competition
+
+    module = _load(folder, "competition.py")
+    found = [
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and issubclass(c, Competition) and c.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise DataError(
+            f"holds {len(found)} subclasses of Competition",
+            file=Path(folder) / "competition.py",
+            remedy="Write exactly one",
+        )
+    return found[0]()
+
+
+def _load(folder: str | Path, name: str) -> ModuleType:
+    path = Path(folder).resolve() / name
+    if not path.exists():
+        raise MissingFileError(
+            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/trivago2019"
+        )
+    root = str(path.parent.parent.parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
+    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _readable_errors() -> Iterator[Any]:
+    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
+    from fastrec.progress import Stages
+
+    stages = Stages()
+    shown = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *rest: Any, **options: Any) -> None:
+        if issubclass(category, DataWarning):
+            stages.say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = show
+        try:
+            yield stages
+        except FastrecError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped; nothing was written", err=True)
+            raise typer.Exit(130) from None
+        finally:
+            warnings.showwarning = shown
+
+
+if __name__ == "__main__":
+    app()

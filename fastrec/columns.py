@@ -1,0 +1,363 @@
+"""One column from the values of any supported library: numpy, pandas, polars, Arrow, cuDF, torch or a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.backends import library_of
+from fastrec.errors import DataError
+from fastrec.keys import Coded, Keys
+from fastrec.table import UNITS_PER_SECOND, Column, mask_of
+
+# types that few kernels take, and what they are widened to: every value is kept
+_WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}
+_WIDE_TENSORS = {
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+
+
+def as_column(values: Any, *, name: str = "") -> Column:
+    """A column from a ``Column``, tensor, numpy array, Arrow array, pandas, polars or cuDF series, or list.
+
+    Args:
+        values: ``[n]`` values, or ``[n, d]`` for vectors. Memory is shared where possible and never written to.
+        name: the column's name, for messages.
+
+    Raises:
+        DataError: the values have several types, or none that a column can hold.
+    """
+    if isinstance(values, Column):
+        return values if values.name == name or not name else _renamed(values, name)
+    if isinstance(values, torch.Tensor):
+        return _tensor_column(values, name=name)
+    if isinstance(values, np.ndarray):
+        return _numpy_column(values, name=name)
+    if isinstance(values, pa.ChunkedArray):
+        values = _one_chunk(values)
+    if isinstance(values, pa.Array):
+        return _arrow_column(values, name=name)
+    library = library_of(values)
+    if library == "pandas":
+        return _pandas_column(values, name=name)
+    if library == "polars":
+        return _polars_column(values, name=name)
+    if library == "cudf":
+        from fastrec.backends import cudf
+
+        return cudf.column_of(values, name=name)
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise DataError(
+            f"holds one {type(values).__name__} instead of a value for every row",
+            column=name or None,
+            remedy="Give a list or an array",
+        )
+    return _arrow_column(_to_arrow(list(values), name=name), name=name)
+
+
+def _renamed(column: Column, name: str) -> Column:
+    renamed = replace(column, name=name, _cache={})
+    if "coded" in column._cache:
+        coded = column._cache["coded"]
+        renamed._cache["coded"] = Coded(coded.codes, Keys(coded.keys.columns, (name,)))
+    return renamed
+
+
+def _refuse_shape(dims: int, *, name: str) -> DataError:
+    return DataError(
+        f"holds an array of {dims} dimensions",
+        column=name or None,
+        remedy="Give one value, or one vector, for every row",
+    )
+
+
+# torch and numpy
+
+
+def _tensor_column(values: torch.Tensor, *, name: str) -> Column:
+    if values.dim() not in (1, 2):
+        raise _refuse_shape(values.dim(), name=name)
+    values = values.detach()
+    if values.dtype == torch.uint64 or values.is_complex():
+        return _numpy_column(values.cpu().numpy(), name=name).to(values.device)
+    values = values.to(_WIDE_TENSORS.get(values.dtype, values.dtype))
+    return Column("vector" if values.dim() == 2 else "number", values, name=name)
+
+
+def _numpy_column(values: np.ndarray, *, name: str) -> Column:
+    if values.ndim not in (1, 2):
+        raise _refuse_shape(values.ndim, name=name)
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        if values.ndim == 2:
+            raise DataError("holds masked vectors", column=name or None, remedy="Fill their masked elements first")
+        array = pa.array(np.ma.getdata(values), mask=np.ma.getmaskarray(values), from_pandas=True)
+        return _arrow_column(array, name=name)
+    values = np.asarray(values)
+    if values.ndim == 2:
+        return _vector_column(values, name=name)
+    kind = values.dtype.kind
+    if kind == "M":
+        return _time_column(values, name=name)
+    if kind == "m":
+        return Column("number", torch.from_numpy(values / np.timedelta64(1, "s")), name=name)
+    if values.dtype == np.uint64:
+        return _arrow_column(pa.array(values), name=name)
+    if kind == "U":  # Arrow would cut numpy's text at a NUL
+        return _arrow_column(pa.array(values.astype(object)), name=name)
+    if kind not in "iufb" or values.dtype.itemsize > 8:
+        return as_column(_to_arrow(values, name=name), name=name)
+    return Column("number", _shared(values), name=name)
+
+
+def _time_column(values: np.ndarray, *, name: str) -> Column:
+    unit, step = np.datetime_data(values.dtype)
+    if unit not in UNITS_PER_SECOND or step != 1:
+        finer = unit in ("ps", "fs", "as")
+        unit = unit if unit in UNITS_PER_SECOND else ("ns" if finer else "s")
+        values = values.astype(f"datetime64[{unit}]")
+    missing = np.isnat(values)
+    numbers = np.where(missing, 0, values.view("int64"))
+    mask = torch.from_numpy(missing) if missing.any() else None
+    return Column("datetime", torch.from_numpy(numbers), name=name, missing=mask, unit=unit)
+
+
+def _vector_column(values: np.ndarray, *, name: str, missing: torch.Tensor | None = None) -> Column:
+    too_big = values.dtype == np.uint64 and values.size > 0 and int(values.max()) >= 1 << 63
+    if values.dtype.kind not in "iufb" or values.dtype.itemsize > 8 or too_big:
+        what = "integers above 2^63" if too_big else f"vectors of type {values.dtype}"
+        raise DataError(f"holds {what}", column=name or None, remedy="Vectors must hold numbers of at most 64 bits")
+    if values.dtype == np.uint64:
+        values = values.astype(np.int64)
+    return Column("vector", _shared(values), name=name, missing=missing)
+
+
+def _shared(values: np.ndarray) -> torch.Tensor:
+    """Numbers as a tensor, in the same memory where their type and layout allow."""
+    values = np.ascontiguousarray(values.astype(_WIDE.get(values.dtype, values.dtype), copy=False))
+    if not values.flags.writeable:
+        values = values.copy() if values.size == 0 else np.asarray(_WritableView(values))
+    return torch.from_numpy(values)
+
+
+class _WritableView:
+    """Offers an array's memory without its read-only mark: torch warns of it, and nothing here writes to its input."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = values  # keeps the memory alive
+        address, _ = values.__array_interface__["data"]
+        self.__array_interface__ = {**values.__array_interface__, "data": (address, False)}
+
+
+# lists of Python objects
+
+
+def _to_arrow(values: Any, *, name: str) -> pa.Array:
+    try:
+        array = pa.array(values, from_pandas=True)
+        if not (pa.types.is_floating(array.type) and _lost_digits(values)):
+            return array
+        problem = None
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        problem = error
+    kinds = [None if _is_missing(v) else type(v).__name__ for v in values]
+    found = sorted({k for k in kinds if k})
+    if found == ["int"] and all(k is None or 0 <= v < 1 << 64 for k, v in zip(kinds, values)):
+        return pa.array(
+            [None if k is None else v for k, v in zip(kinds, values)], pa.uint64()
+        )  # Arrow looks for int64 only
+    first = next((k for k in kinds if k), None)
+    odd = next((i for i, k in enumerate(kinds) if k and (k != first or len(found) == 1)), None)
+    raise DataError(
+        f"holds values of several or unknown types ({', '.join(found[:5])})",
+        column=name or None,
+        row=odd,
+        remedy="Convert the column to one type, for example with .astype(str)",
+    ) from problem
+
+
+def _lost_digits(values: Any) -> bool:
+    """True for objects with integers that floats do not hold: Arrow would round them."""
+    if str(getattr(values, "dtype", "object")) != "object":
+        return False
+    return any(isinstance(v, int) and abs(v) > 1 << 53 and int(float(v)) != v for v in values)
+
+
+def _is_missing(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, float) and value != value
+
+
+# pandas and polars
+
+
+def _pandas_column(values: Any, *, name: str) -> Column:
+    import pandas as pd
+
+    if isinstance(values, pd.DataFrame):
+        raise DataError("holds a whole frame", column=name or None, remedy="Give one column of it")
+    series = values if isinstance(values, pd.Series) else pd.Series(values)
+    dtype = series.dtype
+    if isinstance(dtype, pd.SparseDtype):
+        series = series.sparse.to_dense()
+        dtype = series.dtype
+    if isinstance(dtype, np.dtype) and dtype.kind in "iufbMm":
+        return _numpy_column(series.to_numpy(), name=name)
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        naive = _numpy_column(series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), name=name)
+        return replace(
+            naive, zone=pa.array(series.iloc[:0]).type.tz
+        )  # Arrow's name of the zone, which it can read back
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _pandas_category(series, name=name)
+    return as_column(_to_arrow(series, name=name), name=name)
+
+
+def _pandas_category(series: Any, *, name: str) -> Column:
+    values = series.cat.categories
+    column = _pandas_column(values.to_series(), name=name)
+    if column.kind not in ("number", "datetime", "category"):  # intervals of pd.cut, periods: their text is the key
+        column = _pandas_column(values.astype(str).to_series(), name=name)
+    codes = torch.from_numpy(series.cat.codes.to_numpy().astype(np.int32) + 1)
+    return Column(
+        "category", codes, name=name, distinct=_plain_zero(column.to_arrow()), ordered=bool(series.cat.ordered)
+    )
+
+
+def _polars_column(series: Any, *, name: str) -> Column:
+    kind = type(series.dtype).__name__ if not isinstance(series.dtype, type) else series.dtype.__name__
+    if kind == "Object":  # polars hands out addresses for these, not values
+        raise DataError("holds Python objects", column=name or None, remedy="Convert the column to one type first")
+    try:
+        column = as_column(series.to_arrow(), name=name)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"holds values of type {series.dtype}, which Arrow does not know",
+            column=name or None,
+            remedy="Cast it first",
+        ) from error
+    return replace(column, ordered=False, _cache={}) if kind == "Enum" and column.kind == "category" else column
+
+
+# Arrow
+
+
+def _one_chunk(values: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_string(values.type) and values.nbytes >= 1 << 31:
+        values = values.cast(pa.large_string())  # 32-bit offsets do not reach the end of one chunk
+    if values.num_chunks == 1:
+        return values.chunk(0)
+    return pa.concat_arrays(values.unify_dictionaries().chunks) if values.num_chunks else pa.array([], values.type)
+
+
+def _arrow_column(array: pa.Array, *, name: str) -> Column:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        return _dictionary_column(array, name=name)
+    if pa.types.is_null(kind):
+        return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
+    if _is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
+        return _encode(array, name=name)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
+        return _arrow_number(array, name=name)
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        array = _date_as_time(array)
+        numbers = _shared(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+        unit, zone = array.type.unit, array.type.tz
+        return Column("datetime", numbers, name=name, missing=mask_of(array), unit=unit, zone=zone)
+    if pa.types.is_duration(kind):
+        seconds = array.cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return Column("number", torch.from_numpy(seconds / UNITS_PER_SECOND[kind.unit]), name=name)
+    return _arrow_nested(array, name=name)
+
+
+def _arrow_number(array: pa.Array, *, name: str) -> Column:
+    kind = array.type
+    if pa.types.is_floating(kind):
+        array = array.cast(pa.float32()) if pa.types.is_float16(kind) else array
+        return Column("number", _shared(array.to_numpy(zero_copy_only=False)), name=name)
+    array = array.cast(pa.int64()) if pa.types.is_uint64(kind) else array
+    filled = array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array
+    return Column("number", _shared(filled.to_numpy(zero_copy_only=False)), name=name, missing=mask_of(array))
+
+
+def _arrow_nested(array: pa.Array, *, name: str) -> Column:
+    kind = array.type
+    if pa.types.is_fixed_size_list(kind):
+        if kind.list_size and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            flat = array if not array.null_count else array.fill_null(pa.scalar([0] * kind.list_size, kind))
+            values = flat.flatten().to_numpy(zero_copy_only=False).reshape(len(array), kind.list_size)
+            return _vector_column(values, name=name, missing=mask_of(array))
+        array = array.cast(pa.large_list(kind.value_type))
+    elif str(kind).startswith(("list_view", "large_list_view")):
+        array = array.cast(pa.large_list(kind.value_type))
+    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return Column("opaque", array, name=name)
+    lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.zeros(len(array) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    elements = as_column(array.flatten(), name=name)
+    return Column("list", torch.from_numpy(offsets), name=name, missing=mask_of(array), elements=elements)
+
+
+def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
+    values = array.dictionary
+    kind = values.type
+    if _is_text(kind):
+        values = values.cast(pa.large_string())
+    elif pa.types.is_date(kind):
+        values = _date_as_time(values)
+    elif pa.types.is_float16(kind):
+        values = values.cast(pa.float32())
+    elif not (_is_plain(kind) or pa.types.is_timestamp(kind)):
+        return _arrow_column(array.dictionary_decode(), name=name)
+    values = _plain_zero(values)
+    has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
+    if values.null_count or has_nan or len(values.unique()) < len(values):
+        return _arrow_column(pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode(), name=name)
+    codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
+    ordered = True if array.type.ordered else None
+    return Column("category", torch.from_numpy(codes), name=name, distinct=values, ordered=ordered)
+
+
+def _encode(array: pa.Array, *, name: str) -> Column:
+    array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
+    encoded = array.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
+    distinct = encoded.dictionary
+    distinct = distinct.cast(pa.large_string()) if _is_text(distinct.type) else distinct
+    return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def _is_huge(array: pa.Array) -> bool:
+    return pa.types.is_uint64(array.type) and len(array) > array.null_count and pc.max(array).as_py() >= 1 << 63
+
+
+def _date_as_time(array: pa.Array) -> pa.Array:
+    if pa.types.is_date(array.type):
+        return array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
+    return array
+
+
+def _plain_zero(values: pa.Array) -> pa.Array:
+    """Floats without negative zeros, which would be a second key for the same number."""
+    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values

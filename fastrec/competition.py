@@ -1,0 +1,366 @@
+"""``Competition``: what a competition's recipe says, and the run that carries it out."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import random
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fastrec.device import DeviceLike, resolve_device
+from fastrec.errors import DataError
+from fastrec.features import FeatureSet
+from fastrec.files import atomic_folder
+from fastrec.metrics import reciprocal_ranks
+from fastrec.progress import Stages
+from fastrec.rank import ranked_strings
+from fastrec.rankers import Lists, Ranker
+from fastrec.report import write_report
+from fastrec.stack import Stack
+from fastrec.submit import RECSYS2019, SubmissionFormat, write_submission
+from fastrec.table import Table
+from fastrec.validate import CrossFit, Predictions, group_folds
+
+FOLDS = 5
+_PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "pyarrow", "pandas", "numpy")
+
+
+@dataclass
+class Candidates:
+    """A competition's data: candidates in lists, and what their features are made from.
+
+    Args:
+        train: labelled candidates; lists stand together, in ascending order of the list column.
+        test: the candidates to rank; one list per target row.
+        targets: the key columns of the submission, one row per test list, in the order of the lists.
+        tables: other tables by name (an event log, item properties).
+        truth: float64 ``[n_test]``: the labels of ``test``, where they are known; for the final score only.
+        oracle: the expected score of the true probabilities, where they are known.
+    """
+
+    train: Table
+    test: Table
+    targets: Table
+    tables: Mapping[str, Table] = field(default_factory=dict)
+    truth: torch.Tensor | None = None
+    oracle: float | None = None
+
+
+class Competition(ABC):
+    """A recipe: which candidates, which features, which models. ``run`` carries it out.
+
+    Attributes:
+        name: the competition.
+        list_column: the list of each candidate, int64.
+        label: 1 for the candidate that was chosen.
+        item: the candidate's id, as submitted.
+        fold_key: what validation folds must not split.
+        counted: a column: lists where it is 1 are like the test's, and scores are over these; None: all lists.
+        weight: a column: how much a list counts in training; None: all alike.
+        touched: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        submission: the form of the submission.
+    """
+
+    name: str
+    list_column = "list_id"
+    label = "clicked"
+    item = "item_id"
+    fold_key = "session_id"
+    counted: str | None = None
+    weight: str | None = None
+    touched: str | None = None
+    submission: SubmissionFormat = RECSYS2019
+
+    @abstractmethod
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> Candidates:
+        """Read the files and lay out the candidates."""
+
+    @abstractmethod
+    def features(self) -> FeatureSet:
+        """The features."""
+
+    @property
+    @abstractmethod
+    def categories(self) -> Sequence[str]:
+        """The columns that are categories."""
+
+    @abstractmethod
+    def baselines(self) -> Sequence[Ranker]:
+        """Rules to compare with."""
+
+    @abstractmethod
+    def models(self, *, bs: int | None) -> Sequence[Ranker]:
+        """The base models of the stack."""
+
+    def stack(self) -> Stack:
+        """The second level."""
+        return Stack()
+
+
+def run(
+    competition: Competition,
+    data: str | Path,
+    out: str | Path,
+    *,
+    device: DeviceLike = "auto",
+    rows: int | None = None,
+    seed: int = 0,
+    bs: int | None = None,
+    stages: Stages | None = None,
+    command: str | None = None,
+) -> Path:
+    """Carry a recipe out: features, base models, stack, submission, scores and report.
+
+    Args:
+        competition: the recipe.
+        data: the folder of the competition's files.
+        out: the run directory to make; an earlier run there is replaced when this one is complete, and not before.
+        device: where to compute; ``'auto'`` takes CUDA where there is one.
+        rows: use only about this many rows of the training log.
+        seed: of everything random.
+        bs: the nets' batch size in candidates; None: the recipe's.
+        stages: progress; None: shown on standard error.
+        command: what to note as the command in ``config.json``.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        FastrecError: something in the data or the place to write to is not usable; nothing is left half written.
+    """
+    data, out = Path(data), Path(out)
+    check_run_folder(out)
+    where = resolve_device(device)
+    stages = stages or Stages()
+    _seed_everything(seed)
+    with stages.stage("read"):
+        found = competition.load(data, rows=rows, device=where)
+    result = _Run(competition, found, where, seed, bs, stages)
+    result.fit()
+    with atomic_folder(out) as part:
+        with stages.stage("write"):
+            about = {"command": command, "data": data.name, "rows": rows, "seed": seed, "bs": bs}
+            result.write(part, {k: v for k, v in about.items() if v is not None})
+        result.write_scores(part)
+        write_report(part)
+    return out
+
+
+class _Run:
+    """One run's state, from candidates to files."""
+
+    def __init__(
+        self, recipe: Competition, found: Candidates, device: torch.device, seed: int, bs: int | None, stages: Stages
+    ):
+        self.recipe, self.found, self.device, self.seed, self.bs, self.stages = recipe, found, device, seed, bs, stages
+        self.features = recipe.features()
+        self.folds = group_folds(found.train, recipe.fold_key, FOLDS)
+        self.predictions: dict[str, Predictions] = {}
+        self.stack_scores: dict[str, float] = {}
+        self.train: Lists
+        self.test: Lists
+
+    def fit(self) -> None:
+        found, recipe, stages = self.found, self.recipe, self.stages
+        with stages.stage("features", len(found.train) + len(found.test)) as advance:
+            # Training rows are encoded once per outer fold below; this gives the test rows, and what the baselines and report need.
+            train = self.features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
+            advance(len(train))
+            test = self.features.transform(found.test, tables=found.tables)
+            advance(len(test))
+        self.train, self.test = self._lists(train), self._lists(test)
+        rules, models = recipe.baselines(), recipe.models(bs=self.bs)
+        cross = CrossFit([*rules, *models], len(train), len(test), seed=self.seed, device=self.device)
+        with stages.stage("models", FOLDS * len(models) * len(train) * (FOLDS - 1) // FOLDS) as advance:
+            trained = {r.name for r in models}
+            cross.advance = advance
+            pairs = self.features.cross_fit(found.train, self.folds, tables=found.tables, unlabeled=found.test)
+            for k, (outside, inside) in enumerate(pairs):
+                rows = (self.folds == k).nonzero().squeeze(1)
+                cross.fold(self._lists(outside), self._lists(inside), rows, self.test)
+        self.predictions = cross.finish()
+        with stages.stage("stack"):
+            base = [p for n, p in self.predictions.items() if n in trained]
+            made, self.stack_scores = recipe.stack().fit(
+                base, self.train, self.folds, self.test, counted=self._counted(), seed=self.seed
+            )
+            self.predictions["stack"] = made
+
+    def _lists(self, table: Table) -> Lists:
+        recipe = self.recipe
+        cats = list(recipe.categories)
+        label = table[recipe.label].number() if recipe.label in table else None
+        weight = table[recipe.weight].number() if recipe.weight and label is not None else None
+        conts = [n for n in self.features.outputs if n not in cats]
+        return Lists(table, table[recipe.list_column].integer(), cats=cats, conts=conts, label=label, weight=weight)
+
+    def _counted(self) -> torch.Tensor:
+        column = self.recipe.counted
+        return self.train.table[column].integer() > 0 if column else torch.ones(len(self.train), dtype=torch.bool)
+
+    # Writing -----------------------------------------------------------------------------------------------------------
+
+    def write(self, part: Path, about: Mapping[str, Any]) -> None:
+        """Everything but scores and report."""
+        self.features.save(part / "features")
+        for name, made in self.predictions.items():
+            for k, model in enumerate(made.models):
+                model.save(part / "models" / name / f"fold{k}")
+        for split, lists in (("oof", self.train), ("test", self.test)):
+            (part / split).mkdir()
+            for name, made in self.predictions.items():
+                self._write_scores_of(
+                    part / split / f"{name}.parquet", lists, made.oof if split == "oof" else made.test
+                )
+        pq.write_table(self._list_table(), part / "lists.parquet")
+        curves = {n: p.curves for n, p in self.predictions.items() if p.curves}
+        importance = {n: p.importance for n, p in self.predictions.items() if p.importance}
+        _write_json(part / "curves.json", curves)
+        _write_json(part / "importance.json", importance)
+        _write_json(part / "config.json", self._config(about))
+        lines = ranked_strings(
+            self.test.table[self.recipe.item].to_arrow(), self.predictions["stack"].test, self.test.groups
+        )
+        write_submission(part / "submission.csv", self.found.targets.to_arrow(), lines, self.recipe.submission)
+
+    def write_scores(self, part: Path) -> None:
+        """``scores.json``."""
+        lists = pq.read_table(part / "lists.parquet").to_pandas()
+        names = list(self.predictions)
+        means = {s: lists[lists.split == s][[f"rr_{n}" for n in names]].mean() for s in ("test", "oof")}
+        known = self.found.truth is not None
+        scores = {
+            "metric": "mrr",
+            "models": {n: float(means["test"][f"rr_{n}"]) for n in names} if known else {},
+            "oof": {n: float(means["oof"][f"rr_{n}"]) for n in names},
+            "oracle": self.found.oracle,
+            "stack_tried": self.stack_scores,
+            "seconds": {n: round(s, 3) for n, s in self.stages.seconds.items()},
+            "transductive": self.features.transductive,
+            "rows": {
+                "train candidates": len(self.train),
+                "test candidates": len(self.test),
+                "train lists": len(torch.unique(self.train.groups)),
+                "test lists": len(self.found.targets),
+                "features": len(self.features.outputs),
+            },
+        }
+        _write_json(part / "scores.json", scores)
+
+    def _write_scores_of(self, path: Path, lists: Lists, scores: torch.Tensor) -> None:
+        recipe = self.recipe
+        path.parent.mkdir(parents=True, exist_ok=True)
+        columns = {
+            recipe.list_column: lists.groups.numpy(),
+            recipe.item: lists.table[recipe.item].to_arrow(),
+            "score": scores.numpy(),
+        }
+        if lists.label is not None:
+            columns |= {"fold": self.folds.numpy(), recipe.label: lists.label.numpy()}
+        pq.write_table(pa.table(columns), path)
+
+    def _list_table(self) -> pa.Table:
+        """One row per list that scores are about: its length, whether its answer was touched before, each model's reciprocal rank."""
+        oof = self._list_rows("oof", self.train, self.train.label, self._counted())
+        truth = self.found.truth
+        return pa.concat_tables(
+            [oof, self._list_rows("test", self.test, truth, torch.ones(len(self.test), dtype=torch.bool))]
+        )
+
+    def _list_rows(self, split: str, lists: Lists, label: torch.Tensor | None, rows: torch.Tensor) -> pa.Table:
+        groups = lists.groups[rows]
+        ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
+        first = torch.cumsum(length, 0) - length
+        columns: dict[str, Any] = {
+            "split": pa.array([split] * len(ids), pa.string()),
+            self.recipe.fold_key: lists.table[self.recipe.fold_key]
+            .take(rows.nonzero().squeeze(1)[first])
+            .to_arrow()
+            .cast(pa.string()),
+            "length": length.numpy(),
+        }
+        touched = torch.zeros(len(ids), dtype=torch.bool)
+        if label is not None and self.recipe.touched is not None:
+            known = (lists.table[self.recipe.touched].number()[rows] > 0) & (label[rows] > 0)
+            touched[codes[known]] = True
+        columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), label is None))
+        for name, made in self.predictions.items():
+            scores = made.oof if split == "oof" else made.test
+            if label is None:
+                columns[f"rr_{name}"] = np.full(len(ids), np.nan)
+            else:  # ties as submitted: by display order
+                columns[f"rr_{name}"] = reciprocal_ranks(scores[rows], label[rows], groups, ties="ordinal")[1].numpy()
+        return pa.table(columns)
+
+    def _config(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "competition": self.recipe.name,
+            **about,
+            "device": str(self.device),
+            "folds": FOLDS,
+            "test_predictions": "mean of the folds' models",
+            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "python": platform.python_version(),
+            "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+            "versions": {p: _version(p) for p in _PACKAGES},
+            "git_revision": _git_revision(),
+            "features": self.features.outputs,
+        }
+
+
+def check_run_folder(out: Path) -> None:
+    """Refuse to replace a folder that is not an earlier run.
+
+    Raises:
+        DataError: ``out`` is a file, or a folder with something else in it.
+    """
+    if out.is_file():
+        raise DataError("this is a file, not a run directory", file=out, remedy="Choose another --out")
+    if out.is_dir() and any(out.iterdir()) and not (out / "scores.json").exists():
+        raise DataError(
+            "the folder holds something that is not a run", file=out, remedy="Choose another --out, or empty it"
+        )
+
+
+def _seed_everything(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - fastai and others draw from numpy's own state
+    torch.manual_seed(seed)
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            cwd=Path(sys.path[0] or "."),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,161 @@
+"""``CumStat`` and ``LastKnown``: what the rows before a row in its group add up to, and the last value that was known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, names_of, number_of
+from fastrec.features.lag import ordered_groups, take_or_missing
+from fastrec.segments import Groups, cumsum_in_group, last_in_group
+from fastrec.table import Column, Table
+
+Stat = Literal["count", "sum", "mean", "min", "max"]
+_STATS = ("count", "sum", "mean", "min", "max")
+
+
+class CumStat(Grouped):
+    """A statistic of the values in the rows before the row in its group; missing values do not count.
+
+    Args:
+        cols: number columns, or generators.
+        by: the columns of the group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max``; with no value before: 0, 0 and NaN.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumStat
+        >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30, 10, 20]})
+        >>> CumStat("price", by="list", stats="min").fit_transform(df)["cummin_price__list"].tolist()
+        [nan, 30.0, 10.0]
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *,
+        by: str | Sequence[str],
+        order: str | Sequence[str] | None = None,
+        stats: Stat | Sequence[Stat] = ("mean",),
+    ) -> None:
+        self.cols, self.by, self.order, self.stats = cols, by, order, stats
+        unknown = set(as_list(stats)) - set(_STATS)
+        if unknown:
+            raise DataError(f"CumStat has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
+
+    @property
+    def outputs(self) -> list[str]:
+        names = [n for c in as_list(self.cols) for n in names_of(c)]
+        return [self._name(n, s) for n in names for s in as_list(self.stats)]
+
+    def _name(self, col: str, stat: Stat) -> str:
+        return f"cum{stat}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for col in (n for c in as_list(self.cols) for n in names_of(c)):
+            values = number_of(table, col, wanted_by=self)
+            known = ~values.isnan() & ~outside
+            count = cumsum_in_group(known.long(), groups)
+            total = cumsum_in_group(torch.where(known, values, 0), groups)
+            for stat in as_list(self.stats):
+                if stat in ("min", "max"):
+                    made = _running_extreme(values, known, groups, largest=stat == "max")
+                else:
+                    made = {
+                        "count": count,
+                        "sum": total,
+                        "mean": torch.where(count > 0, total / count.clamp_min(1), torch.nan),
+                    }[stat]
+                result[self._name(col, stat)] = Column("number", made, name=self._name(col, stat))
+        return result
+
+
+def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
+    """Largest or smallest known value before each row in its group: float64 ``[n]``, NaN where there is none."""
+    n = len(values)
+    if not n:
+        return values
+    # Values become whole ranks, with one block of ranks per group above those of the groups before: a running maximum over all
+    # rows then starts anew in every group.
+    signed = torch.where(known, values if largest else -values, 0)
+    distinct, rank = torch.unique(signed, return_inverse=True)
+    ordered = torch.where(groups.sort(known), groups.sort(rank) + 1, 0)
+    block = groups.codes - groups.codes[0]
+    running = torch.cummax(ordered + block * (len(distinct) + 1), 0).values
+    before = torch.cat([running.new_zeros(1), running[:-1]]) - block * (len(distinct) + 1)
+    found = (groups.place > 0) & (before > 0)
+    extreme = distinct[(before - 1).clamp(0, len(distinct) - 1)]
+    return groups.unsort(torch.where(found, extreme if largest else -extreme, torch.nan))
+
+
+class LastKnown(Grouped):
+    """The last value that is not missing in the rows before the row in its group (after it, with ``ahead``).
+
+    Args:
+        cols: columns, or generators.
+        by: the columns of the group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        ahead: look at the rows after the row instead: the nearest that is known (the future, unless the order is not one of time).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import LastKnown
+        >>> df = pd.DataFrame({"list": [1, 1, 1], "price": [30.0, None, 20.0]})
+        >>> LastKnown("price", by="list").fit_transform(df)["known_price__list"].tolist()
+        [nan, 30.0, 30.0]
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *,
+        by: str | Sequence[str],
+        order: str | Sequence[str] | None = None,
+        ahead: bool = False,
+    ) -> None:
+        self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
+
+    @property
+    def uses_future(self) -> bool:  # type: ignore[override]
+        return self.ahead
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c) for c in as_list(self.cols)]
+
+    def _name(self, col: str | Feature) -> str:
+        return f"{'next_' if self.ahead else ''}known_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for col in as_list(self.cols):
+            column = table[name_of(col)]
+            known = ~column.is_missing() & ~outside
+            rows = _next_in_group(known, groups) if self.ahead else last_in_group(known, groups)
+            result[self._name(col)] = take_or_missing(column, torch.where(outside, -1, rows))
+        return result
+
+
+def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """The nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 where there is none."""
+    n = len(marks)
+    order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
+    turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole
+    places = last_in_group(marks[order].flip(0), turned)
+    rows = torch.where(places >= 0, order[(n - 1 - places).clamp(0, max(n - 1, 0))] if n else places, -1).flip(0)
+    return groups.unsort(rows)

@@ -1,0 +1,79 @@
+"""The fold of a row: a stable hash of its key, or a given number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.columns import as_column
+from fastrec.errors import DataError
+from fastrec.features.keyed import key_text
+from fastrec.table import Column, Table
+from fastrec.vocab import hash_codes
+
+FOLD_SEED, INNER_SEED = 0, 1
+
+
+def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
+    """The fold of each row: a stable hash of its key, wherever the row stands and whatever else is in the table.
+
+    Args:
+        table: the rows.
+        key: column(s) of the key; empty: the row's number.
+        folds: how many folds.
+        seed: other seeds give other folds.
+
+    Returns:
+        int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
+    """
+    if not key:
+        rows = pa.array(np.arange(len(table))).cast(pa.large_string())
+        return torch.from_numpy(hash_codes(rows, folds, seed=seed)).to(table.device)
+    coded = table.coded(list(key))
+    text = [key_text(c) for c in coded.keys.columns]
+    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, "\x1f")
+    fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
+    fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
+    return fold.to(coded.codes.device)[coded.codes]
+
+
+def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
+    """Fold numbers that a user gave, checked.
+
+    Args:
+        df: the frame, where ``folds`` names a column of it.
+        folds: integers ``[n]`` from 0 in any form, or a column's name.
+        work: the rows they are for.
+
+    Returns:
+        int64 ``[n]`` on the rows' device.
+
+    Raises:
+        DataError: a fold is missing, below 0 or not whole, or there are not as many as rows.
+    """
+    name = folds if isinstance(folds, str) else None
+    column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
+    if len(column) != len(work) or column.kind != "number":
+        raise DataError(
+            f"{len(column)} folds of kind {column.kind} for {len(work)} rows",
+            column=name,
+            remedy="Give one fold number per row",
+        )
+    return _whole(column, name).to(work.device)
+
+
+def _whole(column: Column, name: str | None) -> torch.Tensor:
+    values, missing = column.values, column.is_missing()
+    bad = missing | ((values < 0) if values.dtype != torch.bool else False)
+    if values.is_floating_point():
+        bad = bad | (values != torch.floor(values)) | values.isinf()
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        held = "missing" if bool(missing[row]) else f"{values[row].item()}"
+        raise DataError(f"the fold is {held}", column=name, row=row, remedy="Number the folds 0, 1, 2, …")
+    return values.to(torch.int64)

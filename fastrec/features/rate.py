@@ -1,0 +1,75 @@
+"""``BayesianRate``: successes over trials, drawn towards the common rate where trials are few."""
+
+from __future__ import annotations
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, name_of, number_of
+from fastrec.table import Table
+
+
+class BayesianRate(Fitted):
+    """``(clicks + m·r) / (views + m)``: the posterior mean of a rate whose prior is a beta distribution of mean ``r`` and weight ``m``.
+
+    The prior's mean is the training rows' total clicks over their total views. Clicks and views are columns that are known before
+    the row (for instance of ``History``), so that no target is used.
+
+    Args:
+        clicks: a column of successes so far, or a generator of one.
+        views: a column of trials so far, or a generator of one.
+        weight: the prior's weight in trials, ``m``.
+        name: the output's name; None: ``rate_{clicks}``.
+
+    Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import BayesianRate
+        >>> df = pd.DataFrame({"clicks": [0, 5], "views": [0, 10]})
+        >>> BayesianRate("clicks", "views", weight=10).fit_transform(df)["rate_clicks"].tolist()
+        [0.5, 0.5]
+    """
+
+    def __init__(
+        self, clicks: str | Feature, views: str | Feature, *, weight: float = 20.0, name: str | None = None
+    ) -> None:
+        super().__init__()
+        self.clicks, self.views, self.weight, self.name = clicks, views, weight, name
+        if not weight > 0:
+            raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0")
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [self.clicks, self.views]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"rate_{name_of(self.clicks)}"]
+
+    def _totals(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
+        clicks = number_of(table, name_of(self.clicks), wanted_by=self).nan_to_num(0)
+        return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        codes = torch.zeros(len(table), dtype=torch.int64, device=table.device) if cells is None else cells.codes
+        count = 1 if cells is None else cells.count
+        sums = [
+            torch.zeros(count, dtype=torch.float64, device=codes.device).index_add_(0, codes, v)
+            for v in self._totals(table)
+        ]
+        return {"clicks": sums[0], "views": sums[1]}
+
+    def merge(self, a: State, b: State) -> State:
+        return {n: a[n] + b[n] for n in ("clicks", "views")}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        clicks, views = (state[n].sum() if keep is None else state[n][keep].sum() for n in ("clicks", "views"))
+        return {"prior": torch.where(views > 0, clicks / views.clamp_min(1e-300), 0.0)}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        return dict(zip(("clicks", "views"), self._totals(table), strict=True))
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        prior = fit["prior"].to(tensors["clicks"].device)
+        return {self.outputs[0]: (tensors["clicks"] + self.weight * prior) / (tensors["views"] + self.weight)}

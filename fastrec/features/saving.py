@@ -1,0 +1,128 @@
+"""A FeatureSet as a folder: ``features.json`` with the configuration, and a state for each generator that learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastrec.features as registry
+from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.features.base import Feature
+from fastrec.files import atomic_folder
+from fastrec.state import load_state, save_state
+
+
+def same(a: Feature, b: Feature) -> bool:
+    """Whether two generators are one in all that they compute: the same object, or the same class and parameters."""
+    return a is b or (type(a) is type(b) and repr(a) == repr(b))
+
+
+def index_of(steps: Sequence[Feature], feature: Feature) -> int:
+    """Where a generator, or one that is the same, stands among ``steps``."""
+    return next(i for i, s in enumerate(steps) if same(s, feature))
+
+
+def replace_features(value: Any, change: Callable[[Feature], Any]) -> Any:
+    """A parameter's value with every generator in it replaced, and numpy's numbers by Python's."""
+    if isinstance(value, Feature):
+        return change(value)
+    if isinstance(value, dict):
+        return {k: replace_features(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([replace_features(v, change) for v in value])
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
+    """Write generators and what they have learned; what was at ``folder`` is replaced in one step.
+
+    Args:
+        folder: where to.
+        steps: the generators, those inside others before them.
+        config: what else is to be kept, as JSON values.
+
+    Raises:
+        DataError: a generator cannot be read back: it is not registered, or a parameter is not a plain value.
+    """
+    states = [_state_of(step) for step in steps]
+    folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
+    entries = [
+        {"class": _registered(step), "params": _plain_params(step, steps), "state": name}
+        for step, name in zip(steps, folders)
+    ]
+    with atomic_folder(folder) as part:
+        text = json.dumps({**config, "steps": entries}, indent=1, ensure_ascii=False)
+        (part / "features.json").write_text(text, encoding="utf-8")
+        for name, state in zip(folders, states):
+            if name is not None:
+                save_state(part / name, state)
+
+
+def read_features(folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any]) -> Any:
+    """What ``make`` makes of the generators and the rest of the configuration that ``write_features`` wrote.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+    """
+    folder = Path(folder)
+    path = folder / "features.json"
+    if not path.exists():
+        raise MissingFileError("there is no such file", file=path, remedy="Save the features again")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        steps: list[Feature] = []
+        for entry in config["steps"]:
+            step = _feature_class(entry["class"])(**_revive(entry["params"], steps))
+            if entry["state"] is not None:
+                step.set_state(load_state(folder / entry["state"]))
+            steps.append(step)
+        return make(steps, config)
+    except (MissingFileError, UnreadableFileError):
+        raise
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, FastrecError) as error:
+        raise UnreadableFileError(
+            f"the saved features cannot be read ({error})", file=path, remedy="Save them again"
+        ) from error
+
+
+def _state_of(step: Feature) -> dict[str, Any]:
+    try:
+        return step.get_state()
+    except NotFittedError:
+        return {}
+
+
+def _registered(step: Feature) -> str:
+    name = type(step).__name__
+    if name not in registry.__all__ or getattr(registry, name) is not type(step):
+        raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
+    return name
+
+
+def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
+    params = replace_features(step.get_params(), lambda f: {"$step": index_of(steps, f)})
+    try:
+        json.dumps(params)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{type(step).__name__} has a parameter that cannot be saved ({error})",
+            remedy="Use text, numbers and lists",
+        ) from error
+    return params
+
+
+def _feature_class(name: str) -> type[Feature]:
+    found = getattr(registry, name) if name in registry.__all__ else None
+    if not (isinstance(found, type) and issubclass(found, Feature)):
+        raise ValueError(f"there is no generator {name!r}")
+    return found
+
+
+def _revive(value: Any, steps: list[Feature]) -> Any:
+    if isinstance(value, dict):
+        return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps) for k, v in value.items()}
+    return [_revive(v, steps) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,140 @@
+"""``JaccardToHistory``: how like the items of a row's past the row's item is, by the properties they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Context, Grouped, as_list, order_keys
+from fastrec.segments import as_of
+from fastrec.table import Column, Table
+
+_BLOCK = 1 << 16  # rows compared at a time: the sets of a block stay in the cache
+
+
+class JaccardToHistory(Grouped):
+    """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum over the last ``last`` events.
+
+    Only events strictly before the row count. An event on the row's own item counts with similarity 1. NaN where there is no event
+    before, or no item in the table; with no properties at all, 0.
+
+    Args:
+        by: the columns of the group, in rows and log: ``'session_id'``.
+        item: the item's column, in rows, log and item table.
+        properties: the item table's list column with each item's properties.
+        order: the columns that order events and rows.
+        table: the name of the log among the ``tables`` given.
+        items: the name of the item table among them; where it is not given every value is missing.
+        last: how many events back to look.
+        name: the outputs' first word.
+
+    Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import JaccardToHistory
+        >>> log = pd.DataFrame({"user": [1], "item": ["a"], "t": [1]})
+        >>> items = pd.DataFrame({"item": ["a", "b"], "tags": [["x", "y"], ["y", "z"]]})
+        >>> j = JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")
+        >>> rows = pd.DataFrame({"user": [1], "item": ["b"], "t": [2]})
+        >>> round(float(j.fit_transform(rows, tables={"log": log, "items": items})["jaccard_mean"][0]), 4)
+        0.3333
+    """
+
+    def __init__(
+        self,
+        by: str | Sequence[str],
+        *,
+        item: str,
+        properties: str,
+        order: str | Sequence[str],
+        table: str,
+        items: str,
+        last: int = 3,
+        name: str = "jaccard",
+    ) -> None:
+        self.by, self.item, self.properties, self.order = by, item, properties, order
+        self.table, self.items, self.last, self.name = table, items, last, name
+        if last < 1:
+            raise DataError(f"JaccardToHistory: last is {last}", remedy="Look back at least 1 event")
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [*as_list(self.by), self.item, *as_list(self.order)]
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        return {self.table: self.sources, self.items: [self.item, self.properties]}
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_mean", f"{self.name}_max"]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        if self.items not in context.tables:
+            unknown = torch.full((len(table),), torch.nan, dtype=torch.float64, device=table.device)
+            return {n: Column("number", unknown, name=n) for n in self.outputs}
+        log = context.table(self.table, wanted_by="JaccardToHistory")
+        catalogue = context.table(self.items, wanted_by="JaccardToHistory")
+        sets = self._sets(catalogue)
+        keys = catalogue[self.item].coded()
+        # Row of each item in the catalogue, from 1; 0 = not there.
+        place = torch.zeros(keys.size, dtype=torch.int64, device=table.device)
+        place[keys.codes] = torch.arange(1, len(catalogue) + 1, device=table.device)
+        place[0] = 0
+        mine = place[table[self.item].coded().recode(keys.keys)]
+        by = as_list(self.by)
+        group = table.coded(by)
+        codes = log.coded(by).recode(group.keys)
+        last, events = as_of(
+            group.codes, order_keys(table, as_list(self.order)), codes, order_keys(log, as_list(self.order))
+        )
+        touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
+        total, most, count = self._compare(sets, mine, last, events.start, touched)
+        mean = torch.where(count > 0, total / count.clamp_min(1), torch.nan)
+        best = torch.where(count > 0, most, torch.nan)
+        return {n: Column("number", v, name=n) for n, v in zip(self.outputs, (mean, best), strict=True)}
+
+    def _sets(self, catalogue: Table) -> torch.Tensor:
+        """Which properties each item has: float32 ``[items + 1, properties]``, row 0 empty."""
+        column = catalogue[self.properties]
+        if column.kind != "list":
+            raise DataError(
+                "JaccardToHistory needs lists of properties",
+                column=self.properties,
+                remedy="Split the text into lists first",
+            )
+        coded = column.elements.coded()
+        sizes = column.values[1:] - column.values[:-1]
+        rows = torch.repeat_interleave(torch.arange(1, len(catalogue) + 1, device=sizes.device), sizes)
+        first = int(column.values[0])
+        sets = torch.zeros(len(catalogue) + 1, coded.size, device=sizes.device)
+        sets[rows, coded.codes[first : first + len(rows)]] = 1
+        sets[:, 0] = 0  # a missing property is none
+        return sets
+
+    def _compare(
+        self, sets: torch.Tensor, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Sum, maximum and number of similarities: float64, float64, int64 ``[n]``."""
+        size = sets.sum(1)
+        total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
+        most, count = torch.zeros_like(total), torch.zeros_like(mine)
+        if not len(touched):
+            return total, most, count
+        floor = start[last.clamp_min(0)]
+        for back in range(self.last):
+            place = last - back
+            there = touched[place.clamp_min(0)]
+            rows = ((last >= 0) & (place >= floor) & (mine > 0) & (there > 0)).nonzero().squeeze(1)
+            for block in rows.split(_BLOCK):
+                a, b = mine[block], there[block]
+                both = (sets[a] * sets[b]).sum(1)
+                either = size[a] + size[b] - both
+                like = torch.where(either > 0, both / either.clamp_min(1), 0).double()
+                total[block] += like
+                most[block] = torch.maximum(most[block], like)
+                count[block] += 1
+        return total, most, count

@@ -1,0 +1,43 @@
+"""``Where``: a column's values where another column is above zero."""
+
+from __future__ import annotations
+
+import torch
+
+from fastrec.features.base import Feature, RowWise, Tensors, name_of, number_of
+from fastrec.table import Table
+
+
+class Where(RowWise):
+    """The value where the condition is above 0, else missing: ``Where('position', 'touch_count')`` are the touched positions.
+
+    Args:
+        col: a number column, or a generator of one.
+        condition: likewise; missing counts as 0.
+        name: the output's name; None: ``{col}_where_{condition}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Where
+        >>> df = pd.DataFrame({"position": [1, 2], "touched": [0, 3]})
+        >>> Where("position", "touched").fit_transform(df)["position_where_touched"].tolist()
+        [nan, 2.0]
+    """
+
+    def __init__(self, col: str | Feature, condition: str | Feature, *, name: str | None = None) -> None:
+        self.col, self.condition, self.name = col, condition, name
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [self.col, self.condition]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self.name or f"{name_of(self.col)}_where_{name_of(self.condition)}"]
+
+    def prepare(self, table: Table) -> Tensors:
+        names = {"value": name_of(self.col), "condition": name_of(self.condition)}
+        return {word: number_of(table, name, wanted_by=self) for word, name in names.items()}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {self.outputs[0]: torch.where(tensors["condition"] > 0, tensors["value"], torch.nan)}

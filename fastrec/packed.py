@@ -1,0 +1,164 @@
+"""Rows packed side by side in one buffer, so that a shuffled batch is one gather; what models get are views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError
+
+_PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a row's fields lie in a row-major buffer of 4-byte words.
+
+    Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that every field is aligned.
+
+    Args:
+        n_cat: number of categorical codes.
+        n_cont: number of continuous values, float32.
+        n_y: number of targets; None = the rows have no targets.
+        cat_dtype: int32 or int64.
+        y_dtype: float32, float64 or int64.
+    """
+
+    n_cat: int
+    n_cont: int
+    n_y: int | None = None
+    cat_dtype: torch.dtype = torch.int32
+    y_dtype: torch.dtype = torch.int64
+
+    def __post_init__(self) -> None:
+        if self.cat_dtype not in (torch.int32, torch.int64) or self.y_dtype not in (
+            torch.float32,
+            torch.float64,
+            torch.int64,
+        ):
+            raise DataError(
+                f"rows cannot be packed with codes of {self.cat_dtype} and targets of {self.y_dtype}",
+                remedy="Use int32 or int64 codes, and float32, float64 or int64 targets",
+            )
+
+    @property
+    def fields(self) -> dict[str, tuple[int, int, torch.dtype]]:
+        """Field → (first word, number of words, dtype), in the order of the buffer."""
+        wanted = [("cats", self.n_cat, self.cat_dtype), ("conts", self.n_cont, torch.float32)]
+        if self.n_y is not None:
+            wanted.append(("ys", self.n_y, self.y_dtype))
+        found, at = {}, 0
+        for name, count, dtype in sorted(wanted, key=lambda f: -f[2].itemsize):
+            words = count * dtype.itemsize // 4
+            found[name] = (at, words, dtype)
+            at += words
+        return found
+
+    @property
+    def words(self) -> int:
+        """4-byte words in a row."""
+        fields = self.fields.values()
+        total = sum(words for _, words, _ in fields)
+        return total + total % 2 if any(dtype.itemsize == 8 and words for _, words, dtype in fields) else total
+
+    def views(self, buffer: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """A batch's tensors as views.
+
+        Args:
+            buffer: int32 ``[b, words]``.
+
+        Returns:
+            ``(cats [b, n_cat], conts [b, n_cont])``, and ``ys [b, n_y]`` where there are targets.
+        """
+        fields = self.fields
+        return tuple(_view(buffer, *fields[n]) for n in ("cats", "conts", "ys") if n in fields)
+
+
+def _view(buffer: torch.Tensor, start: int, words: int, dtype: torch.dtype) -> torch.Tensor:
+    if words == 0 or len(buffer) == 0:
+        return buffer.new_empty((len(buffer), words * 4 // dtype.itemsize), dtype=dtype)
+    part = buffer[:, start : start + words]
+    return part if dtype == torch.int32 else part.view(dtype)
+
+
+class Packed:
+    """Rows of codes, numbers and targets in one buffer.
+
+    Args:
+        buffer: int32 ``[n, layout.words]``, rows contiguous.
+        layout: where the fields lie.
+    """
+
+    def __init__(self, buffer: torch.Tensor, layout: Layout) -> None:
+        self.buffer, self.layout = buffer, layout
+        self._views: tuple[torch.Tensor, ...] | None = None
+        self._copies: dict[torch.device, Packed] = {}
+
+    @classmethod
+    def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
+        """Room for ``n`` rows, their values undefined."""
+        buffer = torch.empty((n, layout.words), dtype=torch.int32, device=device)
+        if sum(words for _, words, _ in layout.fields.values()) < layout.words:
+            buffer[:, -1] = 0  # the pad: equal rows are equal bytes
+        return cls(buffer, layout)
+
+    @classmethod
+    def of(cls, cats: torch.Tensor, conts: torch.Tensor, ys: torch.Tensor | None, layout: Layout) -> Packed:
+        """Pack tensors ``[n, n_cat]``, ``[n, n_cont]`` and ``[n, n_y]`` (copied)."""
+        packed = cls.empty(len(cats), layout, device=cats.device)
+        for view, values in zip(packed.views, (cats, conts, ys), strict=False):
+            view.copy_(values)
+        return packed
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    @property
+    def views(self) -> tuple[torch.Tensor, ...]:
+        """``(cats, conts)`` or ``(cats, conts, ys)``, sharing the buffer's memory."""
+        if self._views is None:
+            self._views = self.layout.views(self.buffer)
+        return self._views
+
+    @property
+    def device(self) -> torch.device:
+        """Where the buffer is."""
+        return self.buffer.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        return self.buffer.numel() * 4
+
+    def rows(self, start: int, stop: int) -> Packed:
+        """Rows ``start`` up to ``stop``, sharing memory."""
+        return Packed(self.buffer[start:stop], self.layout)
+
+    def take(self, rows: torch.Tensor) -> Packed:
+        """The rows at ``rows`` (int32 or int64 ``[m]`` on the buffer's device), copied."""
+        return Packed(self.buffer.index_select(0, rows), self.layout)
+
+    def on(self, device: torch.device) -> Packed:
+        """The rows on another device; the copy is kept for the next call."""
+        if device == self.device:
+            return self
+        if device not in self._copies:
+            self._copies[device] = Packed(self.buffer.to(device), self.layout)
+        return self._copies[device]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A slice would drag the whole buffer into the file, and a copy on another device would be written twice.
+        return {"buffer": self.buffer.clone(), "layout": self.layout, "_views": None, "_copies": {}}
+
+
+def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) -> list[Any]:
+    """``[task(x) for x in over]``, on as many threads as torch may use where there are rows enough to be worth it."""
+    items, threads = list(over), torch.get_num_threads()
+    if threads < 2 or rows < _PARALLEL_FROM or len(items) < 2:
+        return [task(x) for x in items]
+    with ThreadPoolExecutor(min(threads, len(items))) as pool:
+        return list(pool.map(task, items))

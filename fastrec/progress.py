@@ -1,0 +1,122 @@
+"""What a person sees while a long run works: bars in a terminal, plain lines elsewhere; and the seconds of each stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Advance = Callable[[int], None]
+_PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
+
+
+class Stages:
+    """Times the stages of a run and shows how each gets on.
+
+    Args:
+        console: where to; None: standard error.
+        quiet: show nothing, only time.
+
+    Attributes:
+        seconds: stage → seconds; a stage entered twice adds up.
+    """
+
+    def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
+        self.console = console or Console(stderr=True, highlight=False, soft_wrap=True)
+        self.quiet = quiet
+        self.seconds: dict[str, float] = {}
+        self.began = time.perf_counter()
+
+    def say(self, text: str) -> None:
+        """Show one line."""
+        if not self.quiet:
+            self.console.print(text, markup=False)
+
+    @contextmanager
+    def stage(self, name: str, total: int | None = None, *, unit: str = "rows") -> Iterator[Advance]:
+        """Time a block under a name.
+
+        Args:
+            name: the stage.
+            total: how many units of work it has, if known.
+            unit: what is counted.
+
+        Yields:
+            A function to call with the number of units just done.
+        """
+        start = time.perf_counter()
+        bars = self.console.is_terminal and not self.quiet
+        done = 0
+        with _bar(self.console, name, total, unit) if bars else _lines(self.say, name, total, unit) as advance:
+
+            def count(units: int) -> None:
+                nonlocal done
+                done += units
+                advance(units)
+
+            yield count
+        took = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + took
+        self.say(f"{name}: {summary(done or total, unit, took)}")
+
+
+def summary(units: int | None, unit: str, seconds: float) -> str:
+    """``'203,418 rows in 2.3 s (88,443 rows/s)'``."""
+    if not units:
+        return f"{seconds:.1f} s"
+    return f"{units:,} {unit} in {seconds:.1f} s ({units / max(seconds, 1e-9):,.0f} {unit}/s)"
+
+
+@contextmanager
+def _bar(console: Console, name: str, total: int | None, unit: str) -> Iterator[Advance]:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    start = time.perf_counter()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=total, rate="")
+
+        def advance(units: int) -> None:
+            progress.advance(task, units)
+            done = progress.tasks[0].completed
+            progress.update(task, rate=f"{done / max(time.perf_counter() - start, 1e-9):,.0f} {unit}/s")
+
+        yield advance
+
+
+@contextmanager
+def _lines(say: Callable[[str], None], name: str, total: int | None, unit: str) -> Iterator[Advance]:
+    start = last = time.perf_counter()
+    done = 0
+
+    def advance(units: int) -> None:
+        nonlocal done, last
+        done += units
+        now = time.perf_counter()
+        if now - last < _PLAIN_EVERY:
+            return
+        last = now
+        rate = done / (now - start)
+        left = f", {max(total - done, 0) / rate:,.0f} s left" if total and rate else ""
+        of = f" of {total:,}" if total else ""
+        say(f"  {name}: {done:,}{of} {unit} ({rate:,.0f} {unit}/s{left})")
+
+    yield advance

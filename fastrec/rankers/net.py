@@ -1,0 +1,205 @@
+"""``NetRanker``: a fastai net over candidates, trained on whole lists by the softmax of each list."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from fastai.data.block import RegressionBlock
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+from fastrec.learner import RecLearner, rec_learner
+from fastrec.losses import ListwiseSoftmax
+from fastrec.metrics import mrr
+from fastrec.models import TabularNet
+from fastrec.optim import adamw, lamb, scale_lr
+from fastrec.procs import Categorify
+from fastrec.rank_gauss import RankGauss
+from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.state import save_state
+from fastrec.table import Table, concat
+from fastrec.tabular import TabularFrame
+
+_BS = 3_000  # candidates: about 130 lists of 23
+_LAMB_FROM = 32_768  # candidates in a batch from which LAMB trains
+
+
+class NetRanker(Ranker):
+    """A ``TabularNet`` trained with fastai's one-cycle schedule on batches of whole lists.
+
+    Numbers go through ``RankGauss``, and where values are missing a flag goes in beside them (one for all columns that are missing
+    in the same rows).
+
+    Args:
+        name: the ranker's name.
+        layers: width of each hidden layer.
+        epochs: how often every list is seen, at the size at which ``max_rows`` is not reached.
+        max_rows: epochs are cut so that at most about this many candidates are seen; one epoch at least.
+        lr: the schedule's highest rate at a batch of 3,000 candidates; it grows with the square root of the batch.
+        bs: candidates in a batch, up to the whole set.
+        wd: weight decay.
+        ps: dropout after each hidden layer.
+        embed_p: dropout on the embeddings.
+        widths: column → embedding width, where it is not to follow fastai's rule.
+    """
+
+    def __init__(
+        self,
+        name: str = "net",
+        *,
+        layers: Sequence[int] = (128, 64),
+        epochs: int = 8,
+        max_rows: int = 20_000_000,
+        lr: float = 2e-3,
+        bs: int | None = None,
+        wd: float = 0.02,
+        ps: float = 0.2,
+        embed_p: float = 0.05,
+    ) -> None:
+        self.name, self.layers, self.epochs, self.max_rows = name, list(layers), epochs, max_rows
+        self.lr, self.bs, self.wd, self.ps, self.embed_p = lr, bs or _BS, wd, ps, embed_p
+        self.trace = Trace()
+        self._learn: RecLearner | None = None
+        self._flags: list[str] = []
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Ranker:
+        train = whole_lists(train)
+        if not len(train):
+            raise DataError(
+                f"{self.name} has no list to learn from",
+                remedy="Give lists of two candidates or more with a relevant one",
+            )
+        _seed(seed)
+        self._flags = _missing_patterns(train)
+        valid = valid if valid is not None and len(valid) else None
+        parts = [self._frame_of(train), *([self._frame_of(valid)] if valid is not None else [])]
+        sizes = np.cumsum([0, *map(len, parts)])
+        splits = [range(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+        frame = TabularFrame(
+            concat(parts),
+            procs=[Categorify, RankGauss],
+            cat_names=list(train.cats),
+            cont_names=[*train.conts, *self._flag_names],
+            y_names=["label", "list", "weight"],
+            y_block=RegressionBlock(),
+            y_dtype=torch.float64,
+            groups="list",
+            splits=splits if valid is not None else None,
+            device=device,
+        )
+        bs = min(self.bs, len(train))
+        dls = frame.dataloaders(bs=bs, groups=True, seed=seed, device=device or torch.device("cpu"))
+        self._learn = rec_learner(
+            dls,
+            TabularNet,
+            layers=self.layers,
+            n_out=1,
+            ps=self.ps,
+            embed_p=self.embed_p,
+            use_bn=False,
+            act_cls=nn.SiLU,
+            loss_func=WeightedListLoss(),
+            metrics=[],
+            opt_func=lamb if bs >= _LAMB_FROM else adamw,
+            wd=self.wd,
+        )
+        epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
+        with self._learn.no_bar(), self._learn.no_logging():
+            self._learn.fit_one_cycle(epochs, scale_lr(self.lr, bs, _BS), pct_start=0.25)
+        self.trace = Trace(curves=self._curves(valid))
+        return self
+
+    def _curves(self, valid: Lists | None) -> list[dict[str, float]]:
+        assert self._learn is not None
+        recorder = self._learn.recorder
+        words = ("train_loss", "valid_loss") if valid is not None else ("train_loss",)
+        curves = [
+            {"epoch": i, **dict(zip(words, map(float, row), strict=False))} for i, row in enumerate(recorder.values)
+        ]
+        if valid is not None and curves:
+            assert valid.label is not None
+            curves[-1]["mrr"] = mrr(self.predict(valid), valid.label, valid.groups)
+        return curves
+
+    def predict(self, data: Lists) -> Tensor:
+        assert self._learn is not None, "fit first"
+        if not len(data):
+            return torch.zeros(0, dtype=torch.float64)
+        frame = self._frame_of(data, known=False)
+        dl = self._learn.dls.test_dl(frame, bs=1 << 15)
+        with self._learn.no_bar(), self._learn.no_logging():
+            scores, _ = self._learn.get_preds(dl=dl, reorder=False)
+        return scores.squeeze(1).double().cpu()
+
+    @property
+    def _flag_names(self) -> list[str]:
+        return [f"{n}_is_missing" for n in self._flags]
+
+    def _frame_of(self, data: Lists, *, known: bool = True) -> Table:
+        columns: dict[str, Any] = {n: data.table[n] for n in (*data.cats, *data.conts)}
+        columns |= {f"{n}_is_missing": data.table[n].is_missing().double() for n in self._flags}
+        if known:
+            assert data.label is not None
+            weight = torch.ones_like(data.label) if data.weight is None else data.weight
+            columns |= {"label": data.label.double(), "list": data.groups, "weight": weight.double()}
+        return Table(columns)
+
+    def save(self, folder: Any) -> None:
+        assert self._learn is not None, "fit first"
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {n: w.contiguous() for n, w in self._learn.model.state_dict().items()}
+        save_file(weights, folder / "model.safetensors")
+        save_state(folder / "procs", {p.name: p.to_state() for p in self._learn.dls.procs.fs if hasattr(p, "to_state")})
+        about = {k: getattr(self, k) for k in ("layers", "epochs", "lr", "bs", "wd", "ps", "embed_p")}
+        about |= {
+            "cats": list(self._learn.dls.cat_names),
+            "conts": list(self._learn.dls.cont_names),
+            "flags": self._flags,
+        }
+        (folder / "ranker.json").write_text(json.dumps(about, indent=1))
+
+
+class WeightedListLoss(nn.Module):
+    """``ListwiseSoftmax`` over targets ``[b, 3]`` of label, list id and the list's weight; mean over the weights of the lists."""
+
+    n_out = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = ListwiseSoftmax(reduction="none")
+
+    def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """The loss of scores ``[b, 1]``: a scalar."""
+        targets = targets.as_subclass(Tensor)
+        scores = scores.as_subclass(Tensor)
+        label, groups, weight = targets.unbind(1)
+        shares = self.each(scores, label, groups)
+        weight = weight.to(scores.dtype)
+        return (shares * weight).sum() / (label.to(scores.dtype) * weight).sum().clamp(min=1e-6)
+
+
+def _missing_patterns(data: Lists) -> list[str]:
+    """One number column for every distinct set of rows in which columns are missing."""
+    seen: dict[int, str] = {}
+    for name in data.conts:
+        missing = data.table[name].is_missing().cpu()
+        if bool(missing.any()) and not bool(missing.all()):
+            seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
+    return list(seen.values())
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - fastai draws from numpy's own state
+    torch.manual_seed(seed)

@@ -1,0 +1,176 @@
+"""Files as Arrow tables: CSV, Parquet, folders of Parquet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError, UnreadableFileError
+
+_MISSING_TEXT = ["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "NaT"]
+_NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the column out with columns=…"
+
+
+def read_file(
+    path: str | Path, columns: Sequence[str] | None = None, *, types: Mapping[str, pa.DataType] | None = None
+) -> pa.Table:
+    """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
+
+    Args:
+        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs).
+        columns: the columns to read; None: all.
+        types: Arrow types to read columns of a CSV as.
+
+    Returns:
+        The table, its columns in the file's order or in that of ``columns``.
+
+    Raises:
+        MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming the file.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise MissingFileError("there is no such file", file=path, remedy="Check the path")
+    if path.is_file() and path.stat().st_size == 0:
+        raise UnreadableFileError("the file is empty", file=path, remedy="Fetch or write it again")
+    try:
+        if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
+            return _read_parquet(path, columns)
+        return _read_csv(path, columns, dict(types or {}))
+    except FastrecError:
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UnreadableFileError(
+            f"the file cannot be read ({str(error).splitlines()[0]})",
+            file=path,
+            remedy="Check that it is whole and of the kind that its name says",
+        ) from error
+
+
+def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
+    """Refuse columns that are not among ``names``, or that stand there twice.
+
+    Raises:
+        MissingColumnError: a column is not there.
+        DataError: a column that is wanted has a name that another one has too.
+    """
+    known = set(names)
+    for name in columns if columns is not None else ():
+        if name not in known:
+            raise MissingColumnError(
+                f"there is no such column; there are {', '.join(map(repr, names)) or 'none'}",
+                file=file,
+                column=name,
+                remedy="Check the spelling, or add the column",
+            )
+    if len(known) == len(names):
+        return
+    wanted = known if columns is None else set(columns)
+    for i, name in enumerate(names):
+        if name in wanted and name in names[:i]:
+            raise DataError(
+                "several columns have this name", file=file, column=name, remedy="Rename them, so that each has its own"
+            )
+
+
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
+    dataset = pq.ParquetDataset(path)
+    if not dataset.files:
+        raise UnreadableFileError("the folder holds no Parquet files", file=path, remedy="Check the path")
+    names = dataset.schema.names
+    check_names(names, columns, file=path)
+    return dataset.read(columns=list(columns) if columns is not None else None)
+
+
+def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType]) -> pa.Table:
+    asked = frozenset(types)
+    parse = pa_csv.ParseOptions(newlines_in_values=True, delimiter="\t" if ".tsv" in path.suffixes else ",")
+    names = _header(path, parse)
+    check_names(names, columns, file=path)
+    table = _convert_csv(path, columns, types, parse, names, asked)
+    again = {n: pa.uint64() for n in table.column_names if n not in asked and _may_be_uint64(table[n])}
+    if again:  # above 2^63 Arrow takes integers for floats: ids would lose their last digits
+        exact = _convert_csv(path, list(again), dict(again), parse, names, frozenset())
+        for name in (n for n in again if pa.types.is_uint64(exact[n].type)):
+            table = table.set_column(table.column_names.index(name), name, exact[name])
+    for name in table.column_names:
+        if pa.types.is_binary(table[name].type) and name not in asked:
+            raise _not_utf8(path, name, table[name])
+    return table
+
+
+def _header(path: Path, parse: pa_csv.ParseOptions) -> list[str]:
+    with pa_csv.open_csv(path, parse_options=parse) as reader:
+        try:
+            return reader.schema.names
+        except UnicodeDecodeError as error:
+            raise UnreadableFileError("the header is not UTF-8", file=path, remedy=_NOT_UTF8) from error
+
+
+def _convert_csv(
+    path: Path,
+    columns: Sequence[str] | None,
+    types: dict[str, pa.DataType],
+    parse: pa_csv.ParseOptions,
+    names: list[str],
+    asked: frozenset[str],
+) -> pa.Table:
+    """The file as a table; a column that outgrows the type guessed from its first block is read as a wider one."""
+    while True:
+        options = pa_csv.ConvertOptions(
+            column_types=types,
+            include_columns=list(columns) if columns is not None else None,
+            null_values=_MISSING_TEXT,
+            strings_can_be_null=True,
+        )
+        try:
+            return pa_csv.read_csv(path, convert_options=options, parse_options=parse)
+        except pa.ArrowInvalid as error:
+            found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
+            if found is None:
+                raise
+            name, kind = names[int(found.group(1))], found.group(2)
+            if name in asked:
+                raise _unfit(path, name, types[name], error) from error
+            types[name] = {"null": pa.int64(), "int64": pa.float64()}.get(kind, pa.string())
+            if kind == "string":
+                types[name] = pa.binary()
+
+
+def _unfit(path: Path, name: str, kind: pa.DataType, error: Exception) -> DataError:
+    value = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
+    return DataError(
+        f"holds {value.group(1)!r}, which is not of type {kind}"
+        if value
+        else f"holds values that are not of type {kind}",
+        file=path,
+        column=name,
+        remedy="Ask for another type, or mend the file",
+    )
+
+
+def _may_be_uint64(column: pa.ChunkedArray) -> bool:
+    """True for floats that include some from 2^63 to 2^64 and no fractions."""
+    if not pa.types.is_float64(column.type):
+        return False
+    top = pc.min_max(column)
+    low, high = top["min"].as_py(), top["max"].as_py()
+    return high is not None and low >= 0 and 2.0**63 <= high <= 2.0**64
+
+
+def _not_utf8(path: Path, name: str, column: pa.ChunkedArray) -> DataError:
+    row = next((i for i, value in enumerate(column.to_pylist()) if value is not None and not _is_utf8(value)), None)
+    return UnreadableFileError("holds text that is not UTF-8", file=path, column=name, row=row, remedy=_NOT_UTF8)
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,191 @@
+"""Stacking: a second model over the base models' out-of-fold scores.
+
+Level-2 inputs of a candidate, for every base model: its rank in the list, its gap to the list's best score, and its share of the
+list's softmax. They do not depend on the scale or offset of a model's scores in a list, so that out-of-fold scores (one model) and
+test scores (mean of the folds' models) mean the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.metrics import group_ranks, reciprocal_ranks
+from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.rankers.xgb import XGBRanker
+from fastrec.segments import segment_max, segment_sum
+from fastrec.table import Table
+from fastrec.validate import Predictions
+
+Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
+
+
+def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
+    """What a model's scores say within each list.
+
+    Args:
+        scores: float64 ``[n]``.
+        groups: int64 ``[n]``, the list of each candidate.
+
+    Returns:
+        ``rank`` (from 1, ties by row), ``gap`` (score less the list's best, ≤ 0), ``softmax`` and ``log_softmax``, each ``[n]``.
+    """
+    _, codes = torch.unique(groups, return_inverse=True)
+    size = int(codes.max()) + 1 if len(codes) else 0
+    gap = scores - segment_max(scores, codes, size)[codes]
+    total = segment_sum(gap.exp(), codes, size)[codes]
+    log_softmax = gap - total.log()
+    rank = group_ranks(scores, groups, ties="ordinal").double() if len(scores) else scores
+    return {"rank": rank, "gap": gap, "softmax": log_softmax.exp(), "log_softmax": log_softmax}
+
+
+def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
+    """The candidates with level-2 inputs instead of features.
+
+    Args:
+        scores: base model → float64 ``[n]``.
+        data: the candidates.
+        extra: columns of level 1 to keep beside them.
+    """
+    columns: dict[str, Any] = {n: data.table[n] for n in extra}
+    for model, values in scores.items():
+        columns |= {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
+    used = [n for n in columns if not n.endswith("_log_softmax")]
+    return Lists(Table(columns), data.groups, conts=used, label=data.label, weight=data.weight)
+
+
+class LinearBlend(Ranker):
+    """A weighted sum of the base models' in-list log-softmax, the weights by maximum likelihood of the clicks (conditional logit).
+
+    Args:
+        models: the base models' names.
+        name: the ranker's name.
+        ridge: penalty on the squared weights, in units of lists.
+
+    Source: McFadden 1974, "Conditional logit analysis of qualitative choice behavior".
+    """
+
+    def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
+        self.name, self.models, self.ridge, self.trace = name, list(models), ridge, Trace()
+        self.weights: torch.Tensor | None = None
+
+    def _inputs(self, data: Lists) -> torch.Tensor:
+        return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Ranker:
+        train = whole_lists(train)
+        assert train.label is not None
+        x, y = self._inputs(train), train.label.double()
+        _, codes = torch.unique_consecutive(train.groups, return_inverse=True)
+        size = int(codes.max()) + 1 if len(codes) else 0
+        share = y / segment_sum(y, codes, size)[codes]
+        share = share if train.weight is None else share * train.weight
+        weights = torch.full((len(self.models),), 1 / len(self.models), dtype=torch.float64, requires_grad=True)
+        optimizer = torch.optim.LBFGS([weights], max_iter=50, line_search_fn="strong_wolfe")
+
+        def loss() -> torch.Tensor:
+            optimizer.zero_grad()
+            score = x @ weights
+            top = segment_max(score.detach(), codes, size)[codes]
+            total = torch.zeros(size, dtype=torch.float64).index_add(0, codes, (score - top).exp())
+            value = -(share * (score - top - total.log()[codes])).sum() + self.ridge * (weights**2).sum()
+            value.backward()
+            return value
+
+        optimizer.step(loss)
+        self.weights = weights.detach()
+        self.trace = Trace(importance={m: float(w) for m, w in zip(self.models, self.weights, strict=True)})
+        return self
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        assert self.weights is not None, "fit first"
+        return self._inputs(data) @ self.weights
+
+    def save(self, folder: Any) -> None:
+        assert self.weights is not None, "fit first"
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        about = {"weights": dict(zip(self.models, self.weights.tolist(), strict=True)), "ridge": self.ridge}
+        (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
+
+
+class Stack:
+    """Trains level 2 on the base models' out-of-fold scores, fold by fold on the base models' own folds.
+
+    Both an XGBoost ranker and a linear blend are tried; the one with the better out-of-fold score is the stack.
+
+    Args:
+        extra: columns of level 1 that the XGBoost ranker sees too.
+        rounds: how many trees.
+        **params: XGBoost's own parameters.
+    """
+
+    def __init__(self, *, extra: Sequence[str] = (), rounds: int = 60, **params: Any) -> None:
+        self.extra, self.rounds = list(extra), rounds
+        self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
+
+    def rankers(self, models: Sequence[str]) -> list[Ranker]:
+        """The level-2 models that are tried."""
+        return [XGBRanker("xgb_ranker", rounds=self.rounds, **self.params), LinearBlend(models)]
+
+    def fit(
+        self,
+        base: Sequence[Predictions],
+        train: Lists,
+        folds: torch.Tensor,
+        test: Lists,
+        *,
+        counted: torch.Tensor | None = None,
+        seed: int = 0,
+    ) -> tuple[Predictions, dict[str, float]]:
+        """Stack base models.
+
+        Args:
+            base: their out-of-fold and test scores.
+            train: the training lists, with labels.
+            folds: int64 ``[n]``: the base models' folds.
+            test: the test lists.
+            counted: bool ``[n]``: the training candidates whose lists the choice is made by; None: all.
+            seed: of everything random.
+
+        Returns:
+            The chosen stack's predictions, named ``stack``, and the out-of-fold score of each that was tried.
+        """
+        names = [p.name for p in base]
+        if not names:
+            raise DataError("there is nothing to stack", remedy="Give at least one base model")
+        two = level_two({p.name: p.oof for p in base}, train, self.extra)
+        two_test = level_two({p.name: p.test for p in base}, test, self.extra)
+        tried = [self._cross_fit(ranker, two, folds, two_test, seed) for ranker in self.rankers(names)]
+        scores = {p.name: _counted_score(p.oof, train, counted) for p in tried}
+        best = max(tried, key=lambda p: scores[p.name])
+        chosen = Predictions("stack", best.oof, best.test, importance=best.importance, models=best.models)
+        return chosen, scores
+
+    @staticmethod
+    def _cross_fit(ranker: Ranker, two: Lists, folds: torch.Tensor, test: Lists, seed: int) -> Predictions:
+        count = int(folds.max()) + 1
+        result = Predictions(
+            ranker.name, torch.zeros(len(two), dtype=torch.float64), torch.zeros(len(test), dtype=torch.float64)
+        )
+        for k in range(count):
+            inside = folds == k
+            model = ranker.fresh().fit(two.take(~inside), seed=seed + k)
+            result.oof[inside] = model.predict(two.take(inside))
+            result.test += model.predict(test) / count
+            result.models.append(model)
+            for name, gain in model.trace.importance.items():
+                result.importance[name] = result.importance.get(name, 0.0) + gain / count
+        return result
+
+
+def _counted_score(scores: torch.Tensor, data: Lists, counted: torch.Tensor | None) -> float:
+    rows = torch.ones(len(data), dtype=torch.bool) if counted is None else counted
+    assert data.label is not None
+    return float(reciprocal_ranks(scores[rows], data.label[rows], data.groups[rows], ties="ordinal")[1].mean())

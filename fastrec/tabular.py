@@ -1,0 +1,459 @@
+"""``TabularFrame``: fastai's tabular object with tensors inside.
+
+A fastai user takes it for ``TabularPandas``: the same constructor and properties, and stock learners, callbacks and loaders work on
+it. Differences, all deliberate (those of the procs and the loader are listed in their modules):
+
+- Any frame goes in: pandas, polars, Arrow, ``Table``, a dict, a CSV or Parquet path. It is read, not changed and not kept;
+  ``inplace`` and ``reduce_memory`` are taken and change nothing.
+- ``items cats conts xs ys all_cols`` are made on demand, for people; they hold the columns that were named, no others. Their index
+  is the rows' positions in the frame. Models get ``x_cat``, ``x_cont`` and ``y``.
+- ``decode`` gives a new frame. ``process`` twice is ``process`` once.
+- Codes are int32 (``cat_dtype``), classes int64, numeric targets keep their own dtype (``y_dtype``; fastai shrinks them).
+- A class that training rows do not have, in validation or test, is an error that names it. A target column that is wholly empty
+  counts as absent.
+- ``y`` is the targets' tensor (fastai's is the first target's column).
+- ``show_results`` shows decoded rows, fastai's shows codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from fastai.data.core import show_results
+from fastai.tabular.core import Tabular
+from fastai.torch_core import display_df
+from fastcore.foundation import L
+from fasttransform import Pipeline
+
+from fastrec.convert import take_rows
+from fastrec.device import DeviceLike, resolve_device
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.labels import Labels
+from fastrec.loader import TabularLoader
+from fastrec.packed import Layout, Packed
+from fastrec.prepare import Recipe, check_unique, loaded, read_for, size_of, split_rows
+from fastrec.procs import Categorify, as_procs
+from fastrec.table import Table, concat
+from fastrec.vocab import Vocab
+
+__all__ = ["TabularFrame"]
+
+
+class TabularFrame(Tabular):
+    """Named columns of a frame as packed tensors, prepared for fastai.
+
+    Args:
+        df: a frame of pandas, polars or Arrow, a ``Table``, a dict of arrays, or a CSV or Parquet path.
+        procs: ``Categorify``, ``FillMissing``, ``Normalize``: this library's or fastai's, classes or instances.
+        cat_names: categorical columns.
+        cont_names: continuous columns.
+        y_names: target columns; they may be absent from test frames.
+        y_block: a fastai block; None: ``RegressionBlock`` for numbers, else ``CategoryBlock``.
+        splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
+        features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training rows, and
+            its numeric outputs become continuous columns.
+        groups: a column or several that say which rows belong together (a session); their ids are ``groups``.
+        device: where the packed rows are; None: ``FASTREC_DEVICE``, else the CPU.
+        cat_dtype: dtype of codes, int32 or int64.
+        y_dtype: dtype of numeric targets: float32, float64 or int64; None: the columns' own.
+        do_setup: learn and prepare now; False: leave the rows raw.
+        inplace: not used.
+        reduce_memory: not used.
+
+    Raises:
+        MissingColumnError: a named column is not in ``df``.
+        DataError: a column that cannot be used as asked, or splits that name rows that are not there.
+    """
+
+    _dl_type = TabularLoader
+
+    def __init__(
+        self,
+        df: Any,
+        procs: Any = None,
+        cat_names: Sequence[str] | str | None = None,
+        cont_names: Sequence[str] | str | None = None,
+        y_names: Sequence[str] | str | None = None,
+        y_block: Any = None,
+        splits: Any = None,
+        do_setup: bool = True,
+        device: DeviceLike = None,
+        inplace: bool = False,
+        reduce_memory: bool = True,
+        *,
+        features: Any = None,
+        groups: Sequence[str] | str | None = None,
+        cat_dtype: torch.dtype = torch.int32,
+        y_dtype: torch.dtype | None = None,
+    ) -> None:
+        cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
+        check_unique([*cats, *conts])
+        labels = Labels(ys, y_block, dtype=y_dtype)
+        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype)
+        self._assign(recipe, device=device)
+        self._raw = loaded(df)
+        if do_setup:
+            self._setup(splits)
+        elif splits is not None:
+            rows = split_rows(splits, size_of(self._raw))
+            self._raw, self._rows, self.split = take_rows(self._raw, torch.cat(rows)), torch.cat(rows), len(rows[0])
+
+    def _assign(self, recipe: Recipe, *, device: DeviceLike) -> None:
+        self._recipe, self.device = recipe, device
+        self._raw = self._packed = self._rows = self.groups = None
+        self._split: int | None = None
+        self._refresh()
+
+    def _refresh(self) -> None:
+        recipe = self._recipe
+        self.cat_names, self.cont_names, self.y_names = L(recipe.cat_names), L(recipe.conts), L(recipe.labels.names)
+        self.procs = Pipeline([*recipe.procs, *recipe.labels.tfms])
+        self.features = recipe.features
+
+    def _setup(self, splits: Any) -> None:
+        recipe, n = self._recipe, size_of(self._raw)
+        rows = split_rows(splits, n) if splits is not None else [torch.arange(n)]
+        order = torch.cat(rows)
+        whole = torch.equal(order, torch.arange(n))
+        if recipe.features is None:
+            table = read_for(self._raw, recipe)
+            table = table if whole else table.take(order)
+        else:
+            table = self._make_features(rows)
+        self._rows, self._split = None if whole else order, len(rows[0])
+        try:
+            recipe.fit(table, self._split)
+            self._fill(table, fit_rows=self._split)
+        except DataError as error:
+            raise self._with_own_row(error) from error.__cause__
+        self._refresh()
+
+    def _with_own_row(self, error: DataError) -> DataError:
+        if error.row is None or self._rows is None:
+            return error
+        row = int(self._rows[error.row])
+        return type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
+
+    def _make_features(self, rows: list[torch.Tensor]) -> Table:
+        recipe = self._recipe
+        parts = [recipe.features.fit_transform(take_rows(self._raw, rows[0]))]
+        parts += [recipe.features.transform(take_rows(self._raw, r)) for r in rows[1:] if len(r)]
+        made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
+        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in recipe.conts]
+        recipe.conts = recipe.conts + numeric
+        return concat([read_for(part, recipe) for part in parts])
+
+    def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:
+        recipe = self._recipe
+        device = resolve_device(self.device) if self.device is not None else None
+        self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
+        if recipe.group_names and all(n in table for n in recipe.group_names):
+            self.groups = table.coded(recipe.group_names).codes.cpu()
+        self._raw = None
+
+    def _like(self, **state: Any) -> TabularFrame:
+        new = type(self).__new__(type(self))
+        new._assign(self._recipe, device=self.device)
+        for name, value in state.items():
+            setattr(new, name, value)
+        return new
+
+    # ---- what fastai calls
+
+    def new(self, df: Any, inplace: bool = False) -> TabularFrame:
+        """A frame of other rows with what this one learnt, not yet prepared (see ``process``)."""
+        return self._like(_raw=loaded(df))
+
+    def new_empty(self) -> TabularFrame:
+        """The frame without its rows."""
+        layout = self.packed.layout if self._packed is not None else self._recipe.layout(with_y=bool(self.y_names))
+        return self._like(_packed=Packed.empty(0, layout), _split=0)
+
+    def setup(self) -> None:
+        """Learn from the rows and prepare them, if they are raw."""
+        if self._raw is not None:
+            self._setup([range(self.split), range(self.split, len(self))])
+
+    def process(self) -> None:
+        """Prepare raw rows with what was learnt from training rows."""
+        if self._raw is None:
+            return
+        made = self._recipe.features.transform(self._raw) if self._recipe.features is not None else self._raw
+        self._fill(read_for(made, self._recipe, y_needed=False))
+
+    def subset(self, i: int) -> TabularFrame:
+        """Training rows (0) or the others (1)."""
+        return self._between(0, self.split) if i == 0 else self._between(self.split, len(self))
+
+    def _between(self, start: int, stop: int) -> TabularFrame:
+        rows = (
+            None
+            if self._rows is None and start == 0
+            else (torch.arange(start, stop) if self._rows is None else self._rows[start:stop])
+        )
+        if self._packed is None:
+            return self._like(_raw=take_rows(self._raw, torch.arange(start, stop)), _rows=rows)
+        groups = None if self.groups is None else self.groups[start:stop]
+        return self._like(_packed=self._packed.rows(start, stop), _rows=rows, groups=groups)
+
+    @property
+    def packed(self) -> Packed:
+        """The rows as loaders gather them; raw rows are packed as they stand, unprepared."""
+        if self._packed is None:
+            plain = Recipe(
+                self._recipe.cat_names, self._recipe.conts, [], Labels(self.y_names), cat_dtype=self._recipe.cat_dtype
+            )
+            table = read_for(self._raw, plain, y_needed=False)
+            plain.labels.fit({n: table[n] for n in self.y_names if n in table}, len(table))
+            device = resolve_device(self.device) if self.device is not None else None
+            self._packed = plain.pack(table, device=device)
+            self._raw = None
+        return self._packed
+
+    def from_batch(self, b: Sequence[torch.Tensor]) -> TabularFrame:
+        """A frame of a batch's rows.
+
+        Args:
+            b: ``(x_cat, x_cont)`` and targets or predictions, if any: one tensor or several, ``[b]`` or ``[b, k]``.
+        """
+        cats, conts, *rest = (torch.as_tensor(t).detach().cpu() for t in b)
+        ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
+        if ys is not None and ys.shape[1] != len(self.y_names):
+            ys = None
+        kind = (
+            torch.int64
+            if ys is None or self._recipe.labels.kind == "category"
+            else torch.float64
+            if ys.dtype == torch.float64
+            else torch.float32
+        )
+        layout = Layout(
+            cats.shape[1], conts.shape[1], None if ys is None else ys.shape[1], self._recipe.cat_dtype, kind
+        )
+        return self._like(_packed=Packed.of(cats, conts.float(), ys, layout))
+
+    def decode(self) -> TabularFrame:
+        """A raw frame with the values as they were before they were prepared (filled values stay filled)."""
+        return self._like(_raw=self._decoded(), _rows=self._rows, _split=self._split)
+
+    def _decoded(self) -> Any:
+        import pandas as pd
+
+        recipe, columns = self._recipe, {}
+        for i, name in enumerate(self.cat_names):
+            codes = self.x_cat[:, i]
+            columns[name] = (
+                codes.cpu().numpy()
+                if recipe.proc(Categorify) is None
+                else _named(recipe.proc(Categorify).vocab_of(name), codes)
+            )
+        for i, name in enumerate(self.cont_names):
+            values = self.x_cont[:, i].double()
+            for proc in reversed(recipe.cont_procs):
+                values = proc.invert(name, values)
+            columns[name] = values.cpu().numpy()
+        if self.y is not None:
+            columns |= recipe.labels.decode(self.y)
+        return pd.DataFrame(columns, index=self._index())
+
+    def decode_row(self, row: Any) -> Any:
+        """One row of ``items`` (a pandas Series) decoded."""
+        cats = torch.tensor([[int(row[n]) for n in self.cat_names]])
+        conts = torch.tensor([[float(row[n]) for n in self.cont_names]])
+        ys = (
+            [torch.tensor([[float(row[n]) for n in self.y_names]], dtype=torch.float64)]
+            if all(n in row for n in self.y_names)
+            else []
+        )
+        return self.from_batch([cats, conts, *ys]).decode().items.iloc[0]
+
+    def show(self, max_n: int = 10, **kwargs: Any) -> None:
+        """Display the first rows, decoded."""
+        display_df((self._between(0, min(max_n, len(self))).decode() if self._raw is None else self).items[:max_n])
+
+    def copy(self) -> TabularFrame:
+        """A frame with its own copy of the rows."""
+        packed = Packed(self.packed.buffer.clone(), self.packed.layout)
+        return self._like(_packed=packed, _rows=self._rows, _split=self._split, groups=self.groups)
+
+    def to_device(self, d: DeviceLike = None) -> TabularFrame:
+        """Move the rows to a device; the frame itself is given back."""
+        self.device = d
+        if self._packed is not None and d is not None:
+            self._packed = self._packed.on(resolve_device(d))
+        return self
+
+    def transform(self, cols: Any, f: Any, all_col: bool = True) -> None:
+        """Refuse what procs of pandas columns call."""
+        raise DataError(
+            "the columns of a TabularFrame are tensors",
+            remedy="Subclass fastrec.procs.ContProc, or change the frame before",
+        )
+
+    # ---- tensors for models
+
+    @property
+    def x_cat(self) -> torch.Tensor:
+        """Codes ``[n, n_cat]``."""
+        return self.packed.views[0]
+
+    @property
+    def x_cont(self) -> torch.Tensor:
+        """Prepared numbers float32 ``[n, n_cont]``."""
+        return self.packed.views[1]
+
+    @property
+    def y(self) -> torch.Tensor | None:
+        """Targets ``[n, n_y]``; None where there are none."""
+        return self.packed.views[2] if self.packed.layout.n_y else None
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Positions of the rows in the frame that was given, int64 ``[n]``."""
+        return torch.arange(len(self)) if self._rows is None else self._rows
+
+    # ---- frames for people
+
+    def __len__(self) -> int:
+        return len(self._packed) if self._packed is not None else size_of(self._raw)
+
+    def __getitem__(self, k: Any) -> Any:
+        return self.items[list(k) if isinstance(k, L) else k]
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+    @property
+    def split(self) -> int:
+        """Number of training rows; they come first."""
+        return len(self) if self._split is None else self._split
+
+    @split.setter
+    def split(self, value: int) -> None:
+        self._split = value
+
+    def _index(self) -> Any:
+        return self.rows.numpy() if self._rows is not None else None
+
+    @property
+    def items(self) -> Any:
+        """The named columns as a pandas frame, made now."""
+        if self._raw is not None:
+            frame = self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
+            return frame
+        import pandas as pd
+
+        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
+        return pd.concat(parts, axis=1)
+
+    def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame(values.cpu().numpy(), columns=list(names), index=self._index())
+
+    @property
+    def cats(self) -> Any:
+        """Codes as a pandas frame."""
+        return self._frame_of(self.x_cat, self.cat_names)
+
+    @cats.setter
+    def cats(self, values: Any) -> None:
+        self.x_cat.copy_(torch.as_tensor(np.array(values)))
+
+    @property
+    def conts(self) -> Any:
+        """Prepared numbers as a pandas frame."""
+        return self._frame_of(self.x_cont, self.cont_names)
+
+    @conts.setter
+    def conts(self, values: Any) -> None:
+        self.x_cont.copy_(torch.as_tensor(np.array(values, dtype=np.float64)))
+
+    @property
+    def ys(self) -> Any:
+        """Targets as a pandas frame.
+
+        Raises:
+            MissingColumnError: these rows have none.
+        """
+        if self.y is None:
+            raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
+        return self._frame_of(self.y, self.y_names)
+
+    @ys.setter
+    def ys(self, values: Any) -> None:
+        self.y.copy_(torch.as_tensor(np.array(values)))
+
+    targ = ys
+
+    @property
+    def xs(self) -> Any:
+        """Codes and prepared numbers as a pandas frame."""
+        import pandas as pd
+
+        return pd.concat([self.cats, self.conts], axis=1)
+
+    @xs.setter
+    def xs(self, values: Any) -> None:
+        self.cats, self.conts = values[list(self.cat_names)], values[list(self.cont_names)]
+
+    @property
+    def all_cols(self) -> Any:
+        """``xs``, and ``ys`` where there are targets."""
+        return self.items
+
+    @property
+    def all_col_names(self) -> L:
+        """The names of ``all_cols``."""
+        return self.x_names + self.y_names if self.y is not None else self.x_names
+
+    @property
+    def iloc(self) -> Any:
+        """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
+        return _Rows(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        state = "raw" if self._raw is not None else f"packed on {self.packed.device}"
+        return f"{type(self).__name__}({len(self)} rows, {state}; {len(self.cat_names)} categorical, {len(self.cont_names)} continuous, y {list(self.y_names)})"
+
+
+class _Rows:
+    def __init__(self, frame: TabularFrame) -> None:
+        self.frame = frame
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tuple):
+            return self.frame[index[1]].iloc[index[0]]
+        frame = self.frame
+        rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
+        groups = None if frame.groups is None else frame.groups[rows]
+        return frame._like(
+            _packed=frame.packed.take(rows.to(frame.packed.device)), _rows=frame.rows[rows], groups=groups
+        )
+
+
+def _named(vocab: Vocab, codes: torch.Tensor) -> Any:
+    values = vocab.decode(codes).to_pylist()
+    for code, name in enumerate(vocab.reserved):
+        for row in (codes == code).nonzero().squeeze(1).tolist():
+            values[row] = name
+    return values
+
+
+@show_results.dispatch
+def _show_results(
+    x: TabularFrame, y: TabularFrame, samples: Any, outs: Any, ctxs: Any = None, max_n: int = 10, **kwargs: Any
+) -> None:
+    """Show decoded rows, targets and predictions side by side."""
+    shown = x._between(0, min(max_n, len(x))).decode().items
+    predicted = y._between(0, min(max_n, len(y))).decode().items
+    for name in x.y_names:
+        if name in predicted:
+            shown[f"{name}_pred"] = predicted[name].to_numpy()
+    display_df(shown)

@@ -1,0 +1,151 @@
+"""Folds, and out-of-fold predictions: the only scores that anything is tuned on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.feature_set import row_folds
+from fastrec.metrics import mrr
+from fastrec.rankers.base import Lists, Ranker
+from fastrec.rankers.rule import ColumnRanker
+from fastrec.table import Table
+
+
+def group_folds(table: Table, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
+    """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
+
+    Args:
+        table: the rows.
+        key: the column(s) that must not be split (a session, a user).
+        folds: how many folds, at least 2.
+        seed: other seeds give other folds.
+
+    Returns:
+        int64 ``[n]`` in ``0 … folds - 1``: a stable hash of the key, so that adding features, rows or models changes no fold.
+
+    Raises:
+        DataError: fewer than two folds, or a fold would be empty.
+    """
+    if folds < 2:
+        raise DataError(f"{folds} folds", remedy="Use at least 2")
+    codes = row_folds(table, [key] if isinstance(key, str) else list(key), folds, seed=seed)
+    sizes = torch.bincount(codes, minlength=folds)
+    if bool((sizes == 0).any()):
+        empty = int((sizes == 0).nonzero()[0])
+        raise DataError(f"fold {empty} of {folds} has no row", remedy="Use fewer folds, or more data")
+    return codes
+
+
+@dataclass
+class Predictions:
+    """One ranker's scores.
+
+    Args:
+        name: the ranker.
+        oof: float64 ``[n_train]``: every training candidate's score by the model that did not see its fold.
+        test: float64 ``[n_test]``: mean over the folds' models.
+        curves: records of training, each with its ``fold``.
+        importance: feature → gain, mean over the folds.
+        models: the folds' models.
+    """
+
+    name: str
+    oof: torch.Tensor
+    test: torch.Tensor
+    curves: list[dict[str, float]] = field(default_factory=list)
+    importance: dict[str, float] = field(default_factory=dict)
+    models: list[Ranker] = field(default_factory=list)
+
+
+class CrossFit:
+    """Trains rankers fold by fold, all on the same frozen folds, and keeps their out-of-fold and test scores.
+
+    Test scores are the mean of the folds' models' scores (no refit on all rows): each model sees test rows as it saw its own
+    validation rows, and the mean of several is steadier than one.
+
+    Args:
+        rankers: what to train.
+        size: number of training candidates.
+        test_size: number of test candidates.
+        seed: of everything random; fold k's models get ``seed + k``.
+        device: where to train.
+        advance: called with the number of rows trained on, after each model.
+    """
+
+    def __init__(
+        self,
+        rankers: Sequence[Ranker],
+        size: int,
+        test_size: int,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        advance: Callable[[int], None] | None = None,
+    ) -> None:
+        self.rankers, self.seed, self.device, self.advance = list(rankers), seed, device, advance
+        self.results = {
+            r.name: Predictions(
+                r.name, torch.full((size,), torch.nan, dtype=torch.float64), torch.zeros(test_size, dtype=torch.float64)
+            )
+            for r in self.rankers
+        }
+        self._folds = 0
+        if len(self.results) < len(self.rankers):
+            raise DataError("two rankers have one name", remedy="Give each its own")
+
+    def fold(self, train: Lists, valid: Lists, valid_rows: torch.Tensor, test: Lists) -> None:
+        """Train every ranker on one fold.
+
+        Args:
+            train: the other folds' lists, with labels.
+            valid: the fold's lists, with labels (to report on, nothing else).
+            valid_rows: int64, where the fold's candidates stand among all training candidates.
+            test: the test lists, encoded from the same rows as ``valid``.
+        """
+        k = self._folds
+        for ranker in self.rankers:
+            model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
+            result = self.results[ranker.name]
+            result.oof[valid_rows] = model.predict(valid)
+            result.test += model.predict(test)
+            result.curves += [{"fold": k, **record} for record in model.trace.curves]
+            for name, gain in model.trace.importance.items():
+                result.importance[name] = result.importance.get(name, 0.0) + gain
+            result.models.append(model)
+            if self.advance is not None and not isinstance(ranker, ColumnRanker):
+                self.advance(len(train))
+        self._folds += 1
+
+    def finish(self) -> dict[str, Predictions]:
+        """The predictions, once every fold is done.
+
+        Raises:
+            DataError: a training candidate was in no fold.
+        """
+        for result in self.results.values():
+            if bool(result.oof.isnan().any()):
+                row = int(result.oof.isnan().nonzero()[0])
+                raise DataError(
+                    f"{result.name} has no out-of-fold score", row=row, remedy="Put every training row in one fold"
+                )
+            result.test /= max(self._folds, 1)
+            result.importance = {n: g / max(self._folds, 1) for n, g in result.importance.items()}
+        return self.results
+
+
+def score_of(scores: torch.Tensor, data: Lists, rows: torch.Tensor | None = None) -> float:
+    """Mean reciprocal rank of scores over lists; ties count against them.
+
+    Args:
+        scores: ``[n]``.
+        data: the lists, with labels.
+        rows: bool ``[n]``: only these candidates (whole lists).
+    """
+    assert data.label is not None
+    if rows is None:
+        return mrr(scores, data.label, data.groups)
+    return mrr(scores[rows], data.label[rows], data.groups[rows])

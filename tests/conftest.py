@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import importlib
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+
+class FrameLibrary:
+    """One dataframe library: builds a frame from a dict of Python lists, and reads one back."""
+
+    def __init__(self, name: str, module: ModuleType) -> None:
+        self.name, self.module = name, module
+
+    def frame(self, columns: dict[str, list]) -> object:
+        """A frame of these columns; None is missing."""
+        if self.name == "pyarrow":
+            return self.module.table(columns)
+        if self.name == "polars":
+            return self.module.DataFrame(columns)
+        return self.module.DataFrame(dict(columns))
+
+    def values(self, frame: object, name: str) -> list:
+        """A column as a Python list; missing is None."""
+        if self.name == "pyarrow":
+            found = frame[name].to_pylist()
+        elif self.name == "polars":
+            found = frame[name].to_list()
+        elif self.name == "cudf":
+            found = frame[name].to_arrow().to_pylist()
+        else:
+            column = frame[name]
+            found = column.astype(object).where(column.notna(), None).tolist()
+        return [None if isinstance(v, float) and v != v else v for v in found]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@pytest.fixture(params=["pandas", "polars", "pyarrow", "cudf"])
+def df_module(request: pytest.FixtureRequest) -> FrameLibrary:
+    """Every dataframe library that is installed, one after the other."""
+    try:
+        module = importlib.import_module(request.param)
+    except ImportError:
+        pytest.skip(f"{request.param} is not installed")
+    return FrameLibrary(request.param, module)
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets: FASTREC_DATA, or ../shared/data beside the repository."""
+    root = Path(__file__).resolve().parents[1]
+    folder = Path(os.environ.get("FASTREC_DATA") or root.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no real data at {folder}: set FASTREC_DATA to their folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device to test on: FASTREC_DEVICE, or the CPU."""
+    return torch.device(os.environ.get("FASTREC_DEVICE") or "cpu")

@@ -1,0 +1,661 @@
+"""One suite over every public generator: a class in ``fastrec.features.__all__`` joins by itself, and fails until it has an example."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import fastrec.features as registry
+from fastrec.errors import FastrecError, NotFittedError, UnreadableFileError
+from fastrec.features import (
+    BayesianRate,
+    Bucketize,
+    Combine,
+    CountEncode,
+    Cross,
+    CumStat,
+    Cyclic,
+    Diff,
+    FeatureSet,
+    GroupPick,
+    GroupRank,
+    GroupStats,
+    History,
+    JaccardToHistory,
+    Lag,
+    LastKnown,
+    TargetEncode,
+    Where,
+)
+from fastrec.features.base import Cells, Feature, Fitted, Grouped
+from fastrec.features.folds import row_folds
+from fastrec.keys import Keys
+from fastrec.table import Table
+
+CLASSES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, Feature)}
+
+# Every class has at least one way to build it, and every option that changes the way it works has one of its own.
+EXAMPLES = {
+    "BayesianRate": [
+        lambda: BayesianRate("clicks", "views", weight=3),
+        lambda: BayesianRate(CountEncode("city"), "views"),
+    ],
+    "Bucketize": [lambda: Bucketize("price", [-1, 0.5, 3]), lambda: Bucketize(Diff("price", by="user"), [0], name="up")],
+    "Combine": [
+        lambda: Combine("price", "-", "clicks"),
+        lambda: Combine("price", "/", "views", name="share"),
+        lambda: Combine(CountEncode("city"), "*", TargetEncode("city", "y")),
+    ],
+    "CountEncode": [
+        lambda: CountEncode(["city", "item"]),
+        lambda: CountEncode("city", log=True),
+        lambda: CountEncode(Cross("city", "item"), scope="all"),
+    ],
+    "Cross": [
+        lambda: Cross("city", "item"),
+        lambda: Cross(["city", "item", "flag"], min_count=2),
+        lambda: Cross("item", "city", buckets=7, seed=3),
+    ],
+    "CumStat": [
+        lambda: CumStat("price", by="user", order="when", stats=["count", "sum", "mean", "min", "max"]),
+        lambda: CumStat(["price", "clicks"], by=["user", "city"]),
+    ],
+    "Cyclic": [
+        lambda: Cyclic("time", "hour"),
+        lambda: Cyclic("time", "dayofyear"),
+        lambda: Cyclic("clicks", 7),
+        lambda: Cyclic("clicks", "weekday"),
+    ],
+    "Diff": [lambda: Diff(["price", "clicks", "time"], by="user", order=["when"], n=[1, 2])],
+    "GroupPick": [
+        lambda: GroupPick("price", by="user", order="when"),
+        lambda: GroupPick(["price", "clicks"], by=["user", "city"], order="clicks", nth=2, last=True, name="late"),
+    ],
+    "GroupRank": [
+        lambda: GroupRank(["price", "clicks", "time"], by="user"),
+        lambda: GroupRank("price", by=["user", "city"], method="dense", descending=True, normalise=True),
+        lambda: GroupRank(TargetEncode("item", "y"), by="user"),
+    ],
+    "GroupStats": [
+        lambda: GroupStats("price", by="city", stats=["mean", "std", "min", "max", "sum", "count"]),
+        lambda: GroupStats(["price", "clicks"], by=["city", "item"], stats="mean", over="group"),
+        lambda: GroupStats(TargetEncode("item", "y"), by="city", scope="all"),
+    ],
+    "History": [
+        lambda: History(["user", "item"], order="when", stats=["count", "since", "steps", "since_first", "is_last"]),
+        lambda: History(
+            ["user", "item"],
+            order=["when"],
+            table="log",
+            event="kind",
+            kinds=["a", "b c"],
+            by_kind=True,
+            values=["worth", "word"],
+            sums="worth",
+            name="seen",
+        ),
+    ],
+    "JaccardToHistory": [
+        lambda: JaccardToHistory(
+            "user", item="item", properties="tags", order="when", table="log", items="items", last=2
+        )
+    ],
+    "Lag": [
+        lambda: Lag(["price", "clicks", "city", "time", "flag"], by="user", order="when", n=[1, -1]),
+        lambda: Lag("price"),
+    ],
+    "LastKnown": [
+        lambda: LastKnown(["price", "city"], by="user", order="when"),
+        lambda: LastKnown("price", by="user", ahead=True),
+    ],
+    "TargetEncode": [
+        lambda: TargetEncode(["city", "item"], "y", stats=["mean", "std", "count"], smooth=2),
+        lambda: TargetEncode(Cross("city", "item"), ["y", "z"], folds=3, weight="views"),
+        lambda: TargetEncode("flag", "y", fold_column="fold"),
+    ],
+    "Where": [lambda: Where("price", "clicks"), lambda: Where(TargetEncode("city", "y"), "price", name="sure")],
+}
+CASES = [pytest.param(make, id=f"{name}-{i}") for name, all_ in EXAMPLES.items() for i, make in enumerate(all_)]
+every = pytest.mark.parametrize("make", CASES)
+
+EMOJI = ["🎉", "naïve", "", "a\x00b", "日本"]
+FOLDED = ["y", "z", "fold"]  # what transform must not need
+
+
+def columns(n=40, seed=0):
+    """Plain columns: name → list of values, None where missing, in types that every library has."""
+    rng = np.random.default_rng(seed)
+
+    def holes(values, share=0.15):
+        return [None if rng.random() < share else v for v in values]
+
+    return {
+        "row": list(range(n)),
+        "user": rng.integers(0, 6, n).tolist(),
+        "item": holes([f"i{k}" for k in rng.integers(0, 5, n)]),
+        "city": holes([EMOJI[k] for k in rng.integers(0, 5, n)]),
+        "flag": holes([bool(k) for k in rng.integers(0, 2, n)]),
+        "price": holes(rng.choice([-math.inf, math.inf, -2.5, 0.0, 1.0, 1e8, 1e8 + 1], n).tolist()),
+        "clicks": holes([int(k) for k in rng.integers(-3, 4, n)]),
+        "views": [int(k) for k in rng.integers(0, 4, n)],
+        "when": [int(k) for k in rng.permutation(n)],
+        "time": holes([pd.Timestamp("2023-12-30") + pd.Timedelta(minutes=977 * int(k)) for k in rng.integers(0, 500, n)]),
+        "y": holes([int(k) for k in rng.integers(0, 2, n)]),
+        "z": rng.normal(size=n).tolist(),
+        "fold": rng.integers(0, 4, n).tolist(),
+        "other": [f"kept {k}" for k in range(n)],
+    }
+
+
+def tables(seed=0):
+    rng = np.random.default_rng(seed + 100)
+    log = {
+        "user": rng.integers(0, 7, 30).tolist(),
+        "item": [None if rng.random() < 0.1 else f"i{k}" for k in rng.integers(0, 6, 30)],
+        "when": rng.integers(0, 40, 30).tolist(),
+        "kind": rng.choice(["a", "b c", "d"], 30).tolist(),
+        "worth": [None if rng.random() < 0.2 else float(k) for k in rng.integers(0, 9, 30)],
+        "word": rng.choice(EMOJI, 30).tolist(),
+    }
+    tags = [[], ["x"], ["x", "y"], ["y", "z"], ["x", "y", "z"]]
+    items = {"item": [f"i{k}" for k in range(5)], "tags": tags}
+    return {"log": pd.DataFrame(log), "items": pd.DataFrame(items)}
+
+
+def to_pandas(data):
+    """A pandas frame with nullable integers and booleans, a categorical, and an index that repeats itself."""
+    types = {"user": "int32", "when": "int64", "clicks": "Int64", "flag": "boolean", "y": "Int8", "item": "category"}
+    types |= {"price": "float64", "time": "datetime64[ns]", "z": "float64", "views": "int16", "fold": "int64"}
+    index = pd.Index([f"r{i // 2}" for i in range(len(data["row"]))], name="index")
+    return pd.DataFrame({n: pd.Series(v, dtype=types.get(n)) for n, v in data.items()}).set_index(index)
+
+
+def to_arrow(data):
+    types = {"price": pa.float64(), "clicks": pa.int64(), "time": pa.timestamp("us"), "y": pa.int8(), "z": pa.float64()}
+    types |= {"item": pa.string(), "city": pa.large_string(), "flag": pa.bool_(), "other": pa.string()}
+    return pa.table({n: pa.array(v, types.get(n, pa.int64())) for n, v in data.items()})
+
+
+def to_polars(data):
+    return pytest.importorskip("polars").from_arrow(to_arrow(data))
+
+
+def to_table(data):
+    return Table.read(to_arrow(data))
+
+
+MAKERS = {"pandas": to_pandas, "polars": to_polars, "pyarrow": to_arrow, "table": to_table}
+library = pytest.mark.parametrize("library", sorted(MAKERS))
+
+
+def names_of(frame):
+    return frame.names if isinstance(frame, Table) else (frame.schema.names if isinstance(frame, pa.Table) else list(frame.columns))
+
+
+def column_of(frame, name):
+    """One column of a frame of any library as a list, None where missing."""
+    column = Table.read(frame, [name])[name]
+    return [None if isinstance(v, float) and math.isnan(v) else v for v in column.to_arrow().to_pylist()]
+
+
+def outputs_of(frame, names):
+    return {n: column_of(frame, n) for n in names}
+
+
+def assert_equal(a, b, *, exact=True):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert len(a[name]) == len(b[name]), name
+        for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)):
+            near = not exact and isinstance(x, float) and isinstance(y, float)
+            ok = x == pytest.approx(y, rel=1e-9, abs=1e-12) if near else x == y
+            assert ok, f"{name}, row {i}: {x!r} is not {y!r}"
+
+
+def one(make, **options):
+    return FeatureSet([make()], key="row", **options)
+
+
+def rows(data, chosen):
+    return {n: [v[i] for i in chosen] for n, v in data.items()}
+
+
+# The registry --------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_generator_has_an_example():
+    assert sorted(CLASSES) == sorted(EXAMPLES)
+    for name, makers in EXAMPLES.items():
+        assert makers
+        assert all(type(make()) is CLASSES[name] for make in makers)
+
+
+def test_the_registry_is_sorted_and_whole():
+    assert list(registry.__all__) == sorted(registry.__all__)
+    assert all(hasattr(registry, n) for n in registry.__all__)
+
+
+@every
+def test_it_says_what_it_is_before_it_sees_data(make):
+    feature = make()
+    assert feature.kind in ("row", "fitted", "grouped")
+    assert feature.online in ("row", "fitted", "history")
+    assert len(set(feature.outputs)) == len(feature.outputs) > 0
+    assert feature.outputs == make().outputs == feature.get_feature_names_out()
+    assert all(isinstance(n, str) for n in [*feature.inputs, *feature.outputs])
+    assert set(feature.fit_only) <= set(feature.inputs)
+    assert (type(feature).__doc__ or "").strip()
+
+
+# Frames --------------------------------------------------------------------------------------------------------------
+
+
+@every
+@library
+def test_the_frame_comes_back_with_the_declared_columns_added(make, library):
+    data = columns()
+    frame = MAKERS[library](data)
+    feature = one(make)
+    made = feature.fit_transform(frame, tables=tables(), unlabeled=MAKERS[library](columns(seed=5)))
+    assert type(made) is type(frame)
+    assert names_of(made) == [*data, *feature.outputs]
+    if library == "pandas":
+        pd.testing.assert_frame_equal(made[list(data)], to_pandas(data))
+        assert made.index.equals(frame.index)
+        pd.testing.assert_frame_equal(frame, to_pandas(data))  # what was given is as it was
+    elif library == "polars":
+        assert made.select(list(data)).equals(to_polars(data), null_equal=True)
+        assert frame.equals(to_polars(data), null_equal=True)
+    else:
+        whole = made.to_arrow() if library == "table" else made
+        assert whole.select(list(data)).equals(to_table(data).to_arrow() if library == "table" else to_arrow(data))
+    again = feature.transform(frame, tables=tables())
+    assert names_of(again) == [*data, *feature.outputs]
+
+
+@every
+def test_every_library_gives_the_same_values(make):
+    found = []
+    for maker in MAKERS.values():
+        feature = one(make)
+        first = feature.fit_transform(maker(columns()), tables=tables())
+        second = feature.transform(maker(columns(seed=9)), tables=tables())
+        found.append([outputs_of(f, feature.outputs) for f in (first, second)])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            assert_equal(a, b)
+
+
+@every
+def test_it_is_deterministic_and_changes_no_global_state(make):
+    random, torch_state = np.random.get_state()[1].copy(), torch.get_rng_state()  # noqa: NPY002 - the global one is meant
+    runs = [outputs_of(one(make).fit_transform(to_pandas(columns()), tables=tables()), make().outputs) for _ in "ab"]
+    assert_equal(*runs)
+    assert (np.random.get_state()[1] == random).all()  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), torch_state)
+
+
+@every
+@library
+def test_transform_needs_no_target(make, library):
+    feature = one(make).fit(MAKERS[library](columns()), tables=tables())
+    data = columns(seed=3)
+    whole = feature.transform(MAKERS[library](data), tables=tables())
+    used_as_input = {n for s in feature.steps for n in s.inputs if n not in s.fit_only}
+    gone = [n for n in [*FOLDED, "row", "views"] if n not in used_as_input]
+    without = MAKERS[library](data)
+    without = without.drop(columns=gone) if library == "pandas" else without.drop(gone)
+    made = feature.transform(without, tables=tables())
+    assert_equal(outputs_of(made, feature.outputs), outputs_of(whole, feature.outputs))
+
+
+@every
+def test_permuted_rows_give_permuted_values(make):
+    data = columns()
+    order = np.random.default_rng(1).permutation(40).tolist()
+    feature, shuffled = one(make), one(make)
+    plain = outputs_of(feature.fit_transform(to_arrow(data), tables=tables()), feature.outputs)
+    other = outputs_of(shuffled.fit_transform(to_arrow(rows(data, order)), tables=tables()), feature.outputs)
+    if by_row_order(make()):
+        pytest.skip("means the rows' own order")
+    assert_equal(rows(plain, order), other, exact=False)
+    new = columns(seed=4)
+    plain = outputs_of(feature.transform(to_arrow(new), tables=tables()), feature.outputs)
+    other = outputs_of(shuffled.transform(to_arrow(rows(new, order)), tables=tables()), feature.outputs)
+    assert_equal(rows(plain, order), other, exact=False)
+
+
+def by_row_order(feature):
+    """Whether the rows' own order is part of what it computes, at ties too."""
+    own = isinstance(feature, Grouped) and getattr(feature, "order", "") is None
+    ties = isinstance(feature, GroupPick) and feature.order != "when"
+    return own or ties or any(by_row_order(s) for s in feature.sources if isinstance(s, Feature))
+
+
+@every
+@pytest.mark.parametrize("n", [0, 1])
+@library
+def test_a_table_of_no_or_one_row(make, n, library):
+    frame = MAKERS[library](rows(columns(), range(n)))
+    feature = one(make)
+    made = feature.fit_transform(frame, tables=tables(), unlabeled=frame)
+    assert names_of(made)[-len(feature.outputs) :] == feature.outputs
+    full, few = MAKERS[library](columns()), feature.transform(frame, tables=tables())
+    types = {name: Table.read(few)[name].to_arrow().type for name in feature.outputs}
+    made = feature.transform(full, tables=tables())  # keys of a type that was not known when it was fitted
+    assert len(column_of(made, feature.outputs[0])) == 40
+    again = one(make).fit(full, tables=tables())
+    assert len(column_of(again.transform(frame, tables=tables()), feature.outputs[0])) == n
+    assert {name: Table.read(made)[name].to_arrow().type for name in feature.outputs}.keys() == types.keys()
+
+
+@every
+@pytest.mark.parametrize("n", [0, 1])
+def test_output_types_do_not_depend_on_the_number_of_rows(make, n):
+    feature = one(make).fit(to_arrow(columns()), tables=tables())
+    few = feature.transform(to_arrow(rows(columns(), range(n))), tables=tables()).schema
+    many = feature.transform(to_arrow(columns()), tables=tables()).schema
+    assert [few.field(i).type for i in feature.outputs] == [many.field(i).type for i in feature.outputs]
+    empty = one(make)
+    made = empty.fit_transform(to_arrow(rows(columns(), range(n))), tables=tables()).schema
+    assert [made.field(i).type for i in feature.outputs] == [many.field(i).type for i in feature.outputs]
+
+
+@every
+@library
+def test_columns_without_any_value(make, library):
+    data = columns(12)
+    inputs = {n for s in one(make).steps for n in s.inputs} - {"when", "user", "fold", "row"}
+    blank = data | {n: [None] * 12 for n in inputs & set(data)}
+    frame = MAKERS[library](blank)
+    feature = one(make)
+    made = feature.fit_transform(frame, tables=tables())
+    assert len(column_of(made, feature.outputs[0])) == 12
+    assert_finite_or_missing(made, feature.outputs)
+    full = MAKERS[library](columns())
+    assert len(column_of(feature.transform(full, tables=tables()), feature.outputs[0])) == 40
+    known = one(make).fit(full, tables=tables())
+    assert len(column_of(known.transform(frame, tables=tables()), feature.outputs[0])) == 12
+
+
+def assert_finite_or_missing(frame, names):
+    for name in names:
+        for value in column_of(frame, name):
+            assert not isinstance(value, float) or math.isfinite(value), name
+
+
+@every
+def test_constant_columns(make):
+    data = columns(12)
+    same = {n: [next(x for x in v if x is not None)] * 12 for n, v in data.items()}
+    same |= {"row": data["row"], "when": data["when"], "price": [2.5] * 12, "fold": data["fold"]}
+    feature = one(make)
+    made = feature.fit_transform(to_arrow(same), tables=tables())
+    assert_finite_or_missing(made, feature.outputs)
+    if not isinstance(make(), Grouped) and not feature.steps[0].uses_target:
+        for name in feature.outputs:
+            assert len(set(column_of(made, name))) == 1, name
+
+
+@every
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32"])
+def test_numbers_of_every_width(make, kind):
+    numbers = {"user", "clicks", "views", "when", "y", "row", "fold"}
+    data = {n: [abs(x or 0) for x in v] if n in numbers else v for n, v in columns(20).items()}
+    wide, narrow = to_pandas(data), to_pandas(data)
+    for name in numbers:
+        wide[name], narrow[name] = wide[name].astype("int64"), narrow[name].astype(kind)
+    feature = one(make)
+    log = {"log": tables()["log"].astype({"user": kind, "when": kind}), "items": tables()["items"]}
+    found = outputs_of(feature.fit_transform(narrow, tables=log), feature.outputs)
+    assert_equal(found, outputs_of(one(make).fit_transform(wide, tables=tables()), feature.outputs), exact=False)
+
+
+# Partitions ----------------------------------------------------------------------------------------------------------
+
+
+def flat(state, path=""):
+    """A state as a flat dict of tensors and lists."""
+    if isinstance(state, dict):
+        return {k: v for n, s in state.items() for k, v in flat(s, f"{path}.{n}").items()}
+    if isinstance(state, list | tuple):
+        return {k: v for i, s in enumerate(state) for k, v in flat(s, f"{path}.{i}").items()}
+    if isinstance(state, Keys):
+        return {f"{path}.{i}": (c.type, c.to_pylist()) for i, c in enumerate(state.columns)}
+    return {path: state}
+
+
+def assert_same_state(a, b):
+    a, b = flat(a), flat(b)
+    assert a.keys() == b.keys()
+    for name in a:
+        if isinstance(a[name], torch.Tensor):
+            assert a[name].dtype == b[name].dtype, name
+            if a[name].is_floating_point():
+                torch.testing.assert_close(a[name], b[name], rtol=1e-9, atol=1e-12, equal_nan=True, msg=name)
+            else:
+                assert torch.equal(a[name], b[name]), name
+        else:
+            assert a[name] == b[name], name
+
+
+@every
+@pytest.mark.parametrize("parts", [1, 2, 7, 64])
+def test_partitions_in_any_order_give_the_same_state(make, parts):
+    whole = one(make)
+    work = whole._read(to_arrow(columns()))
+    context = whole._context(tables())
+    feature = whole.features[0]
+    if not isinstance(feature, Fitted):
+        pytest.skip("learns nothing")
+    for step in whole.steps[:-1]:
+        work, _ = whole._fit_step(step, work, context, None)
+    cells = Cells(row_folds(work, ["row"], 5), 5)
+    expected = feature.collect(work, cells)
+    bounds = np.linspace(0, 40, parts + 1).astype(int)
+    states = []
+    for a, b in itertools.pairwise(bounds):
+        # Each part is read for itself: its dictionaries know its own values only.
+        part = Table.read(work.to_arrow().slice(a, b - a)) if parts <= 7 else work.take(torch.arange(a, b))
+        states.append(feature.collect(part, Cells(row_folds(part, ["row"], 5), 5)))
+    for seed in range(3):
+        order = np.random.default_rng(seed).permutation(parts) if seed else range(parts)
+        merged = states[order[0]]
+        for i in order[1:]:
+            merged = feature.merge(merged, states[i]) if seed % 2 else feature.merge(states[i], merged)
+        assert_same_state(merged, expected)
+        assert_same_state(feature.finalize(merged), feature.finalize(expected))
+    if len(states) > 2:
+        a, b, c = states[:3]
+        assert_same_state(feature.merge(feature.merge(a, b), c), feature.merge(a, feature.merge(b, c)))
+
+
+# Saving --------------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_saved_and_loaded_it_gives_the_same_values(make, tmp_path):
+    feature = FeatureSet([make()], key=["row", "user"], folds=4)
+    feature.fit(to_pandas(columns()), tables=tables(), unlabeled=to_pandas(columns(seed=2)))
+    feature.save(tmp_path / "saved")
+    kinds = {p.suffix for p in (tmp_path / "saved").rglob("*") if p.is_file()}
+    assert kinds <= {".json", ".safetensors"}
+    again = FeatureSet.load(tmp_path / "saved")
+    assert (again.outputs, again.key, again.folds) == (feature.outputs, ["row", "user"], 4)
+    assert repr(again.features[0]) == repr(feature.features[0])
+    new = to_pandas(columns(seed=7))
+    expected = outputs_of(feature.transform(new, tables=tables()), feature.outputs)
+    assert_equal(outputs_of(again.transform(new, tables=tables()), feature.outputs), expected)
+    again.save(tmp_path / "twice")
+    assert (tmp_path / "twice" / "features.json").read_text() == (tmp_path / "saved" / "features.json").read_text()
+
+
+@every
+def test_what_is_not_fitted_says_so_and_can_be_saved(make, tmp_path):
+    feature = one(make)
+    feature.save(tmp_path / "blank")
+    again = FeatureSet.load(tmp_path / "blank")
+    needs = [s for s in feature.steps if isinstance(s, Fitted) and getattr(s, "over", "") != "group"]
+    for which in (feature, again):
+        if needs:
+            with pytest.raises(NotFittedError, match=type(needs[0]).__name__):
+                which.transform(to_pandas(columns()), tables=tables())
+        else:
+            which.transform(to_pandas(columns()), tables=tables())
+
+
+@every
+def test_a_generator_alone_saves_and_loads(make, tmp_path):
+    feature = make()
+    feature.fit(to_pandas(columns()), key="row", tables=tables())
+    expected = feature.transform(to_pandas(columns(seed=1)), tables=tables())
+    feature.save(tmp_path / "one")
+    again = type(feature).load(tmp_path / "one")
+    assert type(again) is type(feature)
+    found = again.transform(to_pandas(columns(seed=1)), tables=tables())
+    assert_equal(outputs_of(found, feature.outputs), outputs_of(expected, feature.outputs))
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"steps": [{"class": "explode", "params": {}}], "listed": []}'])
+def test_a_damaged_configuration_is_named(tmp_path, damage):
+    FeatureSet([CountEncode("city")]).fit(to_pandas(columns())).save(tmp_path / "f")
+    (tmp_path / "f" / "features.json").write_text(damage)
+    with pytest.raises(UnreadableFileError, match=r"features\.json"):
+        FeatureSet.load(tmp_path / "f")
+
+
+def test_a_lost_or_cut_state_is_named(tmp_path):
+    FeatureSet([CountEncode("city")]).fit(to_pandas(columns())).save(tmp_path / "f")
+    state = next((tmp_path / "f").glob("*CountEncode"))
+    (state / "state.safetensors").write_bytes(b"short")
+    with pytest.raises(UnreadableFileError, match="CountEncode"):
+        FeatureSet.load(tmp_path / "f")
+    for file in state.iterdir():
+        file.unlink()
+    with pytest.raises(FastrecError, match="CountEncode"):
+        FeatureSet.load(tmp_path / "f")
+    state.rmdir()
+    with pytest.raises(FastrecError, match="CountEncode"):
+        FeatureSet.load(tmp_path / "f")
+
+
+def test_a_parameter_that_json_cannot_hold_is_named(tmp_path):
+    with pytest.raises(FastrecError, match="Bucketize"):
+        FeatureSet([Bucketize("a", [1.0], name=object())]).save(tmp_path / "f")
+    assert list(tmp_path.iterdir()) == []
+    FeatureSet([Bucketize("a", [np.float64(1.5)]), Lag("a", n=np.int64(2))]).save(tmp_path / "f")
+    assert FeatureSet.load(tmp_path / "f").outputs == ["a_bucket", "lag2_a"]
+
+
+# scikit-learn's manners ----------------------------------------------------------------------------------------------
+
+
+@every
+def test_parameters_round_trip(make):
+    feature = make()
+    params = feature.get_params()
+    assert repr(type(feature)(**params)) == repr(feature)
+    assert all(getattr(feature, n) is v for n, v in params.items())
+    assert feature.set_params(**params) is feature
+    with pytest.raises(FastrecError, match="no_such"):
+        feature.set_params(no_such=1)
+    assert repr(feature).startswith(type(feature).__name__ + "(")
+
+
+@every
+def test_scikit_learn_clones_it_unfitted(make):
+    from sklearn.base import clone
+
+    feature = make()
+    feature.fit(to_pandas(columns()), key="row", tables=tables())
+    other = clone(feature)
+    assert other is not feature
+    assert repr(other) == repr(feature)
+    if isinstance(feature, Fitted):
+        assert other.state_ is None
+
+
+@every
+def test_a_set_of_two_clones_keeps_what_they_share(make):
+    from sklearn.base import clone
+
+    fs = FeatureSet([make()], key="row", folds=3)
+    other = clone(fs)
+    assert (other.outputs, other.key, other.folds) == (fs.outputs, "row", 3)
+    assert len(other.steps) == len(fs.steps)
+    other.fit(to_pandas(columns()), tables=tables())
+    assert all(s.state_ is None for s in fs.steps if isinstance(s, Fitted))
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+@every
+def test_a_missing_column_is_named(make):
+    feature = one(make)
+    name = feature.features[0].inputs[0]
+    made = {n for s in feature.steps for n in s.outputs}
+    name = next(n for s in feature.steps for n in s.inputs if n not in made)
+    with pytest.raises(FastrecError, match=repr(name)):
+        feature.fit(to_pandas(columns()).drop(columns=name), tables=tables())
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        Combine("price", "+", "other"),
+        Cyclic("other", 7),
+        Cyclic("other", "hour"),
+        Diff("other"),
+        GroupStats("other", by="city"),
+        GroupRank("other", by="city"),
+        GroupPick("price", by="city", order="other"),
+        TargetEncode("city", "other"),
+        BayesianRate("other", "views"),
+        Bucketize("other", [1]),
+        Where("price", "other"),
+        CumStat("other", by="city"),
+        History("user", order="other"),
+        Lag("price", order="other"),
+        LastKnown("price", by="user", order="other"),
+    ],
+    ids=lambda f: type(f).__name__,
+)
+def test_text_where_a_number_is_needed_names_generator_column_and_row(feature):
+    with pytest.raises(FastrecError) as caught:
+        feature.fit_transform(to_pandas(columns()))
+    assert type(feature).__name__ in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("other", 0)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("make", [p for p in CASES if p.id.startswith(("Lag-0", "Diff", "History-0", "CumStat-0"))])
+def test_a_missing_order_names_generator_column_and_row(make):
+    frame = to_pandas(columns())
+    frame["when"] = frame["when"].astype("Int64")
+    frame.iloc[4, frame.columns.get_loc("when")] = pd.NA
+    with pytest.raises(FastrecError) as caught:
+        make().fit_transform(frame)
+    assert type(make()).__name__ in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("when", 4)
+
+
+def test_nothing_is_pickled_by_saving(tmp_path, monkeypatch):
+    pickle = importlib.import_module("pickle")
+
+    def refuse(*_, **__):
+        raise AssertionError("pickle was used")
+
+    for name in ("dump", "dumps", "load", "loads"):
+        monkeypatch.setattr(pickle, name, refuse)
+    FeatureSet([TargetEncode("city", "y")]).fit(to_pandas(columns())).save(tmp_path / "f")
+    FeatureSet.load(tmp_path / "f")
+    assert json.loads((tmp_path / "f" / "features.json").read_text())["steps"][0]["class"] == "TargetEncode"
