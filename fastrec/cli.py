@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fastrec import __version__
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
+
+if TYPE_CHECKING:
+    from fastrec.competition import Competition
 
 app = typer.Typer(
     help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
@@ -27,6 +31,14 @@ app = typer.Typer(
 _Competition = Annotated[
     Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
 ]
+_Data = Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)]
+_Out = Annotated[
+    Path, typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False)
+]
+_Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
+_Rows = Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
+_Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in candidates; up to the whole set.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -41,35 +53,41 @@ def _main(
 @app.command()
 def run(
     competition: _Competition,
-    data: Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)],
-    out: Annotated[
-        Path,
-        typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False),
-    ],
-    device: Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")] = "auto",
-    rows: Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same submission.")] = 0,
-    bs: Annotated[
-        int | None, typer.Option(min=1, help="Batch size of the nets, in candidates; up to the whole set.")
-    ] = None,
+    data: _Data,
+    out: _Out,
+    device: _Device = "auto",
+    rows: _Rows = None,
+    seed: _Seed = 0,
+    bs: _Bs = None,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
+    _run(lambda: load_competition(competition), data, out, device=device, rows=rows, seed=seed, bs=bs)
+
+
+def script(recipe: type[Competition]) -> None:
+    """Run a recipe with the options of ``fastrec run``: what a competition's file does when it is a plain script.
+
+    Args:
+        recipe: the recipe's class.
+    """
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write a submission and a report.")
+    def run_recipe(
+        data: _Data, out: _Out, device: _Device = "auto", rows: _Rows = None, seed: _Seed = 0, bs: _Bs = None
+    ) -> None:
+        _run(recipe, data, out, device=device, rows=rows, seed=seed, bs=bs)
+
+    alone()
+
+
+def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
     with _readable_errors() as stages:
         from fastrec import competition as library
         from fastrec.report import leaderboard_table
 
-        recipe = load_competition(competition)
-        made = library.run(
-            recipe,
-            data,
-            out,
-            device=device,
-            rows=rows,
-            seed=seed,
-            bs=bs,
-            stages=stages,
-            command=" ".join(["fastrec", *sys.argv[1:]]),
-        )
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        made = library.run(recipe(), data, out, stages=stages, command=command, **options)
         Console().print(leaderboard_table(made))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")
@@ -81,8 +99,10 @@ def simulate(
     sessions: Annotated[
         int, typer.Option(min=1, help="How many sessions, train and test together.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help="Folder to make.", show_default=False)],
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same files.")] = 0,
+    out: Annotated[
+        Path, typer.Option(help="Folder to make; an earlier simulation there is replaced.", show_default=False)
+    ],
+    seed: _Seed = 0,
 ) -> None:
     """Write files in the competition's official form, with ground truth and the true click probabilities."""
     with _readable_errors() as stages:
@@ -96,7 +116,8 @@ def simulate(
                 before = done
 
             summary = module.simulate(sessions, out, seed=seed, progress=progress)
-        typer.echo(str(summary))
+        for name, value in vars(summary).items():
+            typer.echo(f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}")
 
 
 @app.command()
@@ -133,7 +154,7 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
         Console().print(leaderboard_table(run_directory))
 
 
-def load_competition(folder: str | Path) -> Any:
+def load_competition(folder: str | Path) -> Competition:
     """The competition that a folder describes.
 
     Args:
@@ -173,10 +194,15 @@ def _load(folder: str | Path, name: str) -> ModuleType:
     if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
     return module
 
 
@@ -186,7 +212,6 @@ def _readable_errors() -> Iterator[Any]:
     from fastrec.progress import Stages
 
     stages = Stages()
-    shown = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *rest: Any, **options: Any) -> None:
         if issubclass(category, DataWarning):
@@ -199,13 +224,11 @@ def _readable_errors() -> Iterator[Any]:
         try:
             yield stages
         except FastrecError as error:
-            typer.echo(f"error: {error}", err=True)
+            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("stopped; nothing was written", err=True)
             raise typer.Exit(130) from None
-        finally:
-            warnings.showwarning = shown
 
 
 if __name__ == "__main__":

@@ -284,7 +284,6 @@ def _arrow_column(array: pa.Array, *, name: str) -> Column:
 def _arrow_number(array: pa.Array, *, name: str) -> Column:
     kind = array.type
     if pa.types.is_floating(kind):
-        array = array.cast(pa.float32()) if pa.types.is_float16(kind) else array
         return Column("number", _shared(array.to_numpy(zero_copy_only=False)), name=name)
     array = array.cast(pa.int64()) if pa.types.is_uint64(kind) else array
     filled = array.fill_null(False if pa.types.is_boolean(kind) else 0) if array.null_count else array
@@ -318,7 +317,7 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     elif pa.types.is_date(kind):
         values = _date_as_time(values)
     elif pa.types.is_float16(kind):
-        values = values.cast(pa.float32())
+        values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
     elif not (_is_plain(kind) or pa.types.is_timestamp(kind)):
         return _arrow_column(array.dictionary_decode(), name=name)
     values = _plain_zero(values)

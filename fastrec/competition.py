@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
+import os
 import platform
 import random
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,9 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from safetensors import SafetensorError
+from xgboost.core import XGBoostError
 
 from fastrec.device import DeviceLike, resolve_device
-from fastrec.errors import DataError
+from fastrec.errors import DataError, WriteError
 from fastrec.features import FeatureSet
 from fastrec.files import atomic_folder
 from fastrec.metrics import reciprocal_ranks
@@ -97,6 +101,11 @@ class Competition(ABC):
     def categories(self) -> Sequence[str]:
         """The columns that are categories."""
 
+    @property
+    def plain(self) -> Sequence[str]:
+        """Columns of the candidates that are number features as they are."""
+        return []
+
     @abstractmethod
     def baselines(self) -> Sequence[Ranker]:
         """Rules to compare with."""
@@ -146,13 +155,14 @@ def run(
     where = resolve_device(device)
     stages = stages or Stages()
     _seed_everything(seed)
-    with stages.stage("read"):
+    with stages.stage("read") as advance:
         found = competition.load(data, rows=rows, device=where)
+        advance(len(found.train) + len(found.test))
     result = _Run(competition, found, where, seed, bs, stages)
     result.fit()
-    with atomic_folder(out) as part:
+    with atomic_folder(out) as part, _refusals_as_errors(out):
         with stages.stage("write"):
-            about = {"command": command, "data": data.name, "rows": rows, "seed": seed, "bs": bs}
+            about = {"command": command, "data": data.resolve().name, "rows": rows, "seed": seed, "bs": bs}
             result.write(part, {k: v for k, v in about.items() if v is not None})
         result.write_scores(part)
         write_report(part)
@@ -167,7 +177,7 @@ class _Run:
     ):
         self.recipe, self.found, self.device, self.seed, self.bs, self.stages = recipe, found, device, seed, bs, stages
         self.features = recipe.features()
-        self.folds = group_folds(found.train, recipe.fold_key, FOLDS)
+        self.folds = group_folds(found.train, recipe.fold_key, FOLDS).cpu()
         self.predictions: dict[str, Predictions] = {}
         self.stack_scores: dict[str, float] = {}
         self.train: Lists
@@ -176,7 +186,8 @@ class _Run:
     def fit(self) -> None:
         found, recipe, stages = self.found, self.recipe, self.stages
         with stages.stage("features", len(found.train) + len(found.test)) as advance:
-            # Training rows are encoded once per outer fold below; this gives the test rows, and what the baselines and report need.
+            # Training rows are encoded once per outer fold below; this gives the test rows, and what baselines and the
+            # report need.
             train = self.features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
             advance(len(train))
             test = self.features.transform(found.test, tables=found.tables)
@@ -187,31 +198,44 @@ class _Run:
         with stages.stage("models", FOLDS * len(models) * len(train) * (FOLDS - 1) // FOLDS) as advance:
             trained = {r.name for r in models}
             cross.advance = advance
-            pairs = self.features.cross_fit(found.train, self.folds, tables=found.tables, unlabeled=found.test)
+            outer = self.folds.to(found.train.device)
+            pairs = self.features.cross_fit(found.train, outer, tables=found.tables, unlabeled=found.test)
             for k, (outside, inside) in enumerate(pairs):
                 rows = (self.folds == k).nonzero().squeeze(1)
                 cross.fold(self._lists(outside), self._lists(inside), rows, self.test)
         self.predictions = cross.finish()
-        with stages.stage("stack"):
+        with stages.stage("stack", len(train)) as advance:
             base = [p for n, p in self.predictions.items() if n in trained]
             made, self.stack_scores = recipe.stack().fit(
                 base, self.train, self.folds, self.test, counted=self._counted(), seed=self.seed
             )
             self.predictions["stack"] = made
+            advance(len(train))
 
     def _lists(self, table: Table) -> Lists:
         recipe = self.recipe
-        cats = list(recipe.categories)
-        label = table[recipe.label].number() if recipe.label in table else None
-        weight = table[recipe.weight].number() if recipe.weight and label is not None else None
-        conts = [n for n in self.features.outputs if n not in cats]
-        return Lists(table, table[recipe.list_column].integer(), cats=cats, conts=conts, label=label, weight=weight)
+        groups = table[recipe.list_column].integer().cpu()
+        label = table[recipe.label].number().cpu() if recipe.label in table else None
+        weight = table[recipe.weight].number().cpu() if recipe.weight and label is not None else None
+        cats, conts = list(recipe.categories), self._numbers
+        return Lists(table, groups, cats=cats, conts=conts, label=label, weight=weight)
+
+    @property
+    def _features(self) -> list[str]:
+        """All that the models see."""
+        return [*self.recipe.categories, *self._numbers]
+
+    @property
+    def _numbers(self) -> list[str]:
+        """The columns that are number features."""
+        cats = set(self.recipe.categories)
+        return [n for n in dict.fromkeys([*self.recipe.plain, *self.features.outputs]) if n not in cats]
 
     def _counted(self) -> torch.Tensor:
         column = self.recipe.counted
-        return self.train.table[column].integer() > 0 if column else torch.ones(len(self.train), dtype=torch.bool)
+        return self.train.table[column].integer().cpu() > 0 if column else torch.ones(len(self.train), dtype=torch.bool)
 
-    # Writing -----------------------------------------------------------------------------------------------------------
+    # Writing ---------------------------------------------------------------------------------------------------------
 
     def write(self, part: Path, about: Mapping[str, Any]) -> None:
         """Everything but scores and report."""
@@ -255,7 +279,7 @@ class _Run:
                 "test candidates": len(self.test),
                 "train lists": len(torch.unique(self.train.groups)),
                 "test lists": len(self.found.targets),
-                "features": len(self.features.outputs),
+                "features": len(self._features),
             },
         }
         _write_json(part / "scores.json", scores)
@@ -273,7 +297,7 @@ class _Run:
         pq.write_table(pa.table(columns), path)
 
     def _list_table(self) -> pa.Table:
-        """One row per list that scores are about: its length, whether its answer was touched before, each model's reciprocal rank."""
+        """One row per list that scores are about: length, whether its answer was touched before, reciprocal ranks."""
         oof = self._list_rows("oof", self.train, self.train.label, self._counted())
         truth = self.found.truth
         return pa.concat_tables(
@@ -294,7 +318,7 @@ class _Run:
         }
         touched = torch.zeros(len(ids), dtype=torch.bool)
         if label is not None and self.recipe.touched is not None:
-            known = (lists.table[self.recipe.touched].number()[rows] > 0) & (label[rows] > 0)
+            known = (lists.table[self.recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
             touched[codes[known]] = True
         columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), label is None))
         for name, made in self.predictions.items():
@@ -312,12 +336,12 @@ class _Run:
             "device": str(self.device),
             "folds": FOLDS,
             "test_predictions": "mean of the folds' models",
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
             "versions": {p: _version(p) for p in _PACKAGES},
-            "git_revision": _git_revision(),
-            "features": self.features.outputs,
+            "git_revision": _git_revision(type(self.recipe)),
+            "features": self._features,
         }
 
 
@@ -326,13 +350,32 @@ def check_run_folder(out: Path) -> None:
 
     Raises:
         DataError: ``out`` is a file, or a folder with something else in it.
+        WriteError: the folder around it cannot be written to. (Found before hours of training, not after.)
     """
+    above = next(p for p in Path(os.path.abspath(out)).parents if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise WriteError(
+            f"could not be written ({above} is not a folder to write to)", file=out, remedy="Choose another --out"
+        )
     if out.is_file():
         raise DataError("this is a file, not a run directory", file=out, remedy="Choose another --out")
     if out.is_dir() and any(out.iterdir()) and not (out / "scores.json").exists():
         raise DataError(
             "the folder holds something that is not a run", file=out, remedy="Choose another --out, or empty it"
         )
+
+
+@contextmanager
+def _refusals_as_errors(out: Path) -> Iterator[None]:
+    """XGBoost and safetensors raise classes of their own where the file system refuses."""
+    try:
+        yield
+    except (XGBoostError, SafetensorError) as error:
+        raise WriteError(
+            f"could not be written ({str(error).strip().splitlines()[-1]})",
+            file=out,
+            remedy="Free disk space or choose another place; what was there before is untouched",
+        ) from error
 
 
 def _seed_everything(seed: int) -> None:
@@ -352,14 +395,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_revision() -> str | None:
+def _git_revision(recipe: type[Competition]) -> str | None:
+    """The revision of the workspace that the recipe is in."""
+    file = getattr(sys.modules.get(recipe.__module__), "__file__", None)
+    folder = Path(file).resolve().parent if file else Path.cwd()
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            cwd=Path(sys.path[0] or "."),
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, timeout=5, cwd=folder
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -11,9 +11,9 @@ import torch
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategorize
 
+from fastrec.column_parts import coded_of, training_part
 from fastrec.errors import DataError, NotFittedError
 from fastrec.keys import Keys
-from fastrec.procs import coded_of, training_part
 from fastrec.table import Column
 
 LabelKind = Literal["category", "multi", "number"]
@@ -24,8 +24,8 @@ class Labels:
 
     Args:
         names: the target columns.
-        block: a fastai block (``CategoryBlock``, ``RegressionBlock``, ``MultiCategoryBlock(encoded=True)``) or a function that
-            makes one; None: ``RegressionBlock`` if all are numbers, else ``CategoryBlock``.
+        block: a fastai block (``CategoryBlock``, ``RegressionBlock``, ``MultiCategoryBlock(encoded=True)``) or a
+            function that makes one; None: ``RegressionBlock`` if all are numbers, else ``CategoryBlock``.
         dtype: dtype of numeric targets; None: float64 if a column is float64, float32 if there are floats, else int64.
     """
 
@@ -116,7 +116,8 @@ class Labels:
                 else f"the target {value!r} is not among the training rows' classes",
                 column=column.name,
                 row=row,
-                remedy="Leave such rows out, list all classes with CategoryBlock(vocab=…), or drop the column where targets are not known",
+                remedy="Leave such rows out, list all classes with CategoryBlock(vocab=…), "
+                "or drop the column where targets are not known",
             )
         return codes
 

@@ -1,7 +1,7 @@
 """``TabularLoader``: batches of a ``TabularFrame`` from memory, for fastai.
 
-An epoch is one permutation and a few large gathers of packed rows; batches are views of these. Every row comes exactly once, or
-``floor(n / bs) * bs`` of them with ``drop_last``. Differences from fastai's ``TabDataLoader``, all deliberate:
+An epoch is one permutation and a few large gathers of packed rows; batches are views of these. Every row comes exactly
+once, or ``floor(n / bs) * bs`` of them with ``drop_last``. Differences from fastai's ``TabDataLoader``, all deliberate:
 
 - ``seed=`` fixes the order; without it Python's ``random`` does, as in fastai.
 - ``num_workers`` is taken and not used: handing rows to other processes costs more than gathering them.
@@ -52,12 +52,14 @@ class TabularLoader(TfmdDL):
         after_batch: transforms of a batch on its device.
         num_workers: not used.
         wgts: chance of each row, relative: with ``shuffle``, ``n`` rows are drawn with replacement.
-        groups: True = the frame's groups, or their ids int64 ``[n]``: rows of a group come together, in one batch, in their
-            order; ``shuffle`` permutes groups. There are ``min(ceil(n / bs), number of groups)`` batches in every epoch: one is
-            closed by the group that fills its share of the rows, so it may exceed ``bs`` by less than a group.
+        groups: True = the frame's groups, or their ids int64 ``[n]``: rows of a group come together, in one batch, in
+            their order; ``shuffle`` permutes groups. An epoch has ``min(ceil(n / bs), number of groups)`` batches, and
+            none is dropped: a batch is closed by the group that fills its share of the rows and may exceed ``bs`` by
+            less than a group.
         seed: same seed, same order.
-        place: where rows are gathered when batches go to another device than the frame's: ``'device'`` copies the frame there
-            once, ``'host'`` copies every batch, ``'auto'`` copies the frame if it takes less than half of the free memory.
+        place: where rows are gathered when batches go to another device than the frame's: ``'device'`` copies the frame
+            there once, ``'host'`` copies every batch, ``'auto'`` copies the frame if it takes less than half of the
+            free memory.
         **kwargs: as for fastai's ``TfmdDL`` (``drop_last``, ``n``, ``device``, ``before_iter`` …).
     """
 

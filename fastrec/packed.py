@@ -18,7 +18,7 @@ _PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it sav
 class Layout:
     """Where a row's fields lie in a row-major buffer of 4-byte words.
 
-    Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that every field is aligned.
+    Fields of 8 bytes come first and the row is padded to whole 8 bytes where there are any, so that all are aligned.
 
     Args:
         n_cat: number of categorical codes.

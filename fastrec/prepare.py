@@ -1,4 +1,4 @@
-"""How a frame's columns become packed rows: what was learnt from training rows, and how any rows are prepared with it."""
+"""How a frame's columns become packed rows: what was learnt from training rows, and what it makes of any rows."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec.column_parts import coded_of, part_of, training_part
 from fastrec.convert import column_names
 from fastrec.errors import DataError
+from fastrec.keys import Coded
 from fastrec.labels import Labels, known
 from fastrec.packed import Layout, Packed, run_parallel
-from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc, coded_of, part_of, training_part
+from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc
 from fastrec.read import check_names, read_file
 from fastrec.table import Column, Table
 from fastrec.vocab import Vocab
@@ -86,7 +88,7 @@ class Recipe:
         Args:
             table: the columns, named as in training.
             device: where the rows go; None: where the table is.
-            fit_rows: learn each categorical column's classes from that many first rows on the way; None: they are known.
+            fit_rows: learn categorical columns' classes from that many first rows on the way; None: they are known.
         """
         y_columns = {n: table[n] for n in self.labels.names if n in table}
         with_y = known(y_columns, self.labels.names)
@@ -97,7 +99,7 @@ class Recipe:
         categorify = self.proc(Categorify)
 
         def pack_cat(name: str) -> None:
-            views[0][:, self.cats.index(name)] = _codes(table[name], categorify, fit_rows)
+            _write_codes(views[0][:, self.cats.index(name)], table[name], categorify, fit_rows)
 
         def pack_conts(start: int) -> None:
             _pack_block(self, table, views, start, min(start + _BLOCK, len(table)), shift=int(categorify is not None))
@@ -127,12 +129,20 @@ def _numbers(column: Column, start: int, stop: int) -> torch.Tensor:
     return column.number()  # raises, saying what the column holds
 
 
-def _codes(column: Column, categorify: Categorify | None, fit_rows: int | None) -> torch.Tensor:
-    if categorify is not None:
-        coded = coded_of(column)
-        if fit_rows is not None:
-            categorify.fit(training_part(column, coded, fit_rows))
-        return categorify.encode(column.name, coded)
+def _write_codes(out: torch.Tensor, column: Column, categorify: Categorify | None, fit_rows: int | None) -> None:
+    if categorify is None:
+        out.copy_(_plain_codes(column))
+        return
+    coded = coded_of(column)
+    if fit_rows is not None:
+        categorify.fit(training_part(column, coded, fit_rows))
+    every = Coded(torch.arange(coded.size, device=coded.codes.device), coded.keys)
+    table = categorify.encode(column.name, every).to(out.dtype)  # the distinct values are looked up, rows only gathered
+    for start in range(0, len(out), _BLOCK):
+        out[start : start + _BLOCK] = table[coded.codes[start : start + _BLOCK]]
+
+
+def _plain_codes(column: Column) -> torch.Tensor:
     if column.kind == "category":
         raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
     codes = column.integer()

@@ -1,25 +1,23 @@
-"""Preprocessing of a ``TabularFrame``'s columns: categories to codes, missing numbers filled, numbers to mean 0 and sd 1.
+"""Preprocessing of a ``TabularFrame``'s columns: categories to codes, numbers filled and brought to mean 0 and sd 1.
 
 The names and defaults are fastai's, and so are the codes, fill values and scales. The differences, all deliberate:
 
 - Classes come from training rows alone; fastai's default lets validation's strings in.
-- ``FillMissing`` learns a value for every continuous column, so that one first missing at test time is filled. Only columns
-  missing in training get a ``_na`` column, as in fastai. A column with no training value at all is filled with 0. A ``_na``
-  column's classes are always ``#na#``, False, True.
-- ``Normalize`` takes mean and sd in float64, in two passes. A constant column becomes 0 (and is not scaled where a later
-  value differs).
+- ``FillMissing`` learns a value for every continuous column, so that one first missing at test time is filled. Only
+  columns missing in training get a ``_na`` column, as in fastai; its classes are always ``#na#``, False, True. A column
+  with no training value at all is filled with 0.
+- ``Normalize`` takes mean and sd in float64, in two passes. A constant column becomes 0 (and is not scaled where a
+  later value differs).
 - Statistics are taken of the values as given: fastai first shrinks float64 to float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
 from fastai.data.transforms import Categorize, RegressionSetup
 from fastai.data.transforms import Normalize as FastaiNormalize
@@ -30,7 +28,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.keys import Coded, Keys
+from fastrec.keys import Coded
 from fastrec.table import Column
 from fastrec.vocab import Vocab
 
@@ -47,7 +45,6 @@ __all__ = [
 
 FillRule = Literal["median", "constant", "mode"]
 _EPS = 1e-7  # fastai adds it to every standard deviation
-_NARROW = 4096  # rows: below, hashing costs nothing worth saving
 
 
 class FrameProc(TabularProc):
@@ -207,8 +204,8 @@ class FillMissing(ContProc):
     """Missing values of continuous columns filled with one learnt from training rows.
 
     Args:
-        fill_strategy: ``'median'`` (exact), ``'constant'``, ``'mode'`` (among equals the one seen first), or a function of
-            a pandas Series and the column's entry in ``fill_vals``.
+        fill_strategy: ``'median'`` (exact), ``'constant'``, ``'mode'`` (among equals the one seen first), or a function
+            of a pandas Series and the column's entry in ``fill_vals``.
         add_col: add a categorical column ``<name>_na`` for every column with a value missing in training.
         fill_vals: column → constant; 0 where there is none.
     """
@@ -359,8 +356,8 @@ def as_procs(procs: Any) -> list[FrameProc]:
     """Procs in the order they work in: classes made, fastai's own translated, a ``Pipeline`` taken apart.
 
     Args:
-        procs: None, one or several of this module's or fastai's ``Categorify``, ``FillMissing``, ``Normalize``, classes or
-            instances, or another frame's ``procs``.
+        procs: None, one or several of this module's or fastai's ``Categorify``, ``FillMissing``, ``Normalize``, classes
+            or instances, or another frame's ``procs``.
 
     Raises:
         DataError: something else, or two of a kind.
@@ -389,40 +386,3 @@ def _as_proc(proc: Any) -> FrameProc:
         f"{made!r} cannot prepare a TabularFrame's columns",
         remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), or subclass fastrec.procs.ContProc",
     )
-
-
-def coded_of(column: Column) -> Coded:
-    """A column as a key, for looking its values up; whole numbers in a narrow range are their own codes, without any hashing.
-
-    Its keys may hold values that do not occur.
-    """
-    whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
-    if not whole or column.missing is not None or len(column) < _NARROW or "coded" in column._cache:
-        return column.coded()
-    low, high = (int(v) for v in torch.aminmax(column.values))
-    if high - low >= len(column) // 4:
-        return column.coded()
-    dtype = pa.from_numpy_dtype(str(column.values.dtype).removeprefix("torch."))
-    keys = pa.array(np.arange(low, high + 1), dtype)
-    return Coded(column.values.long() - (low - 1), Keys((keys,), (column.name,)))
-
-
-def training_part(column: Column, coded: Coded, rows: int) -> Column:
-    """The first ``rows`` rows of a coded column as a category that knows these rows' values only."""
-    codes, keys = coded.codes[:rows], coded.keys.columns[0]
-    if column.ordered is not None:  # a categorical keeps its categories, as in fastai
-        return Column("category", codes, name=column.name, distinct=keys, ordered=column.ordered)
-    used = torch.bincount(codes, minlength=coded.size)[1:] > 0
-    if not bool(used.all()):
-        table = torch.zeros(coded.size, dtype=torch.int64, device=codes.device)
-        table[1:] = torch.cumsum(used, 0) * used
-        codes, keys = table[codes], keys.filter(pa.array(used.cpu().numpy()))
-    part = Column("category", codes, name=column.name, distinct=keys)
-    part._cache["coded"] = Coded(codes, Keys((keys,), (column.name,)))
-    return part
-
-
-def part_of(column: Column, start: int, stop: int) -> Column:
-    """Rows ``start`` up to ``stop`` of a number, time or category column, sharing memory."""
-    missing = None if column.missing is None else column.missing[start:stop]
-    return replace(column, values=column.values[start:stop], missing=missing, _cache={})

@@ -1,4 +1,4 @@
-"""What a person sees while a long run works: bars in a terminal, plain lines elsewhere; and the seconds of each stage."""
+"""What a person sees while a long run works: bars in a terminal, plain lines elsewhere; and each stage's seconds."""
 
 from __future__ import annotations
 
@@ -37,15 +37,16 @@ class Stages:
         self.quiet = quiet
         self.seconds: dict[str, float] = {}
         self.began = time.perf_counter()
+        self._bar_shown = False
 
     def say(self, text: str) -> None:
         """Show one line."""
         if not self.quiet:
-            self.console.print(text, markup=False)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def stage(self, name: str, total: int | None = None, *, unit: str = "rows") -> Iterator[Advance]:
-        """Time a block under a name.
+        """Time a block under a name; of stages inside each other only the outermost has a bar.
 
         Args:
             name: the stage.
@@ -56,16 +57,20 @@ class Stages:
             A function to call with the number of units just done.
         """
         start = time.perf_counter()
-        bars = self.console.is_terminal and not self.quiet
+        bar = self.console.is_terminal and not self.quiet and not self._bar_shown
         done = 0
-        with _bar(self.console, name, total, unit) if bars else _lines(self.say, name, total, unit) as advance:
+        with _bar(self.console, name, total, unit) if bar else _lines(self.say, name, total, unit) as advance:
 
             def count(units: int) -> None:
                 nonlocal done
                 done += units
                 advance(units)
 
-            yield count
+            self._bar_shown |= bar
+            try:
+                yield count
+            finally:
+                self._bar_shown &= not bar
         took = time.perf_counter() - start
         self.seconds[name] = self.seconds.get(name, 0.0) + took
         self.say(f"{name}: {summary(done or total, unit, took)}")
@@ -82,22 +87,23 @@ def summary(units: int | None, unit: str, seconds: float) -> str:
 def _bar(console: Console, name: str, total: int | None, unit: str) -> Iterator[Advance]:
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.fields[so_far]}", markup=False),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     start = time.perf_counter()
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(name, total=total, rate="")
+        task = progress.add_task(name, total=total, so_far="")
 
         def advance(units: int) -> None:
             progress.advance(task, units)
-            done = progress.tasks[0].completed
-            progress.update(task, rate=f"{done / max(time.perf_counter() - start, 1e-9):,.0f} {unit}/s")
+            done = int(progress.tasks[0].completed)
+            rate = done / max(time.perf_counter() - start, 1e-9)
+            progress.update(task, so_far=f"{done:,} {unit}, {rate:,.0f} {unit}/s")
 
         yield advance
 

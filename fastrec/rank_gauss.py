@@ -1,4 +1,4 @@
-"""``RankGauss``: continuous columns onto a normal distribution by rank, so that a net sees no outliers and no odd scales."""
+"""``RankGauss``: continuous columns onto a normal distribution by rank, so that a net sees no odd scales."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ _EDGE = 3.0  # standard deviations; the outermost ranks go no further
 
 
 class RankGauss(ContProc):
-    """Continuous columns to the normal quantiles of their ranks in the training rows, mean 0 and sd 1; missing values to 0.
+    """Continuous columns to the normal quantiles of their ranks in the training rows.
 
-    Between training values it is linear, beyond them flat. Equal values stay equal.
+    Quantiles are cut at 3 standard deviations, then brought to mean 0 and sd 1 over the training rows; a missing value
+    is 0, and so is every value of a column with fewer than two. Between training values it is linear, beyond them flat.
+    Equal values stay equal.
 
     Source: M. Jahrer, first place of Porto Seguro's Safe Driver Prediction, Kaggle 2018 ("RankGauss").
     """
@@ -39,6 +41,7 @@ class RankGauss(ContProc):
         if not len(present):
             return
         distinct, counts = torch.unique(present, return_counts=True)
+        counts = counts.double()  # single precision would lose ranks beyond 16 million rows
         share = (torch.cumsum(counts, 0) - counts / 2) / len(present)  # the middle of a value's ranks
         quantile = torch.special.ndtri(share).clamp(-_EDGE, _EDGE)
         mean = (quantile * counts).sum() / len(present)

@@ -136,20 +136,23 @@ def _convert_csv(
                 raise
             name, kind = names[int(found.group(1))], found.group(2)
             if name in asked:
-                raise _unfit(path, name, types[name], error) from error
+                raise _unfit(path, name, types[name], parse, error) from error
             types[name] = {"null": pa.int64(), "int64": pa.float64()}.get(kind, pa.string())
             if kind == "string":
                 types[name] = pa.binary()
 
 
-def _unfit(path: Path, name: str, kind: pa.DataType, error: Exception) -> DataError:
-    value = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
+def _unfit(path: Path, name: str, kind: pa.DataType, parse: pa_csv.ParseOptions, error: Exception) -> DataError:
+    found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
+    value = found.group(1) if found else None
+    options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
+    raw = pa_csv.read_csv(path, convert_options=options, parse_options=parse)[name]
+    row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
-        f"holds {value.group(1)!r}, which is not of type {kind}"
-        if value
-        else f"holds values that are not of type {kind}",
+        f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",
         file=path,
         column=name,
+        row=row if found and row >= 0 else None,
         remedy="Ask for another type, or mend the file",
     )
 

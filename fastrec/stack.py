@@ -1,8 +1,8 @@
 """Stacking: a second model over the base models' out-of-fold scores.
 
-Level-2 inputs of a candidate, for every base model: its rank in the list, its gap to the list's best score, and its share of the
-list's softmax. They do not depend on the scale or offset of a model's scores in a list, so that out-of-fold scores (one model) and
-test scores (mean of the folds' models) mean the same.
+Level-2 inputs of a candidate, for every base model: its rank in the list, its gap to the list's best score, and its
+share of the list's softmax. They do not depend on the offset of a model's scores in a list, so that out-of-fold scores
+(one model) and test scores (mean of the folds' models) mean the same.
 """
 
 from __future__ import annotations
@@ -22,22 +22,28 @@ from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
 from fastrec.validate import Predictions
 
+_FAR = 1000.0  # what an infinite gap counts as
 Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
 
 def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Tensor]:
     """What a model's scores say within each list.
 
+    A score of NaN or -inf puts a candidate last, at a softmax of 0; of several of +inf each shares the top.
+
     Args:
         scores: float64 ``[n]``.
         groups: int64 ``[n]``, the list of each candidate.
 
     Returns:
-        ``rank`` (from 1, ties by row), ``gap`` (score less the list's best, ≤ 0), ``softmax`` and ``log_softmax``, each ``[n]``.
+        ``rank`` (from 1, ties by row), ``gap`` (score less the list's best, ≤ 0), ``softmax`` and ``log_softmax``, each
+        ``[n]``.
     """
     _, codes = torch.unique(groups, return_inverse=True)
     size = int(codes.max()) + 1 if len(codes) else 0
-    gap = scores - segment_max(scores, codes, size)[codes]
+    rough = torch.where(scores.isnan(), -torch.inf, scores)
+    top = segment_max(rough, codes, size)[codes]
+    gap = torch.where(rough == top, 0.0, torch.where(rough.isfinite() & top.isfinite(), rough - top, -_FAR))
     total = segment_sum(gap.exp(), codes, size)[codes]
     log_softmax = gap - total.log()
     rank = group_ranks(scores, groups, ties="ordinal").double() if len(scores) else scores
@@ -53,14 +59,22 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
         extra: columns of level 1 to keep beside them.
     """
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
+    used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
-        columns |= {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
-    used = [n for n in columns if not n.endswith("_log_softmax")]
-    return Lists(Table(columns), data.groups, conts=used, label=data.label, weight=data.weight)
+        made = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
+        twice = next((n for n in made if n in columns), None)
+        if twice is not None:
+            raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
+        columns |= made
+        used += [n for n in made if n != f"{model}_log_softmax"]
+    cats = [n for n in extra if n in data.cats]
+    return Lists(Table(columns, device="cpu"), data.groups, cats=cats, conts=used, label=data.label, weight=data.weight)
 
 
 class LinearBlend(Ranker):
-    """A weighted sum of the base models' in-list log-softmax, the weights by maximum likelihood of the clicks (conditional logit).
+    """A weighted sum of the base models' in-list log-softmax.
+
+    The weights are those of maximum likelihood of the clicks (conditional logit), with a ridge.
 
     Args:
         models: the base models' names.
@@ -71,7 +85,12 @@ class LinearBlend(Ranker):
     """
 
     def __init__(self, models: Sequence[str], *, name: str = "blend", ridge: float = 1.0) -> None:
-        self.name, self.models, self.ridge, self.trace = name, list(models), ridge, Trace()
+        self.name, self.models, self.ridge = name, list(models), ridge
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the weights."""
+        super().forget()
         self.weights: torch.Tensor | None = None
 
     def _inputs(self, data: Lists) -> torch.Tensor:
@@ -80,8 +99,8 @@ class LinearBlend(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        train = whole_lists(train)
-        assert train.label is not None
+        """Find the weights; ``valid`` is not looked at."""
+        train = whole_lists(train, name=self.name)
         x, y = self._inputs(train), train.label.double()
         _, codes = torch.unique_consecutive(train.groups, return_inverse=True)
         size = int(codes.max()) + 1 if len(codes) else 0
@@ -105,11 +124,15 @@ class LinearBlend(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        assert self.weights is not None, "fit first"
+        """The weighted sum: float64 ``[n]``."""
+        if self.weights is None:
+            raise self.not_fitted()
         return self._inputs(data) @ self.weights
 
     def save(self, folder: Any) -> None:
-        assert self.weights is not None, "fit first"
+        """Write the weights (``ranker.json``)."""
+        if self.weights is None:
+            raise self.not_fitted()
         Path(folder).mkdir(parents=True, exist_ok=True)
         about = {"weights": dict(zip(self.models, self.weights.tolist(), strict=True)), "ridge": self.ridge}
         (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
@@ -160,6 +183,9 @@ class Stack:
         names = [p.name for p in base]
         if not names:
             raise DataError("there is nothing to stack", remedy="Give at least one base model")
+        if len(folds) != len(train):
+            raise DataError(f"{len(folds)} folds for {len(train)} candidates", remedy="Give the base models' own folds")
+        folds = folds.cpu()
         two = level_two({p.name: p.oof for p in base}, train, self.extra)
         two_test = level_two({p.name: p.test for p in base}, test, self.extra)
         tried = [self._cross_fit(ranker, two, folds, two_test, seed) for ranker in self.rankers(names)]
@@ -186,6 +212,6 @@ class Stack:
 
 
 def _counted_score(scores: torch.Tensor, data: Lists, counted: torch.Tensor | None) -> float:
-    rows = torch.ones(len(data), dtype=torch.bool) if counted is None else counted
+    rows = torch.ones(len(data), dtype=torch.bool) if counted is None else counted.cpu()
     assert data.label is not None
     return float(reciprocal_ranks(scores[rows], data.label[rows], data.groups[rows], ties="ordinal")[1].mean())

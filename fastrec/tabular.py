@@ -1,16 +1,17 @@
 """``TabularFrame``: fastai's tabular object with tensors inside.
 
-A fastai user takes it for ``TabularPandas``: the same constructor and properties, and stock learners, callbacks and loaders work on
-it. Differences, all deliberate (those of the procs and the loader are listed in their modules):
+A fastai user takes it for ``TabularPandas``: the same constructor and properties, and stock learners, callbacks and
+loaders work on it. Differences, all deliberate (those of the procs and the loader are listed in their modules):
 
-- Any frame goes in: pandas, polars, Arrow, ``Table``, a dict, a CSV or Parquet path. It is read, not changed and not kept;
-  ``inplace`` and ``reduce_memory`` are taken and change nothing.
-- ``items cats conts xs ys all_cols`` are made on demand, for people; they hold the columns that were named, no others. Their index
-  is the rows' positions in the frame. Models get ``x_cat``, ``x_cont`` and ``y``.
+- Any frame goes in: pandas, polars, Arrow, ``Table``, a dict, a CSV or Parquet path. It is read, not changed and not
+  kept; ``inplace`` and ``reduce_memory`` are taken and change nothing. The caller's lists of names stay as they are.
+- ``items cats conts xs ys all_cols`` are made on demand, for people; they hold the columns that were named, no others.
+  Their index is the rows' positions in the frame. Models get ``x_cat``, ``x_cont`` and ``y``.
 - ``decode`` gives a new frame. ``process`` twice is ``process`` once.
-- Codes are int32 (``cat_dtype``), classes int64, numeric targets keep their own dtype (``y_dtype``; fastai shrinks them).
-- A class that training rows do not have, in validation or test, is an error that names it. A target column that is wholly empty
-  counts as absent.
+- Codes are int32 (``cat_dtype``), classes int64, numeric targets keep their own dtype (``y_dtype``): whole numbers
+  int64, float32, float64; fastai shrinks them.
+- A class that training rows do not have, in validation or test, is an error that names it. A target column that is
+  wholly empty counts as absent.
 - ``y`` is the targets' tensor (fastai's is the first target's column).
 - ``show_results`` shows decoded rows, fastai's shows codes.
 """
@@ -20,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from fastai.data.core import show_results
 from fastai.tabular.core import Tabular
@@ -30,19 +30,20 @@ from fasttransform import Pipeline
 
 from fastrec.convert import take_rows
 from fastrec.device import DeviceLike, resolve_device
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError
 from fastrec.labels import Labels
 from fastrec.loader import TabularLoader
 from fastrec.packed import Layout, Packed
 from fastrec.prepare import Recipe, check_unique, loaded, read_for, size_of, split_rows
 from fastrec.procs import Categorify, as_procs
 from fastrec.table import Table, concat
+from fastrec.tabular_views import PandasViews
 from fastrec.vocab import Vocab
 
 __all__ = ["TabularFrame"]
 
 
-class TabularFrame(Tabular):
+class TabularFrame(PandasViews, Tabular):
     """Named columns of a frame as packed tensors, prepared for fastai.
 
     Args:
@@ -53,8 +54,8 @@ class TabularFrame(Tabular):
         y_names: target columns; they may be absent from test frames.
         y_block: a fastai block; None: ``RegressionBlock`` for numbers, else ``CategoryBlock``.
         splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
-        features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training rows, and
-            its numeric outputs become continuous columns.
+        features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
+            rows, and its numeric outputs become continuous columns.
         groups: a column or several that say which rows belong together (a session); their ids are ``groups``.
         device: where the packed rows are; None: ``FASTREC_DEVICE``, else the CPU.
         cat_dtype: dtype of codes, int32 or int64.
@@ -123,7 +124,8 @@ class TabularFrame(Tabular):
             table = table if whole else table.take(order)
         else:
             table = self._make_features(rows)
-        self._rows, self._split = None if whole else order, len(rows[0])
+        given = self._rows  # set where rows were chosen before
+        self._rows, self._split = (given if whole else order if given is None else given[order]), len(rows[0])
         try:
             recipe.fit(table, self._split)
             self._fill(table, fit_rows=self._split)
@@ -151,7 +153,7 @@ class TabularFrame(Tabular):
         device = resolve_device(self.device) if self.device is not None else None
         self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
         if recipe.group_names and all(n in table for n in recipe.group_names):
-            self.groups = table.coded(recipe.group_names).codes.cpu()
+            self.groups = _group_ids(table, recipe.group_names)
         self._raw = None
 
     def _like(self, **state: Any) -> TabularFrame:
@@ -189,11 +191,7 @@ class TabularFrame(Tabular):
         return self._between(0, self.split) if i == 0 else self._between(self.split, len(self))
 
     def _between(self, start: int, stop: int) -> TabularFrame:
-        rows = (
-            None
-            if self._rows is None and start == 0
-            else (torch.arange(start, stop) if self._rows is None else self._rows[start:stop])
-        )
+        rows = None if self._rows is None and start == 0 else self.rows[start:stop]
         if self._packed is None:
             return self._like(_raw=take_rows(self._raw, torch.arange(start, stop)), _rows=rows)
         groups = None if self.groups is None else self.groups[start:stop]
@@ -223,16 +221,12 @@ class TabularFrame(Tabular):
         ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
         if ys is not None and ys.shape[1] != len(self.y_names):
             ys = None
-        kind = (
-            torch.int64
-            if ys is None or self._recipe.labels.kind == "category"
-            else torch.float64
-            if ys.dtype == torch.float64
-            else torch.float32
-        )
-        layout = Layout(
-            cats.shape[1], conts.shape[1], None if ys is None else ys.shape[1], self._recipe.cat_dtype, kind
-        )
+        kind, n_y = torch.float32, None if ys is None else ys.shape[1]
+        if ys is not None and (self._recipe.labels.kind == "category" or ys.dtype == torch.int64):
+            kind = torch.int64
+        elif ys is not None and ys.dtype == torch.float64:
+            kind = torch.float64
+        layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
         return self._like(_packed=Packed.of(cats, conts.float(), ys, layout))
 
     def decode(self) -> TabularFrame:
@@ -243,13 +237,10 @@ class TabularFrame(Tabular):
         import pandas as pd
 
         recipe, columns = self._recipe, {}
+        categorify = recipe.proc(Categorify)
         for i, name in enumerate(self.cat_names):
-            codes = self.x_cat[:, i]
-            columns[name] = (
-                codes.cpu().numpy()
-                if recipe.proc(Categorify) is None
-                else _named(recipe.proc(Categorify).vocab_of(name), codes)
-            )
+            codes = self.x_cat[:, i].cpu()
+            columns[name] = codes.numpy() if categorify is None else _named(categorify.vocab_of(name), codes)
         for i, name in enumerate(self.cont_names):
             values = self.x_cont[:, i].double()
             for proc in reversed(recipe.cont_procs):
@@ -263,12 +254,10 @@ class TabularFrame(Tabular):
         """One row of ``items`` (a pandas Series) decoded."""
         cats = torch.tensor([[int(row[n]) for n in self.cat_names]])
         conts = torch.tensor([[float(row[n]) for n in self.cont_names]])
-        ys = (
-            [torch.tensor([[float(row[n]) for n in self.y_names]], dtype=torch.float64)]
-            if all(n in row for n in self.y_names)
-            else []
-        )
-        return self.from_batch([cats, conts, *ys]).decode().items.iloc[0]
+        batch = [cats, conts]
+        if all(n in row for n in self.y_names):
+            batch.append(torch.tensor([[float(row[n]) for n in self.y_names]], dtype=torch.float64))
+        return self.from_batch(batch).decode().items.iloc[0]
 
     def show(self, max_n: int = 10, **kwargs: Any) -> None:
         """Display the first rows, decoded."""
@@ -315,16 +304,10 @@ class TabularFrame(Tabular):
         """Positions of the rows in the frame that was given, int64 ``[n]``."""
         return torch.arange(len(self)) if self._rows is None else self._rows
 
-    # ---- frames for people
+    # ---- rows
 
     def __len__(self) -> int:
         return len(self._packed) if self._packed is not None else size_of(self._raw)
-
-    def __getitem__(self, k: Any) -> Any:
-        return self.items[list(k) if isinstance(k, L) else k]
-
-    def __iter__(self) -> Any:
-        return iter(self.items)
 
     @property
     def split(self) -> int:
@@ -338,104 +321,26 @@ class TabularFrame(Tabular):
     def _index(self) -> Any:
         return self.rows.numpy() if self._rows is not None else None
 
-    @property
-    def items(self) -> Any:
-        """The named columns as a pandas frame, made now."""
-        if self._raw is not None:
-            frame = self._raw if hasattr(self._raw, "iloc") else Table.read(self._raw).to_pandas()
-            return frame
-        import pandas as pd
-
-        parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
-        return pd.concat(parts, axis=1)
-
-    def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
-        import pandas as pd
-
-        return pd.DataFrame(values.cpu().numpy(), columns=list(names), index=self._index())
-
-    @property
-    def cats(self) -> Any:
-        """Codes as a pandas frame."""
-        return self._frame_of(self.x_cat, self.cat_names)
-
-    @cats.setter
-    def cats(self, values: Any) -> None:
-        self.x_cat.copy_(torch.as_tensor(np.array(values)))
-
-    @property
-    def conts(self) -> Any:
-        """Prepared numbers as a pandas frame."""
-        return self._frame_of(self.x_cont, self.cont_names)
-
-    @conts.setter
-    def conts(self, values: Any) -> None:
-        self.x_cont.copy_(torch.as_tensor(np.array(values, dtype=np.float64)))
-
-    @property
-    def ys(self) -> Any:
-        """Targets as a pandas frame.
-
-        Raises:
-            MissingColumnError: these rows have none.
-        """
-        if self.y is None:
-            raise MissingColumnError("these rows have no targets", remedy="Give y_names, and the columns in the frame")
-        return self._frame_of(self.y, self.y_names)
-
-    @ys.setter
-    def ys(self, values: Any) -> None:
-        self.y.copy_(torch.as_tensor(np.array(values)))
-
-    targ = ys
-
-    @property
-    def xs(self) -> Any:
-        """Codes and prepared numbers as a pandas frame."""
-        import pandas as pd
-
-        return pd.concat([self.cats, self.conts], axis=1)
-
-    @xs.setter
-    def xs(self, values: Any) -> None:
-        self.cats, self.conts = values[list(self.cat_names)], values[list(self.cont_names)]
-
-    @property
-    def all_cols(self) -> Any:
-        """``xs``, and ``ys`` where there are targets."""
-        return self.items
-
-    @property
-    def all_col_names(self) -> L:
-        """The names of ``all_cols``."""
-        return self.x_names + self.y_names if self.y is not None else self.x_names
-
-    @property
-    def iloc(self) -> Any:
-        """Rows by position, as a frame: ``to.iloc[[0, 5]]``."""
-        return _Rows(self)
-
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__
 
     def __repr__(self) -> str:
         state = "raw" if self._raw is not None else f"packed on {self.packed.device}"
-        return f"{type(self).__name__}({len(self)} rows, {state}; {len(self.cat_names)} categorical, {len(self.cont_names)} continuous, y {list(self.y_names)})"
+        names = f"{len(self.cat_names)} categorical, {len(self.cont_names)} continuous, y {list(self.y_names)}"
+        return f"{type(self).__name__}({len(self)} rows, {state}; {names})"
 
 
-class _Rows:
-    def __init__(self, frame: TabularFrame) -> None:
-        self.frame = frame
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, tuple):
-            return self.frame[index[1]].iloc[index[0]]
-        frame = self.frame
-        rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
-        groups = None if frame.groups is None else frame.groups[rows]
-        return frame._like(
-            _packed=frame.packed.take(rows.to(frame.packed.device)), _rows=frame.rows[rows], groups=groups
+def _group_ids(table: Table, names: Sequence[str]) -> torch.Tensor:
+    codes = table.coded(names).codes.cpu()
+    missing = (codes == 0).nonzero()
+    if len(missing):
+        raise DataError(
+            "a row does not say which group it belongs to",
+            column=", ".join(names),
+            row=int(missing[0]),
+            remedy="Fill the column, or leave such rows out",
         )
+    return codes
 
 
 def _named(vocab: Vocab, codes: torch.Tensor) -> Any:

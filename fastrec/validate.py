@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -25,14 +25,15 @@ def group_folds(table: Table, key: str | Sequence[str], folds: int = 5, *, seed:
         seed: other seeds give other folds.
 
     Returns:
-        int64 ``[n]`` in ``0 … folds - 1``: a stable hash of the key, so that adding features, rows or models changes no fold.
+        int64 ``[n]`` in ``0 … folds - 1`` on the CPU: a stable hash of the key, so that adding features, rows or models
+        changes no fold.
 
     Raises:
         DataError: fewer than two folds, or a fold would be empty.
     """
     if folds < 2:
         raise DataError(f"{folds} folds", remedy="Use at least 2")
-    codes = row_folds(table, [key] if isinstance(key, str) else list(key), folds, seed=seed)
+    codes = row_folds(table, [key] if isinstance(key, str) else list(key), folds, seed=seed).cpu()
     sizes = torch.bincount(codes, minlength=folds)
     if bool((sizes == 0).any()):
         empty = int((sizes == 0).nonzero()[0])
@@ -64,8 +65,8 @@ class Predictions:
 class CrossFit:
     """Trains rankers fold by fold, all on the same frozen folds, and keeps their out-of-fold and test scores.
 
-    Test scores are the mean of the folds' models' scores (no refit on all rows): each model sees test rows as it saw its own
-    validation rows, and the mean of several is steadier than one.
+    Test scores are the mean of the folds' models' scores (no refit on all rows): each model sees test rows as it saw
+    its own validation rows, and the mean of several is steadier than one.
 
     Args:
         rankers: what to train.
@@ -93,7 +94,7 @@ class CrossFit:
             )
             for r in self.rankers
         }
-        self._folds = 0
+        self._folds, self._done = 0, torch.zeros(size, dtype=torch.bool)
         if len(self.results) < len(self.rankers):
             raise DataError("two rankers have one name", remedy="Give each its own")
 
@@ -105,13 +106,25 @@ class CrossFit:
             valid: the fold's lists, with labels (to report on, nothing else).
             valid_rows: int64, where the fold's candidates stand among all training candidates.
             test: the test lists, encoded from the same rows as ``valid``.
+
+        Raises:
+            DataError: ``valid_rows`` are not as many as ``valid``, or were in an earlier fold; or a model scores NaN.
         """
-        k = self._folds
+        k, valid_rows = self._folds, valid_rows.cpu()
+        if len(valid_rows) != len(valid):
+            raise DataError(
+                f"{len(valid_rows)} rows for {len(valid)} validation candidates", remedy="Give one for each"
+            )
+        if bool(self._done[valid_rows].any()):
+            row = int(valid_rows[self._done[valid_rows]][0])
+            raise DataError(
+                "the candidate was in an earlier fold", row=row, remedy="Put every training row in one fold"
+            )
         for ranker in self.rankers:
             model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
             result = self.results[ranker.name]
-            result.oof[valid_rows] = model.predict(valid)
-            result.test += model.predict(test)
+            result.oof[valid_rows] = _numbers(model.predict(valid), ranker.name, k)
+            result.test += _numbers(model.predict(test), ranker.name, k)
             result.curves += [{"fold": k, **record} for record in model.trace.curves]
             for name, gain in model.trace.importance.items():
                 result.importance[name] = result.importance.get(name, 0.0) + gain
@@ -119,6 +132,7 @@ class CrossFit:
             if self.advance is not None and not isinstance(ranker, ColumnRanker):
                 self.advance(len(train))
         self._folds += 1
+        self._done[valid_rows] = True
 
     def finish(self) -> dict[str, Predictions]:
         """The predictions, once every fold is done.
@@ -126,15 +140,23 @@ class CrossFit:
         Raises:
             DataError: a training candidate was in no fold.
         """
-        for result in self.results.values():
-            if bool(result.oof.isnan().any()):
-                row = int(result.oof.isnan().nonzero()[0])
-                raise DataError(
-                    f"{result.name} has no out-of-fold score", row=row, remedy="Put every training row in one fold"
-                )
-            result.test /= max(self._folds, 1)
-            result.importance = {n: g / max(self._folds, 1) for n, g in result.importance.items()}
-        return self.results
+        if not bool(self._done.all()):
+            row = int((~self._done).nonzero()[0])
+            raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
+        count = max(self._folds, 1)
+        return {
+            name: replace(r, test=r.test / count, importance={n: g / count for n, g in r.importance.items()})
+            for name, r in self.results.items()
+        }
+
+
+def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:
+    if bool(scores.isnan().any()):
+        row = int(scores.isnan().nonzero()[0])
+        raise DataError(
+            f"{name} of fold {fold} scores candidates NaN", row=row, remedy="Its training went astray: lower its rate"
+        )
+    return scores
 
 
 def score_of(scores: torch.Tensor, data: Lists, rows: torch.Tensor | None = None) -> float:

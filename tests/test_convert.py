@@ -337,6 +337,7 @@ ARROW = {
     "lists of views": (pa.array([["a"], None], pa.list_(view)), [["a"], None]),
     "large text": (pa.array(["a", None], pa.large_string()), ["a", None]),
     "float16": (pa.array(np.array([0.5, 2], "f2")), [0.5, 2]),
+    "float16 with nulls": (pa.array(np.array([0.5, 2], "f2"), mask=np.array([True, False])), [None, 2]),
     "nulls": (pa.nulls(2), [None, None]),
     "dates": (pa.array([dt.date(1969, 12, 31), None]), [dt.datetime(1969, 12, 31), None]),
     "dates in ms": (pa.array([dt.date(2020, 1, 1), None], pa.date64()), [dt.datetime(2020, 1, 1), None]),
@@ -481,7 +482,9 @@ def test_attach_keeps_index_dtypes_and_odd_names_of_pandas():
 
 def test_attach_to_the_other_frames():
     assert attach({"a": [1, 2]}, {"b": as_column([2**53 + 1, None])})["b"].tolist() == [2**53 + 1, None]
-    assert attach(pa.record_batch({"a": pa.array([1])}), {"b": as_column([2])}).to_pylist() == [{"a": 1, "b": 2}]
+    assert attach(pa.record_batch([pa.array([1])], names=["a"]), {"b": as_column([2])}).to_pylist() == [
+        {"a": 1, "b": 2}
+    ]
     assert attach(pa.table({}), {"b": as_column([5, 6])}).num_rows == 2
     assert attach(pl.DataFrame(), {"b": as_column([5, 6])}).shape == (2, 1)
     assert attach(Table.read({"a": [1]}), {"b": as_column([2])}).names == ["a", "b"]
@@ -617,7 +620,7 @@ def test_bytes_that_are_not_utf8_can_be_left_out(tmp_path):
 
 def test_a_type_that_was_asked_for_is_kept_or_refused(tmp_path):
     path = write(tmp_path / "x.csv", "x,y\n1,a\nb,c\n")
-    with pytest.raises(DataError, match=r"column 'x': holds 'b', which is not of type int64"):
+    with pytest.raises(DataError, match=r"column 'x', row 1: holds 'b', which is not of type int64"):
         Table.read(path, types={"x": pa.int64()})
 
 

@@ -15,6 +15,7 @@ from fastai.tabular.core import FillStrategy, TabularProc
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastrec.column_parts import coded_of, part_of, training_part
 from fastrec.errors import DataError, NotFittedError
 from fastrec.procs import (
     Categorify,
@@ -22,10 +23,7 @@ from fastrec.procs import (
     FillMissing,
     Normalize,
     as_procs,
-    coded_of,
-    part_of,
     proc_from_state,
-    training_part,
 )
 from fastrec.table import Table
 from fastrec.vocab import Vocab
@@ -149,7 +147,7 @@ def test_narrow_whole_numbers_are_coded_like_any_other(values, rows, shift):
     vocab = Vocab.fit(training_part(long, coded, rows))
     assert vocab.classes == ["#na#", *sorted(set(values[:rows]))]
     assert vocab.encode(coded).tolist() == vocab.encode(long.coded()).tolist()
-    assert part_of(long, shift, shift + 2).values.tolist() == (values * 5)[shift : shift + 2] or len(values) < 2
+    assert part_of(long, shift, shift + 2).values.tolist() == long.values.tolist()[shift : shift + 2]
 
 
 def test_training_part_forgets_other_rows_but_keeps_a_categoricals_categories():
@@ -202,7 +200,7 @@ def test_states_round_trip():
     assert json.loads(json.dumps(procs[1].to_state())) == procs[1].to_state()
     assert procs[2].to_state()["means"].dtype == torch.float64
     assert proc_from_state(categorify.to_state()).encode("x", column(["b", "a", "q"])).tolist() == [1, 2, 0]
-    custom = fitted(FillMissing(min), [3.0, np.nan]) if False else fitted(FillMissing(largest), [3.0, np.nan])
+    custom = fitted(FillMissing(largest), [3.0, np.nan])
     assert proc_from_state(custom.to_state()).fills == {"x": 3.0}
 
 

@@ -111,3 +111,9 @@ class Trivago2019(Competition):
 
     def stack(self) -> Stack:
         return Stack()
+
+
+if __name__ == "__main__":
+    from fastrec.cli import script
+
+    script(Trivago2019)

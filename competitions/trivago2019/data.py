@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 
 from competitions.trivago2019.simulate import expected_mrr
 from fastrec.competition import Candidates
 from fastrec.errors import DataError, DataWarning, MissingFileError
 from fastrec.features import explode
+from fastrec.read import read_file
 from fastrec.segments import Groups, segment_max, segment_mean, shift_in_group
 from fastrec.table import Column, Table, concat
 
@@ -51,9 +51,9 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
     """Read the official files and lay out the candidates.
 
     Args:
-        folder: holds ``train.csv`` and ``test.csv``; ``item_metadata.csv``, ``ground_truth.csv`` and ``true_probabilities.parquet``
-            are used where they are there.
-        rows: read only about this many rows of ``train.csv``: the first whole sessions.
+        folder: holds ``train.csv`` and ``test.csv``; ``item_metadata.csv``, ``ground_truth.csv`` and
+            ``true_probabilities.parquet`` are used where they are there.
+        rows: use only about this many rows of ``train.csv``: the sessions that begin in the first ``rows``, whole.
         device: where the tables go.
 
     Raises:
@@ -66,7 +66,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
     train = _first_sessions(_read_log(folder / "train.csv"), rows)
     test = _read_log(folder / "test.csv")
     log = _in_order(concat([train, test]), len(train), folder)
-    shown = _listed(log, folder, len(train))
+    shown = _listed(log, folder)
     is_target = shown["is_target"].values
     answered = ~is_target & ~shown["reference"].is_missing()
     labelled = shown.take(answered)
@@ -82,18 +82,18 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
             remedy="Use the official test file",
         )
     tables = {"log": log, "touches": _touches(log), "shown": shown.drop(["reference"]), "clicked": _clicked(candidates)}
-    items = folder / "item_metadata.csv"
+    items, truth, oracle = (folder / n for n in ("item_metadata.csv", "ground_truth.csv", "true_probabilities.parquet"))
     if items.exists():
         tables["items"] = _read_items(items)
     keys = _first_of_lists(targets).select(KEYS)
-    truth = folder / "ground_truth.csv"
-    found = Candidates(candidates, targets, keys, {n: t.to(device) for n, t in tables.items()})
-    found.train, found.test = candidates.to(device), targets.to(device)
-    if truth.exists():
-        found.truth = _labels(truth, targets, keys)
-    if (folder / "true_probabilities.parquet").exists():
-        found.oracle = oracle_mrr(folder / "true_probabilities.parquet")
-    return found
+    return Candidates(
+        candidates.to(device),
+        targets.to(device),
+        keys,
+        {n: t.to(device) for n, t in tables.items()},
+        truth=_labels(truth, targets, keys) if truth.exists() else None,
+        oracle=oracle_mrr(oracle) if oracle.exists() else None,
+    )
 
 
 def _read_log(path: Path) -> Table:
@@ -127,7 +127,7 @@ def _read_log(path: Path) -> Table:
             DataWarning,
             stacklevel=2,
         )
-    return table
+    return table.with_columns({"file_row": torch.arange(len(table))})
 
 
 def _first_sessions(log: Table, rows: int | None) -> Table:
@@ -135,45 +135,48 @@ def _first_sessions(log: Table, rows: int | None) -> Table:
         return log
     if rows < 1:
         raise DataError(f"--rows is {rows}", remedy="Use a number above 0")
-    codes = log["session_id"].coded().codes  # in order of first appearance
-    return log.take(codes <= codes[rows - 1]) if bool((codes[1:] >= codes[:-1]).all()) else log.take(torch.arange(rows))
+    session = log["session_id"].coded()
+    begun = torch.zeros(session.size, dtype=torch.bool)
+    begun[session.codes[:rows]] = True
+    return log.take(begun[session.codes])
 
 
 def _in_order(log: Table, train_rows: int, folder: Path) -> Table:
     """The log by session and time, with each event's place in its session and the seconds until the next."""
     session = log["session_id"].coded().codes
     groups = Groups.of(session, log["timestamp"].integer(), log["step"].integer())
-    log = log.with_columns({"place": groups.unsort(groups.place), "file_row": torch.arange(len(log))})
     following = shift_in_group(groups, -1)
     time = log["timestamp"].number()
     dwell = torch.where(following >= 0, time[following.clamp_min(0)] - time, 0).clamp(0, _LONGEST_DWELL)
     in_test = torch.arange(len(log)) >= train_rows
     is_click = _is(log, "action_type", CLICK)
     is_target = in_test & is_click & log["reference"].is_missing()
-    _check_lists(log, is_click, in_test, train_rows, folder)
-    return log.with_columns({"dwell": dwell, "is_target": is_target, "in_test": in_test}).take(
-        torch.arange(len(log)) if groups.order is None else groups.order
-    )
-
-
-def _check_lists(log: Table, is_click: torch.Tensor, in_test: torch.Tensor, train_rows: int, folder: Path) -> None:
+    made = {"place": groups.unsort(groups.place), "dwell": dwell, "is_target": is_target, "in_test": in_test}
+    log = log.with_columns(made)
     for name in ("impressions", "prices"):
         bad = (is_click & log[name].is_missing()).nonzero()
         if len(bad):
-            file, row = _origin(int(bad[0]), train_rows, folder)
-            raise DataError(f"a {CLICK!r} row has none", file=file, column=name, row=row, remedy="Mend or drop the row")
+            problem = DataError(
+                f"a {CLICK!r} row has none", column=name, row=int(bad[0]), remedy="Mend or drop the row"
+            )
+            raise _at_origin(problem, log, folder)
+    return log if groups.order is None else log.take(groups.order)
 
 
-def _origin(row: int, train_rows: int, folder: Path) -> tuple[Path, int]:
-    return (folder / "train.csv", row) if row < train_rows else (folder / "test.csv", row - train_rows)
+def _at_origin(error: DataError, log: Table, folder: Path) -> DataError:
+    """The error about a row of ``log`` as one about the file that the row comes from."""
+    file, row = None, None
+    if error.row is not None:
+        file = folder / ("test.csv" if bool(log["in_test"].values[error.row]) else "train.csv")
+        row = int(log["file_row"].integer()[error.row])
+    return DataError(error.problem, file=file, column=error.column, row=row, remedy=error.remedy)
 
 
-def _listed(log: Table, folder: Path, train_rows: int) -> Table:
+def _listed(log: Table, folder: Path) -> Table:
     """One row per listed item of every click: the candidates, those to rank among them."""
     clicks = log.take(_is(log, "action_type", CLICK))
-    file_row = clicks["file_row"].integer()
-    last = segment_max(clicks["place"].integer(), clicks["session_id"].coded().codes, clicks["session_id"].coded().size)
-    is_last = clicks["place"].integer() == last[clicks["session_id"].coded().codes]
+    session, place = clicks["session_id"].coded(), clicks["place"].integer()
+    is_last = place == segment_max(place, session.codes, session.size)[session.codes]
     filters = _count_parts(clicks["current_filters"])
     clicks = clicks.with_columns(
         {"is_last": is_last.long(), "filters": filters, "weight": torch.where(is_last, 1.0, 0.5)}
@@ -186,13 +189,13 @@ def _listed(log: Table, folder: Path, train_rows: int) -> Table:
             row="list_id",
         )
     except DataError as error:
-        file, row = _origin(int(file_row[error.row or 0]), train_rows, folder)
-        raise DataError(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
+        raise _at_origin(error, clicks, folder) from error
     size = torch.bincount(rows["list_id"].integer())[rows["list_id"].integer()]
     position = rows["position"].integer()
     rows = rows.with_columns({"list_length": size, "exposure": 1.0 / (position + 1)})
     pair = rows.coded(["list_id", "item_id"]).codes  # an item listed twice is kept where it stands first
-    return rows.take(Groups.of(pair).unsort(Groups.of(pair).place) == 0)
+    groups = Groups.of(pair)
+    return rows.take(groups.unsort(groups.place) == 0)
 
 
 def _count_parts(column: Column) -> torch.Tensor:
@@ -293,5 +296,8 @@ def _labels(path: Path, targets: Table, keys: Table) -> torch.Tensor:
 
 def oracle_mrr(path: Path) -> float:
     """The expected score of ranking the test targets by the probabilities that their clicks were drawn from."""
-    table = pq.read_table(path)
-    return expected_mrr(table.filter(table["target"])["probabilities"])
+    table = read_file(path, ["target", "probabilities"])
+    try:
+        return expected_mrr(table.filter(table["target"])["probabilities"])
+    except DataError as error:
+        raise DataError(error.problem, file=path, column=error.column, remedy="Simulate the files again") from error

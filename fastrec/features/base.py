@@ -12,6 +12,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -379,6 +380,7 @@ def _as_shown(value: Any) -> Any:
     return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
 
 
+@cache
 def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     found = inspect.signature(cls.__init__).parameters.items()
     return {n: p for n, p in found if n != "self" and p.kind is not inspect.Parameter.VAR_POSITIONAL}

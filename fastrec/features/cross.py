@@ -107,4 +107,4 @@ def _joined_text(keys: Keys) -> pa.Array:
     for column in keys.columns:
         text = key_text(column)
         parts += [pc.binary_length(text).cast(pa.large_string()), text]
-    return pc.binary_join_element_wise(*parts, ":")
+    return pc.binary_join_element_wise(*parts, pa.scalar(":", pa.large_string()))

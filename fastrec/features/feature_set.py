@@ -16,7 +16,7 @@ from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_l
 from fastrec.features.folds import FOLD_SEED, INNER_SEED, given_folds, row_folds
 from fastrec.features.keyed import sort_keys
 from fastrec.features.nesting import key_keeps_together, mixing_steps, tainted_steps
-from fastrec.features.saving import index_of, read_features, replace_features, same, write_features
+from fastrec.features.saving import index_of, read_features, replace_features, write_features
 from fastrec.table import Column, Table, concat
 
 
@@ -74,18 +74,17 @@ class FeatureSet:
     @property
     def steps(self) -> list[Feature]:
         """All generators, those inside others included, in the order in which they are computed."""
-        found: list[Feature] = []
+        found: dict[tuple[type, str], Feature] = {}  # as ``same`` compares them
 
         def visit(feature: Feature) -> None:
             for source in feature.sources:
                 if isinstance(source, Feature):
                     visit(source)
-            if not any(same(feature, other) for other in found):
-                found.append(feature)
+            found.setdefault((type(feature), repr(feature)), feature)
 
         for feature in self.features:
             visit(feature)
-        return found
+        return list(found.values())
 
     @property
     def transductive(self) -> list[str]:

@@ -36,7 +36,7 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
         return torch.from_numpy(hash_codes(rows, folds, seed=seed)).to(table.device)
     coded = table.coded(list(key))
     text = [key_text(c) for c in coded.keys.columns]
-    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, "\x1f")
+    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
     fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
     return fold.to(coded.codes.device)[coded.codes]

@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
 from fastrec.features.keyed import key_text
 from fastrec.features.lag import difference, take_or_missing
-from fastrec.segments import Groups, as_of
+from fastrec.segments import Groups, as_of, cumsum_in_group
 from fastrec.table import UNITS_PER_SECOND, Column, Table
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
@@ -152,13 +152,11 @@ class History(Grouped):
     @staticmethod
     def _count(events: Groups, place: torch.Tensor, found: torch.Tensor, marks: torch.Tensor | None) -> torch.Tensor:
         if not len(events.codes):
-            return torch.zeros_like(place)
+            return torch.zeros_like(place) if marks is None else marks.new_zeros(len(place))
         if marks is None:
             return torch.where(found, place - events.start[place] + 1, 0)
-        total = torch.cumsum(events.sort(marks), 0)
-        start = events.start[place]
-        before = torch.where(start > 0, total[(start - 1).clamp_min(0)], 0)
-        return torch.where(found, total[place] - before, 0)
+        total = events.sort(cumsum_in_group(marks, events, inclusive=True))
+        return torch.where(found, total[place], 0)
 
     def _is_last(
         self, table: Table, log: Table, order_here: list[torch.Tensor], order_log: list[torch.Tensor]

@@ -120,16 +120,16 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
     """The column's values at ``rows`` (int64 ``[m]``), missing where a row is below 0."""
     absent = rows < 0
-    if not len(column):
-        return column
+    if column.kind not in ("number", "datetime", "category"):
+        raise DataError(
+            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
+        )
+    if not len(column):  # every row is missing then: one row stands for it
+        column = replace(column, values=column.values.new_zeros(1), missing=None, _cache={})
     taken = column.take(rows.clamp_min(0))
     if column.kind == "category":
         return replace(taken, values=torch.where(absent, 0, taken.values), _cache={})
     if column.kind == "number" and column.values.is_floating_point():
         return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
-    if column.kind not in ("number", "datetime"):
-        raise DataError(
-            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
-        )
     missing = taken.is_missing() | absent
     return replace(taken, missing=missing if bool(missing.any()) else None, _cache={})

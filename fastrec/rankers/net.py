@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +25,22 @@ from fastrec.optim import adamw, lamb, scale_lr
 from fastrec.procs import Categorify
 from fastrec.rank_gauss import RankGauss
 from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.segments import segment_sum
 from fastrec.state import save_state
 from fastrec.table import Table, concat
 from fastrec.tabular import TabularFrame
 
 _BS = 3_000  # candidates: about 130 lists of 23
+_LIST = "__list__"
+_TARGETS = ("__share__", _LIST, "__weight__")  # not names that a feature may have
 _LAMB_FROM = 32_768  # candidates in a batch from which LAMB trains
 
 
 class NetRanker(Ranker):
     """A ``TabularNet`` trained with fastai's one-cycle schedule on batches of whole lists.
 
-    Numbers go through ``RankGauss``, and where values are missing a flag goes in beside them (one for all columns that are missing
-    in the same rows).
+    Numbers go through ``RankGauss``, and where values are missing a flag goes in beside them (one for all columns that
+    are missing in the same rows).
 
     Args:
         name: the ranker's name.
@@ -66,34 +70,34 @@ class NetRanker(Ranker):
     ) -> None:
         self.name, self.layers, self.epochs, self.max_rows = name, list(layers), epochs, max_rows
         self.lr, self.bs, self.wd, self.ps, self.embed_p = lr, bs or _BS, wd, ps, embed_p
-        self.trace = Trace()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the net and what its columns were prepared with."""
+        super().forget()
         self._learn: RecLearner | None = None
-        self._flags: list[str] = []
+        self._flags: dict[str, str] = {}
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        train = whole_lists(train)
-        if not len(train):
-            raise DataError(
-                f"{self.name} has no list to learn from",
-                remedy="Give lists of two candidates or more with a relevant one",
-            )
+        """Train the net; the curves tell of ``valid``."""
+        train = whole_lists(train, name=self.name)
         _seed(seed)
         self._flags = _missing_patterns(train)
         valid = valid if valid is not None and len(valid) else None
         parts = [self._frame_of(train), *([self._frame_of(valid)] if valid is not None else [])]
         sizes = np.cumsum([0, *map(len, parts)])
-        splits = [range(a, b) for a, b in zip(sizes[:-1], sizes[1:], strict=True)]
+        splits = [range(a, b) for a, b in pairwise(sizes)]
         frame = TabularFrame(
             concat(parts),
             procs=[Categorify, RankGauss],
             cat_names=list(train.cats),
-            cont_names=[*train.conts, *self._flag_names],
-            y_names=["label", "list", "weight"],
+            cont_names=[*train.conts, *self._flags],
+            y_names=list(_TARGETS),
             y_block=RegressionBlock(),
             y_dtype=torch.float64,
-            groups="list",
+            groups=_LIST,
             splits=splits if valid is not None else None,
             device=device,
         )
@@ -116,6 +120,8 @@ class NetRanker(Ranker):
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
         with self._learn.no_bar(), self._learn.no_logging():
             self._learn.fit_one_cycle(epochs, scale_lr(self.lr, bs, _BS), pct_start=0.25)
+        # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
+        self._learn.dls, self._learn.opt = self._learn.dls.new_empty(), None
         self.trace = Trace(curves=self._curves(valid))
         return self
 
@@ -132,7 +138,9 @@ class NetRanker(Ranker):
         return curves
 
     def predict(self, data: Lists) -> Tensor:
-        assert self._learn is not None, "fit first"
+        """Scores of the candidates: float64 ``[n]`` on the CPU."""
+        if self._learn is None:
+            raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
         frame = self._frame_of(data, known=False)
@@ -141,21 +149,17 @@ class NetRanker(Ranker):
             scores, _ = self._learn.get_preds(dl=dl, reorder=False)
         return scores.squeeze(1).double().cpu()
 
-    @property
-    def _flag_names(self) -> list[str]:
-        return [f"{n}_is_missing" for n in self._flags]
-
     def _frame_of(self, data: Lists, *, known: bool = True) -> Table:
         columns: dict[str, Any] = {n: data.table[n] for n in (*data.cats, *data.conts)}
-        columns |= {f"{n}_is_missing": data.table[n].is_missing().double() for n in self._flags}
+        columns |= {flag: data.table[n].is_missing().double() for flag, n in self._flags.items()}
         if known:
-            assert data.label is not None
-            weight = torch.ones_like(data.label) if data.weight is None else data.weight
-            columns |= {"label": data.label.double(), "list": data.groups, "weight": weight.double()}
-        return Table(columns)
+            columns |= dict(zip(_TARGETS, _targets_of(data), strict=True))
+        return Table(columns, device=data.table.device)
 
     def save(self, folder: Any) -> None:
-        assert self._learn is not None, "fit first"
+        """Write ``model.safetensors``, ``ranker.json`` and the procs' state."""
+        if self._learn is None:
+            raise self.not_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = {n: w.contiguous() for n, w in self._learn.model.state_dict().items()}
@@ -171,7 +175,11 @@ class NetRanker(Ranker):
 
 
 class WeightedListLoss(nn.Module):
-    """``ListwiseSoftmax`` over targets ``[b, 3]`` of label, list id and the list's weight; mean over the weights of the lists."""
+    """``ListwiseSoftmax``, mean over the weights of the lists.
+
+    Targets are ``[b, 3]``: a candidate's share of its list's relevance (1 in all, or 0 in a list without any), the
+    list's id and the list's weight.
+    """
 
     n_out = 1
 
@@ -183,20 +191,37 @@ class WeightedListLoss(nn.Module):
         """The loss of scores ``[b, 1]``: a scalar."""
         targets = targets.as_subclass(Tensor)
         scores = scores.as_subclass(Tensor)
-        label, groups, weight = targets.unbind(1)
-        shares = self.each(scores, label, groups)
-        weight = weight.to(scores.dtype)
-        return (shares * weight).sum() / (label.to(scores.dtype) * weight).sum().clamp(min=1e-6)
+        share, groups, weight = targets.unbind(1)
+        losses = self.each(scores, share, groups)
+        total = (share * weight).sum()
+        return (losses * weight.to(losses.dtype)).sum() / torch.where(total > 0, total, 1.0).to(losses.dtype)
 
 
-def _missing_patterns(data: Lists) -> list[str]:
-    """One number column for every distinct set of rows in which columns are missing."""
+def _targets_of(data: Lists) -> tuple[Tensor, Tensor, Tensor]:
+    """Each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64 ``[n]``."""
+    if data.label is None:
+        raise DataError("lists to report on came without labels", remedy="Give label=, or leave valid out")
+    label = data.label.double()
+    _, lists = torch.unique_consecutive(data.groups, return_inverse=True)  # small numbers: ids may not fit a float
+    total = segment_sum(label, lists, int(lists[-1]) + 1 if len(lists) else 0)[lists]
+    weight = torch.ones_like(label) if data.weight is None else data.weight.double()
+    return torch.where(total > 0, label / total, 0.0), lists, weight
+
+
+def _missing_patterns(data: Lists) -> dict[str, str]:
+    """One number column for every distinct set of rows in which columns are missing: name of its flag → column."""
     seen: dict[int, str] = {}
     for name in data.conts:
         missing = data.table[name].is_missing().cpu()
         if bool(missing.any()) and not bool(missing.all()):
             seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
-    return list(seen.values())
+    flags: dict[str, str] = {}
+    for name in seen.values():
+        flag = f"{name}_is_missing"
+        while flag in data.conts or flag in data.cats or flag in flags:
+            flag += "_"
+        flags[flag] = name
+    return flags
 
 
 def _seed(seed: int) -> None:

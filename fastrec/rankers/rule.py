@@ -11,6 +11,7 @@ import torch
 
 from fastrec.rankers.base import Lists, Ranker, Trace
 from fastrec.segments import lexical_order
+from fastrec.table import Column
 
 
 class ColumnRanker(Ranker):
@@ -27,16 +28,27 @@ class ColumnRanker(Ranker):
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
+        """There is nothing to learn."""
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        keys = [torch.nan_to_num(data.table[c].number(), nan=torch.inf).cpu() for c in self.columns]
-        order = lexical_order(keys)
+        """The place of each candidate in the columns' order, less than 0: float64 ``[n]``."""
+        order = lexical_order([key.cpu() for name in self.columns for key in _sort_keys(data.table[name])])
         place = torch.arange(len(data), dtype=torch.float64)
         if order is not None:
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
 
     def save(self, folder: Any) -> None:
+        """Write the columns' names (``ranker.json``)."""
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / "ranker.json").write_text(json.dumps({"columns": self.columns}, indent=1))
+
+
+def _sort_keys(column: Column) -> list[torch.Tensor]:
+    """Keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
+    whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
+    if not whole:
+        return [column.number()]  # NaN sorts last
+    missing = column.is_missing()
+    return [missing.long(), torch.where(missing, 0, column.integer())]

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import torch
 import xgboost as xgb
 
+from fastrec.errors import DataError
 from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
 from fastrec.state import save_state
+from fastrec.table import Column
 from fastrec.vocab import Vocab
 
 _DEFAULTS = {
@@ -23,14 +26,17 @@ _DEFAULTS = {
     "subsample": 0.8,
     "colsample_bytree": 0.5,
 }
+_LARGEST = 1e38  # XGBoost refuses infinite values, and adds to the largest one
 _RANKING = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
 
 
 class XGBRanker(Ranker):
     """XGBoost over candidates in lists.
 
-    Lists of one candidate, or without a relevant one, teach no ranking and are left out of training; every list is scored. Scores
-    are margins (log-odds for ``binary:logistic``), on one scale across lists. Missing values are XGBoost's own.
+    Lists of one candidate, without a relevant one or of weight 0 teach no ranking and are left out of training; every
+    list is scored. Scores are margins (log-odds for ``binary:logistic``), on one scale across lists. Missing values are
+    XGBoost's own. Categories, and text among the numbers, go in by their code among the training rows' sorted values;
+    unseen ones are missing.
 
     Args:
         name: the ranker's name.
@@ -51,15 +57,20 @@ class XGBRanker(Ranker):
     ) -> None:
         self.name, self.objective, self.rounds, self.columns = name, objective, rounds, columns
         self.params = params
-        self.trace = Trace()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the trees."""
+        super().forget()
         self._booster: xgb.Booster | None = None
         self._vocabs: dict[str, Vocab] = {}
+        self._used: list[str] = []
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> Ranker:
-        train = whole_lists(train)
-        assert train.label is not None
+        """Grow the trees; ``valid`` is not looked at."""
+        train = whole_lists(train, name=self.name)
         ranks = self.objective.startswith("rank:")
         params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective, "seed": seed}
         params["device"] = "cuda" if device is not None and device.type == "cuda" else "cpu"
@@ -71,13 +82,15 @@ class XGBRanker(Ranker):
         if train.weight is not None:
             first = torch.cumsum(sizes, 0) - sizes
             options["weight"] = (train.weight[first] if ranks else train.weight).double().numpy()
-        names = self._names(train)
-        self._vocabs = {n: Vocab.fit(train.table[n]) for n in names if train.table[n].kind == "category"}
+        self._used = names = self._names(train)
+        coded = (n for n in names if n in train.cats or _is_text(train.table[n]))
+        self._vocabs = {n: Vocab.fit(train.table[n]) for n in coded}
         data = xgb.QuantileDMatrix(
-            self._matrix(train, names),
+            self._matrix(train),
             train.label.float().numpy(),
             feature_names=names,
             max_bin=params["max_bin"],
+            nthread=params["nthread"],
             **options,
         )
         self._booster = xgb.train(params, data, self.rounds)
@@ -85,16 +98,20 @@ class XGBRanker(Ranker):
         return self
 
     def predict(self, data: Lists) -> torch.Tensor:
-        assert self._booster is not None, "fit first"
+        """Margins of the candidates: float64 ``[n]`` on the CPU."""
+        if self._booster is None:
+            raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
-        names = self._names(data)
         self._booster.set_param({"device": "cpu"})
-        margins = self._booster.predict(xgb.DMatrix(self._matrix(data, names), feature_names=names), output_margin=True)
+        matrix = xgb.DMatrix(self._matrix(data), feature_names=self._used, nthread=torch.get_num_threads())
+        margins = self._booster.predict(matrix, output_margin=True)
         return torch.from_numpy(margins.astype(np.float64))
 
     def save(self, folder: Any) -> None:
-        assert self._booster is not None, "fit first"
+        """Write ``model.ubj`` (XGBoost's own form), ``ranker.json`` and the vocabularies."""
+        if self._booster is None:
+            raise self.not_fitted()
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._booster.save_model(folder / "model.ubj")
@@ -107,21 +124,31 @@ class XGBRanker(Ranker):
         (folder / "ranker.json").write_text(json.dumps(about, indent=1))
         save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
 
-    def _matrix(self, data: Lists, names: Sequence[str]) -> np.ndarray:
-        """Columns side by side: float32 ``[n, len(names)]``, NaN where missing; text by its code in the training rows."""
-        result = np.empty((len(data), len(names)), dtype=np.float32)
-        for i, name in enumerate(names):
+    def _matrix(self, data: Lists) -> np.ndarray:
+        """Columns side by side: float32 ``[n, columns]``, NaN where missing; categories by their code."""
+        result = np.empty((len(data), len(self._used)), dtype=np.float32)
+        for i, name in enumerate(self._used):
             column = data.table[name]
             if name in self._vocabs:
                 codes = self._vocabs[name].encode(column).float()
                 values = torch.where(codes > 0, codes, torch.nan)
             else:
                 values = column.number(torch.float32)
-            result[:, i] = values.cpu().numpy()
+            result[:, i] = values.clamp(-_LARGEST, _LARGEST).cpu().numpy()
         return result
 
     def _names(self, data: Lists) -> list[str]:
-        return list(self.columns) if self.columns is not None else [*data.cats, *data.conts]
+        names = list(self.columns) if self.columns is not None else [*data.cats, *data.conts]
+        odd = next((n for n in names if set(n) & set("[]<")), None)
+        if odd is not None:
+            raise DataError("XGBoost takes no name with [, ] or <", column=odd, remedy="Rename the column")
+        return names
+
+
+def _is_text(column: Column) -> bool:
+    return column.kind == "category" and (
+        pa.types.is_large_string(column.distinct.type) or pa.types.is_string(column.distinct.type)
+    )
 
 
 def _gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:

@@ -1,0 +1,377 @@
+"""The official files as tables: against plain loops over their rows, and what is said about files that are not in order."""
+
+from __future__ import annotations
+
+import csv
+import math
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
+from competitions.trivago2019.simulate import simulate
+from fastrec.errors import (
+    DataError,
+    DataWarning,
+    FastrecError,
+    MissingColumnError,
+    MissingFileError,
+    UnreadableFileError,
+)
+
+CPU = torch.device("cpu")
+TARGET = {"reference": ""}
+
+
+@pytest.fixture
+def small(tmp_path, official):
+    """Rows of a small good pair of files, and a function that writes and reads them."""
+    e = official.event
+    train = [e("a", 1, "interaction item image", "12"), e("a", 2, CLICK, "12"), e("b", 1, CLICK, "13")]
+    test = [e("c", 1, "search for item", "11"), e("c", 2, CLICK, "11"), e("c", 3, CLICK)]
+    truth = [{**e("c", 3, CLICK), "reference": "13"}]
+
+    def load(*, quiet: bool = False, **options: object):
+        official.write(tmp_path, train, test, truth)
+        return official.read(tmp_path, **options) if quiet else read(tmp_path, device=CPU, **options)
+
+    load.train, load.test, load.truth, load.folder = train, test, truth, tmp_path
+    return load
+
+
+# ------------------------------------------------------------------------------------------------- against plain loops
+
+
+def lists_by_loop(sessions: dict[str, list[dict]]) -> tuple[list[dict], list[dict], list[dict]]:
+    """All listed items, the labelled ones and those to rank."""
+    shown, number = [], -1
+    for events in sessions.values():
+        clicks = [e for e in events if e["action_type"] == CLICK]
+        for e in clicks:
+            number += 1
+            ids, prices = e["impressions"].split("|"), e["prices"].split("|")
+            for k, item in enumerate(ids):
+                if item in ids[:k]:
+                    continue
+                row = {n: e[n] for n in ("user_id", "session_id", "timestamp", "step", "platform", "place", "target")}
+                row |= {"list_id": number, "item_id": item, "position": k + 1, "price": float(prices[k])}
+                row |= {"list_length": len(ids), "exposure": 1 / (k + 2), "is_last": int(e is clicks[-1])}
+                row |= {"weight": 1.0 if e is clicks[-1] else 0.5, "reference": e["reference"]}
+                row["filters"] = len(e["current_filters"].split("|")) if e["current_filters"] else 0
+                shown.append(row)
+    labelled = [{**r, "clicked": float(r["item_id"] == r["reference"])} for r in shown if r["reference"]]
+    return shown, labelled, [r for r in shown if r["target"]]
+
+
+def touches_by_loop(sessions: dict[str, list[dict]]) -> list[dict]:
+    found = []
+    for events in sessions.values():
+        run, start, before = 0, 0, None
+        for e in events:
+            if e["action_type"] not in ITEM_ACTIONS or not e["reference"]:
+                continue
+            run, start = (run + 1, start) if e["reference"] == before else (1, e["timestamp"])
+            before = e["reference"]
+            row = {n: e[n] for n in ("session_id", "user_id", "timestamp", "place", "action_type", "dwell")}
+            found.append({**row, "item_id": e["reference"], "run": run, "run_seconds": e["timestamp"] - start})
+    return found
+
+
+def compare(table, expected: list[dict], names: list[str]) -> None:
+    assert len(table) == len(expected) > 0
+    for name in names:
+        got = table[name].to_arrow().to_pylist()
+        want = [row[name] for row in expected]
+        assert got == pytest.approx(want, abs=1e-6) if isinstance(want[0], float) else got == want, name
+
+
+COMMON = ["user_id", "session_id", "timestamp", "step", "platform", "place", "list_id", "item_id", "position", "price"]
+COMMON += ["list_length", "exposure", "is_last", "weight", "filters"]
+
+
+def check_against_loops(folder: Path, official) -> None:
+    found, sessions = official.read(folder), official.sessions_of(folder)
+    shown, labelled, targets = lists_by_loop(sessions)
+    compare(found.train, labelled, [*COMMON, "clicked"])
+    compare(found.test, targets, COMMON)
+    compare(found.tables["shown"], shown, COMMON)
+    touches = touches_by_loop(sessions)
+    compare(found.tables["touches"], touches, list(touches[0]))
+    log = [e for events in sessions.values() for e in events]
+    compare(found.tables["log"], log, ["session_id", "timestamp", "step", "place", "dwell", "action_type"])
+    mean = {}
+    for row in labelled:
+        mean.setdefault(row["list_id"], []).append(row["price"])
+    clicked = [r for r in labelled if r["clicked"]]
+    for row in clicked:
+        row["price_over_mean"] = row["price"] / (sum(mean[row["list_id"]]) / len(mean[row["list_id"]]))
+    compare(found.tables["clicked"], clicked, ["session_id", "timestamp", "place", "position", "price_over_mean"])
+    answers = {}
+    with (folder / "ground_truth.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            answers[row["session_id"], int(row["step"])] = row["reference"]
+    truth = [float(answers[r["session_id"], r["step"]] == r["item_id"]) for r in targets]
+    assert found.truth.tolist() == truth
+    keys = list(dict.fromkeys((r["user_id"], r["session_id"], r["timestamp"], r["step"]) for r in targets))
+    assert list(zip(*found.targets.to_arrow().to_pydict().values())) == keys
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_files_as_plain_loops_read_them(seed, tmp_path, official):
+    check_against_loops(official.write(tmp_path, *official.random_rows(seed)), official)
+
+
+def test_simulated_files_as_plain_loops_read_them(tmp_path, official):
+    simulate(120, tmp_path / "made", seed=3)
+    check_against_loops(tmp_path / "made", official)
+    found = official.read(tmp_path / "made")
+    assert 0.3 < found.oracle < 1
+    assert len(found.tables["items"]) > 0
+
+
+def test_real_files_as_plain_loops_read_them(data_dir, official):
+    if not (data_dir / "trivago2019").is_dir():
+        pytest.skip(f"no trivago2019 in {data_dir}")
+    with pytest.warns(DataWarning, match=r"share session and step|outside their list"):
+        found = read(data_dir / "trivago2019", device=CPU)
+    _, labelled, targets = lists_by_loop(official.sessions_of(data_dir / "trivago2019"))
+    compare(found.train, labelled, [*COMMON, "clicked"])
+    compare(found.test, targets, COMMON)
+    assert len(found.targets) == 1257
+
+
+# ------------------------------------------------------------------------------------------------------ odd but usable
+
+
+def test_duplicates_are_kept_in_order_of_time_step_and_file(small, official):
+    e = official.event
+    small.train[:] = [
+        e("a", 2, CLICK, "13", timestamp=1_020),
+        e("a", 1, "interaction item image", "12", timestamp=1_020),
+        e("a", 1, "interaction item info", "11", timestamp=1_020),
+        e("a", 3, CLICK, "12", timestamp=1_010),
+    ]
+    with pytest.warns(DataWarning, match=r"train\.csv: 2 rows share session and step.*the first is row 1") as caught:
+        found = small()
+    assert len(caught) == 1
+    log = found.tables["log"].to_pandas().query("session_id == 'a'")
+    assert log[["timestamp", "step", "place", "reference"]].values.tolist() == [
+        [1_010, 3, 0, "12"],
+        [1_020, 1, 1, "12"],
+        [1_020, 1, 2, "11"],
+        [1_020, 2, 3, "13"],
+    ]
+    assert found.train.to_pandas().query("session_id == 'a'").is_last.tolist() == [0] * 3 + [1] * 3
+
+
+def test_an_unknown_action_is_kept_as_an_event_of_no_item(small, official):
+    small.test[0] = official.event("c", 1, "interaction item video", "11")
+    with pytest.warns(DataWarning, match=r"test\.csv: unknown action type 'interaction item video'"):
+        found = small()
+    assert "interaction item video" in found.tables["log"]["action_type"].to_arrow().to_pylist()
+    assert "interaction item video" not in found.tables["touches"]["action_type"].to_arrow().to_pylist()
+    assert found.test["place"].integer().tolist() == [2, 2, 2]
+
+
+def test_a_test_session_without_a_target_is_history(small, official):
+    small.test += [official.event("d", 1, "interaction item image", "12"), official.event("d", 2, CLICK, "12")]
+    found = small()
+    assert found.targets["session_id"].to_arrow().to_pylist() == ["c"]
+    assert "d" in found.train["session_id"].to_arrow().to_pylist()
+
+
+def test_an_answer_in_no_list_is_warned_of_and_kept(small):
+    small.train[1]["reference"] = "99"
+    with pytest.warns(DataWarning, match=r"1 clicks are on an item outside their list"):
+        found = small()
+    rows = found.train.to_pandas()
+    assert rows[rows.session_id == "a"].clicked.tolist() == [0, 0, 0]
+
+
+def test_a_target_whose_answer_is_in_no_list_scores_nothing(small):
+    small.truth[0]["reference"] = "99"
+    assert small().truth.tolist() == [0, 0, 0]
+
+
+def test_an_item_listed_twice_stands_where_it_is_first(small):
+    small.test[-1] |= {"impressions": "11|12|11|13", "prices": "50|70|40|60"}
+    rows = small().test.to_pandas()
+    assert rows.item_id.tolist() == ["11", "12", "13"]
+    assert rows.position.tolist() == [1, 2, 4]
+    assert rows.price.tolist() == [50, 70, 60]
+
+
+def test_a_list_of_one_stays_to_be_ranked(small):
+    small.test[-1] |= {"impressions": "13", "prices": "60"}
+    found = small()
+    assert found.test["item_id"].to_arrow().to_pylist() == ["13"]
+    assert len(found.targets) == 1
+
+
+def test_a_train_click_without_an_answer_teaches_nothing(small, official):
+    small.train.append(official.event("x", 1, CLICK))
+    found = small()
+    assert "x" not in found.train["session_id"].to_arrow().to_pylist()
+    assert "x" in found.tables["shown"]["session_id"].to_arrow().to_pylist()
+    assert len(found.targets) == 1
+
+
+def test_an_item_file_without_rows_or_properties_is_usable(small, official):
+    official.items(small.folder, {})
+    assert len(small().tables["items"]) == 0
+    official.items(small.folder, {"11": "", "12": "Pool|Bar"})
+    assert small().tables["items"]["properties"].to_arrow().to_pylist() == [None, ["Pool", "Bar"]]
+
+
+@pytest.mark.parametrize(("rows", "sessions"), [(1, ["a"]), (2, ["a"]), (3, ["a", "b"]), (99, ["a", "b"])])
+def test_rows_takes_whole_sessions(small, rows, sessions):
+    found = small(rows=rows)
+    kept = found.tables["log"].to_pandas()
+    assert kept[~kept.in_test].session_id.unique().tolist() == sessions
+    assert (kept[~kept.in_test].session_id == "a").sum() == 2
+    assert found.test["item_id"].to_arrow().to_pylist() == ["11", "12", "13"]
+
+
+def test_rows_of_sessions_that_are_not_together(small, official):
+    small.train.append(official.event("a", 9, CLICK, "11"))
+    log = small(rows=2).tables["log"].to_pandas()
+    assert log[log.session_id == "a"].step.tolist() == [1, 2, 9]
+
+
+# ---------------------------------------------------------------------------------------------------------- refused
+
+
+def refused(load, kind: type[FastrecError], message: str, **places: object) -> None:
+    """Reading fails with ``kind``, naming the places given (``file``, ``column``, ``row``)."""
+    with pytest.raises(kind, match=message) as caught:
+        load(quiet=True)
+    for name, value in places.items():
+        found = getattr(caught.value, name)
+        assert (Path(found).name if name == "file" else found) == value, (name, found)
+    assert caught.value.remedy
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(MissingFileError, match=r"no such folder.*--data"):
+        read(tmp_path / "nowhere", device=CPU)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "test.csv"])
+def test_a_missing_file(small, name):
+    small()
+    (small.folder / name).unlink()
+    with pytest.raises(MissingFileError, match=name):
+        read(small.folder, device=CPU)
+
+
+@pytest.mark.parametrize("name", ["train.csv", "test.csv", "ground_truth.csv", "item_metadata.csv"])
+def test_an_empty_file(small, name):
+    small()
+    (small.folder / name).write_bytes(b"")
+    with pytest.raises(UnreadableFileError, match=rf"{name}.*empty"):
+        read(small.folder, device=CPU)
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_a_header_without_rows(small, name):
+    getattr(small, name).clear()
+    refused(small, DataError, "header and no rows", file=f"{name}.csv")
+
+
+@pytest.mark.parametrize(("file", "column"), [("train", "prices"), ("test", "session_id"), ("ground_truth", "step")])
+def test_a_missing_column(small, file, column):
+    small()
+    path = small.folder / f"{file}.csv"
+    path.write_text(path.read_text().replace(column, "other", 1))
+    with pytest.raises(MissingColumnError, match=rf"{file}\.csv.*'{column}'"):
+        read(small.folder, device=CPU)
+
+
+def test_bytes_that_are_no_text(small):
+    small()
+    (small.folder / "train.csv").write_bytes(b"\x00\xff\xfe" * 400)
+    with pytest.raises(FastrecError, match=r"train\.csv"):
+        read(small.folder, device=CPU)
+
+
+def test_prices_and_impressions_of_different_lengths(small):
+    small.test[1]["prices"] = "50|70"
+    refused(small, DataError, "has 2 elements where 'impressions' has 3", file="test.csv", column="prices", row=1)
+    small.train[2]["prices"] = "50|70|60|80"
+    refused(small, DataError, "has 4 elements where 'impressions' has 3", file="train.csv", column="prices", row=2)
+
+
+def test_the_row_named_is_the_files_own(small, official):
+    e = official.event
+    small.train[:] = [
+        e("b", 5, CLICK, "13"),
+        e("a", 2, CLICK, "12"),
+        e("b", 1, CLICK, "13", prices="50|x|60"),
+        e("a", 1, "interaction item image", "12"),
+    ]
+    refused(small, DataError, "'x' is not a number", file="train.csv", column="prices", row=2)
+    with pytest.raises(DataError) as caught:
+        small(quiet=True, rows=1)
+    assert caught.value.row == 2
+
+
+@pytest.mark.parametrize("price", ["dear", "", "nan", "1,5"])
+def test_a_price_that_is_no_number(small, price):
+    small.test[2]["prices"] = f"50|{price}|60"
+    refused(small, DataError, "is not a number", file="test.csv", column="prices", row=2)
+
+
+@pytest.mark.parametrize("column", ["impressions", "prices"])
+def test_a_click_without_its_list(small, column):
+    small.test[1][column] = ""
+    refused(small, DataError, "has none", file="test.csv", column=column, row=1)
+
+
+@pytest.mark.parametrize(("column", "value"), [("timestamp", "yesterday"), ("step", "1.5"), ("step", "x")])
+def test_a_number_that_is_none(small, column, value):
+    small.train[1][column] = value
+    refused(small, DataError, value, file="train.csv", column=column, row=1)
+
+
+@pytest.mark.parametrize("column", ["user_id", "session_id", "timestamp", "step", "action_type"])
+def test_a_key_that_is_missing(small, column):
+    small.test[1][column] = ""
+    refused(small, DataError, "a value is missing", file="test.csv", column=column, row=1)
+
+
+def test_a_test_file_without_any_target(small):
+    small.test[-1]["reference"] = "12"
+    refused(small, DataError, "nothing to rank", file="test.csv", column="reference")
+
+
+def test_the_ground_truth_of_another_test_file(small):
+    small.truth[0]["session_id"] = "other"
+    refused(small, DataError, "1 target rows of test.csv have no answer", file="ground_truth.csv")
+
+
+@pytest.mark.parametrize("content", [b"PAR1 but no more", b""])
+def test_unreadable_probabilities(small, content):
+    small()
+    (small.folder / "true_probabilities.parquet").write_bytes(content)
+    refused(small, UnreadableFileError, "empty|cannot be read", file="true_probabilities.parquet")
+
+
+def test_probabilities_that_are_none(small):
+    small()
+    path = small.folder / "true_probabilities.parquet"
+    pq.write_table(pa.table({"target": [True], "probabilities": [[0.5, 0.4]]}), path)
+    refused(small, DataError, "do not sum to 1", file="true_probabilities.parquet")
+    pq.write_table(pa.table({"target": [True]}), path)
+    refused(small, MissingColumnError, "no such column", file="true_probabilities.parquet", column="probabilities")
+    pq.write_table(pa.table({"target": [True, False], "probabilities": [[0.25, 0.75], [1.0]]}), path)
+    assert math.isclose(small().oracle, 0.75 + 0.25 / 2)
+
+
+def test_a_good_file_warns_of_nothing(small):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        small()

@@ -1,0 +1,373 @@
+"""No value may hold what it must not know: its own target, an outer fold's targets, the future, or another row."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import (
+    BayesianRate,
+    Bucketize,
+    Combine,
+    CountEncode,
+    Cross,
+    CumStat,
+    Cyclic,
+    Diff,
+    FeatureSet,
+    GroupPick,
+    GroupRank,
+    GroupStats,
+    History,
+    Lag,
+    LastKnown,
+    TargetEncode,
+    Where,
+)
+from fastrec.features.folds import FOLD_SEED, INNER_SEED, row_folds
+from fastrec.table import Table
+
+some = settings(max_examples=15, deadline=None)
+few = settings(max_examples=5, deadline=None)
+number = st.one_of(st.none(), st.integers(-3, 3).map(float))
+
+
+@st.composite
+def frames(draw, min_size=1, max_size=14):
+    n = draw(st.integers(min_size, max_size))
+
+    def column(values):
+        return draw(st.lists(values, min_size=n, max_size=n))
+
+    return pd.DataFrame(
+        {
+            "id": range(n),
+            "user": column(st.integers(0, 2)),
+            "item": column(st.sampled_from(["a", "b", "c"])),
+            "city": column(st.one_of(st.none(), st.sampled_from(["x", "y"]))),
+            "price": pd.Series(column(number), dtype="float64"),
+            "t": column(st.integers(0, 6)),
+            "y": pd.Series(column(st.one_of(st.none(), st.integers(0, 1))), dtype="float64"),
+        }
+    )
+
+
+def values(frame, names):
+    return [[None if pd.isna(v) else v for v in row] for row in frame[names].to_numpy(dtype=object).tolist()]
+
+
+def same_rows(a, b, names):
+    for x, y in zip(values(a, names), values(b, names), strict=True):
+        assert x == pytest.approx(y, rel=1e-12, abs=1e-12) if all(v is not None for v in [*x, *y]) else x == y
+
+
+def exactly(a, b, names):
+    assert values(a, names) == values(b, names)
+
+
+# RowWise: other rows never matter ------------------------------------------------------------------------------------
+
+ROW_WISE = [
+    Combine("price", "-", "t"),
+    Combine("price", "/", "t"),
+    Cyclic("t", 7),
+    Cyclic("t", "month"),
+    Bucketize("price", [-1, 1]),
+    Where("price", "t"),
+]
+
+
+@pytest.mark.parametrize("feature", ROW_WISE, ids=repr)
+@some
+@given(frame=frames(), other=frames())
+def test_row_wise_values_depend_on_the_row_alone(feature, frame, other):
+    alone = pd.concat([feature.fit_transform(frame.iloc[[i]]) for i in range(len(frame))])
+    exactly(feature.fit_transform(frame), alone, feature.outputs)
+    mixed = feature.fit_transform(pd.concat([other, frame, other]))
+    exactly(mixed.iloc[len(other) : len(other) + len(frame)], alone, feature.outputs)
+
+
+# Causal: later rows never matter -------------------------------------------------------------------------------------
+
+CAUSAL = [
+    Lag(["price", "item"], by="user", order="t"),
+    Lag("price", by=["user", "city"], order="t", n=[1, 3]),
+    Lag("price", order="t"),
+    Diff(["price", "t"], by="user", order="t"),
+    CumStat("price", by="user", order="t", stats=["count", "sum", "mean", "min", "max"]),
+    LastKnown(["price", "city"], by="user", order="t"),
+    History(["user", "item"], order="t", stats=["count", "since", "steps", "since_first", "is_last"]),
+    History("user", order="t", event="item", kinds=["a", "b"], by_kind=True, values=["price"], sums=["price"]),
+]
+
+
+@pytest.mark.parametrize("feature", CAUSAL, ids=repr)
+@some
+@given(frame=frames(), other=frames(), now=st.integers(0, 7))
+def test_rows_at_or_after_a_time_never_move_a_row_before_it(feature, frame, other, now):
+    assert not feature.uses_future
+    past = frame[frame["t"] < now]
+    expected = feature.fit_transform(past)
+    later = pd.concat([frame[frame["t"] >= now], other[other["t"] >= now]])
+    for future in (later, later.iloc[::-1], later.iloc[:0]):
+        for whole in (pd.concat([past, future]), pd.concat([future, past])):
+            before = feature.fit_transform(whole)
+            exactly(before[before["t"] < now], expected, feature.outputs)
+
+
+@some
+@given(frame=frames(), log=frames(max_size=20), other=frames(), now=st.integers(0, 7))
+def test_events_at_or_after_a_row_never_move_it(frame, log, other, now):
+    feature = History(
+        ["user", "item"],
+        order="t",
+        table="log",
+        stats=["count", "since", "steps", "since_first", "is_last"],
+        values="price",
+        sums="price",
+    )
+    changed = pd.concat([log[log["t"] < now], other[other["t"] >= now]])
+    rows = frame[frame["t"] <= now]  # an event at the row's own place does not count either
+    a, b = (feature.fit_transform(rows, tables={"log": events}) for events in (log, changed))
+    exactly(a, b, feature.outputs)
+
+
+@pytest.mark.parametrize("feature", [Lag("price", by="user", n=-1), Lag("price", n=[1, -2]), Diff("price", n=-1)])
+def test_looking_ahead_is_declared(feature):
+    assert feature.uses_future
+
+
+def test_a_lead_does_use_the_future():
+    frame = pd.DataFrame({"price": [1.0, 2.0, 3.0]})
+    assert Lag("price", n=-1).fit_transform(frame)["lead1_price"].tolist()[:2] == [2.0, 3.0]
+
+
+# Targets: no row sees its own ----------------------------------------------------------------------------------------
+
+ENCODERS = [
+    [TargetEncode("item", "y")],
+    [TargetEncode(["item", "city"], "y", smooth=1, stats=["mean", "std", "count"])],
+    [TargetEncode(Cross("item", "user"), "y", folds=3, smooth=0)],
+    [TargetEncode("item", "y"), Combine(TargetEncode("item", "y"), "-", TargetEncode("city", "y"))],
+    [GroupRank(TargetEncode("item", "y"), by="user")],
+    [GroupRank(TargetEncode("item", "y"), by="city")],
+    [GroupStats(TargetEncode("item", "y"), by="city", stats=["mean", "sum", "max"])],
+    [GroupStats(TargetEncode("item", "y"), by="user", over="group"), GroupStats("price", by="city")],
+    [Lag(TargetEncode("item", "y"), by="user", order="t"), Diff(TargetEncode("item", "y"))],
+    [CumStat(TargetEncode("item", "y"), by="city", stats=["mean", "max"])],
+    [GroupPick(TargetEncode("item", "y"), by="user", order="price"), CountEncode("item")],
+    [BayesianRate(TargetEncode("item", "y", stats="count"), "t")],
+    [Where(GroupRank(TargetEncode("item", "y"), by="city"), "t", name="deep")],
+    [GroupRank(Combine(TargetEncode("item", "y"), "+", "price", name="sum"), by="city"), CountEncode(Cross("item", "city"))],
+]
+encoders = pytest.mark.parametrize("features", ENCODERS, ids=lambda f: "+".join(map(repr, f)))
+
+
+def set_of(features, key):
+    """A set of its own for every run: nothing that was learned is left over."""
+    from sklearn.base import clone
+
+    return clone(FeatureSet(features, key=key, folds=3))
+
+
+def with_targets(frame, chosen, new):
+    changed = frame.copy()
+    changed.loc[chosen, "y"] = [new[i % len(new)] for i in range(int(chosen.sum()))]
+    return changed
+
+
+new_targets = st.lists(st.one_of(st.none(), st.integers(-9, 9).map(float)), min_size=1, max_size=5)
+
+
+@encoders
+@pytest.mark.parametrize("key", ["id", "user"])
+@few
+@given(frame=frames(min_size=6), new=new_targets, fold=st.integers(0, 2))
+def test_targets_of_a_fold_move_no_encoding_of_its_rows(features, key, frame, new, fold):
+    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).numpy()
+    a, b = (set_of(features, key).fit_transform(f) for f in (frame, with_targets(frame, inner == fold, new)))
+    exactly(a[inner == fold], b[inner == fold], FeatureSet(features).outputs)
+
+
+@encoders
+@few
+@given(frame=frames(min_size=6), new=new_targets, row=st.integers(0, 13))
+def test_a_rows_own_target_never_moves_its_encoding_without_a_key(features, frame, new, row):
+    own = np.arange(len(frame)) == row % len(frame)
+    a, b = (set_of(features, None).fit_transform(f) for f in (frame, with_targets(frame, own, new)))
+    exactly(a[own], b[own], FeatureSet(features).outputs)
+
+
+@encoders
+@pytest.mark.parametrize("key", ["id", "user"])
+@few
+@given(frame=frames(min_size=6), new=new_targets, data=st.data())
+def test_cross_fit_holds_nothing_of_an_outer_fold(features, key, frame, new, data):
+    outer = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(frame), max_size=len(frame))))
+    names = FeatureSet(features).outputs
+    for k in range(outer.max() + 1):
+        changed = with_targets(frame, outer == k, new)
+        (train, valid), (train2, valid2) = (
+            list(set_of(features, key).cross_fit(f, outer))[k] for f in (frame, changed)
+        )
+        assert train["id"].tolist() == frame["id"][outer != k].tolist()
+        assert valid["id"].tolist() == frame["id"][outer == k].tolist()
+        exactly(train, train2, names)
+        exactly(valid, valid2, names)
+
+
+@encoders
+@pytest.mark.parametrize("key", ["id", "user"])
+@few
+@given(frame=frames(min_size=6), new=new_targets, fold=st.integers(0, 2), data=st.data())
+def test_cross_fit_is_out_of_fold_among_its_training_rows(features, key, frame, new, fold, data):
+    outer = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(frame), max_size=len(frame))))
+    inner = row_folds(Table.read(frame), [key], 3, seed=INNER_SEED).numpy()
+    changed = with_targets(frame, inner == fold, new)
+    for (train, _), (train2, _) in zip(
+        set_of(features, key).cross_fit(frame, outer), set_of(features, key).cross_fit(changed, outer), strict=True
+    ):
+        own = inner[train["id"].to_numpy()] == fold
+        exactly(train[own], train2[own], FeatureSet(features).outputs)
+
+
+def test_targets_do_move_what_they_should():
+    frame = pd.DataFrame({"id": range(40), "item": ["a", "b"] * 20, "y": [0.0, 1.0] * 20})
+    made = FeatureSet([TargetEncode("item", "y", smooth=1)], key="id").fit_transform(frame)
+    assert made.groupby("item")["te_item__y"].mean().tolist() == pytest.approx([0.03, 0.97], abs=0.03)
+
+
+def test_the_prior_is_out_of_fold_too():
+    frame = pd.DataFrame({"id": range(30), "item": [f"i{k}" for k in range(30)], "y": [float(k) for k in range(30)]})
+    made = FeatureSet([TargetEncode("item", "y", smooth=5)], key="id", folds=3).fit_transform(frame)
+    inner = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).numpy()
+    for k in range(3):
+        assert made["te_item__y"][inner == k].tolist() == pytest.approx([frame["y"][inner != k].mean()] * (inner == k).sum())
+
+
+@some
+@given(frame=frames(min_size=4))
+def test_cross_fit_leaves_what_was_learned_alone(frame):
+    fs = set_of([TargetEncode("item", "y"), CountEncode("item"), GroupStats("price", by="city")], "id")
+    fs.fit(frame.iloc[:2])
+    before = fs.transform(frame)
+    list(fs.cross_fit(frame, np.arange(len(frame)) % 2))
+    exactly(fs.transform(frame), before, fs.outputs)
+
+
+# Folds depend on the key alone ---------------------------------------------------------------------------------------
+
+
+@some
+@given(
+    keys=st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 50)), min_size=1, max_size=12),
+    seed=st.sampled_from([FOLD_SEED, INNER_SEED, 7]),
+    folds=st.integers(2, 9),
+)
+def test_a_fold_does_not_depend_on_place_neighbours_or_partition(keys, seed, folds):
+    def fold_of(values):
+        return row_folds(Table({"k": np.array(values, dtype="int64")}), ["k"], folds, seed=seed).tolist()
+
+    expected = fold_of(keys)
+    assert fold_of(keys[::-1]) == expected[::-1]
+    assert [fold_of([k])[0] for k in keys] == expected
+    assert fold_of([*keys, 1, 2, 3])[: len(keys)] == expected
+    assert all(0 <= f < folds for f in expected)
+
+
+KEYED = {
+    "int64": pd.Series([5, 6, 1_700_000_000]),
+    "int32": pd.Series([5, 6, 1_700_000_000], dtype="int32"),
+    "uint64": pd.Series([5, 6, 1_700_000_000], dtype="uint64"),
+    "float64": pd.Series([5.0, 6.0, 1_700_000_000.0]),
+    "Int64": pd.Series([5, 6, 1_700_000_000], dtype="Int64"),
+    "category": pd.Series([5, 6, 1_700_000_000]).astype("category"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(KEYED))
+def test_a_key_has_one_fold_whatever_type_holds_it(kind):
+    expected = row_folds(Table({"k": KEYED["int64"]}), ["k"], 1000).tolist()
+    assert row_folds(Table({"k": KEYED[kind]}), ["k"], 1000).tolist() == expected
+    with_hole = pd.concat([KEYED[kind].astype(object), pd.Series([None], dtype=object)]).infer_objects()
+    assert row_folds(Table({"k": with_hole}), ["k"], 1000).tolist() == [*expected, 0]
+
+
+def test_a_time_has_one_fold_whatever_its_unit_and_zone():
+    times = pd.Series(pd.to_datetime(["2024-02-03 04:05:06", "1969-12-31 23:59:59", "2024-02-03 04:05:06.5"])).dt.as_unit("ms")
+    expected = row_folds(Table({"k": times}), ["k"], 1000).tolist()
+    for unit in ("us", "ns"):
+        assert row_folds(Table({"k": times.dt.as_unit(unit)}), ["k"], 1000).tolist() == expected
+    assert row_folds(Table({"k": times.dt.as_unit("s")}), ["k"], 1000).tolist()[:2] == expected[:2]
+    for zone in ("UTC", "Asia/Tokyo"):
+        there = times.dt.tz_localize("UTC").dt.tz_convert(zone)
+        assert row_folds(Table({"k": there}), ["k"], 1000).tolist() == expected
+    assert len(set(expected)) == 3
+
+
+def test_keys_of_several_columns_and_their_holes():
+    table = Table({"a": ["x", "x", "y", None], "b": [1, 2, 1, 1]})
+    folds = row_folds(table, ["a", "b"], 1000).tolist()
+    assert len(set(folds)) == 4
+    assert folds[3] == 0
+    assert row_folds(table.take(table["b"].integer() > 1), ["a", "b"], 1000).tolist() == [folds[1]]
+
+
+def test_folds_are_even_and_the_inner_ones_are_not_the_outer_ones():
+    table = Table({"k": np.arange(40_000)})
+    outer, inner = (row_folds(table, ["k"], 5, seed=s).numpy() for s in (FOLD_SEED, INNER_SEED))
+    for k in range(5):
+        within = np.bincount(inner[outer == k], minlength=5)
+        assert (abs(within - 1600) < 5 * math.sqrt(1600)).all()
+    rows = np.bincount(row_folds(Table({"k": np.arange(40_000)}), [], 5).numpy())
+    assert (abs(rows - 8000) < 5 * math.sqrt(8000)).all()
+
+
+# The peer's defects --------------------------------------------------------------------------------------------------
+
+
+@some
+@given(frame=frames(), new=frames())
+def test_one_category_on_new_rows_has_one_value(frame, new):
+    feature = TargetEncode(["item", "city"], "y", smooth=1)
+    made = FeatureSet([feature], key="id").fit(frame).transform(new.drop(columns=["y", "id"]))
+    assert made.groupby("item")["te_item__y"].nunique().max() == 1
+    assert made.groupby("city", dropna=False)["te_city__y"].nunique().max() == 1
+
+
+@some
+@given(frame=frames(), data=st.data())
+def test_one_row_added_moves_no_fold(frame, data):
+    place = data.draw(st.integers(0, len(frame)))
+    extra = pd.DataFrame({"id": [999], "user": [0], "item": ["new"], "city": [None], "price": [0.0], "t": [0], "y": [None]})
+    longer = pd.concat([frame.iloc[:place], extra.astype({"y": "float64"}), frame.iloc[place:]])
+    a, b = (set_of([TargetEncode("item", "y")], "id").fit_transform(f) for f in (frame, longer))
+    same_rows(a, b[b["id"] != 999], ["te_item__y"])  # a row without a target changes no statistic, so no value
+
+
+def test_an_unseen_or_missing_key_gets_the_prior():
+    frame = pd.DataFrame({"item": ["a", "b", None, "a"], "y": [1, 0, 1, 1]})
+    made = TargetEncode("item", "y").fit(frame).transform(pd.DataFrame({"item": ["zzz", None]}))
+    assert made["te_item__y"].tolist() == [0.75, 0.75]
+
+
+@pytest.mark.parametrize("bad", [[0, 1, None], [0, -1, 1], [0.5, 1, 1], [0, 1], ["a", "b", "c"]])
+def test_bad_outer_folds_are_named(bad):
+    frame = pd.DataFrame({"item": ["a", "b", "a"], "y": [1, 0, 1]})
+    with pytest.raises(FastrecError, match="fold"):
+        list(FeatureSet([TargetEncode("item", "y")]).cross_fit(frame, bad))
+
+
+@pytest.mark.parametrize("make", [list, np.array, pd.Series, lambda f: pd.Series(f, index=[9, 9, 7]), "column"])
+def test_outer_folds_in_any_form(make):
+    frame = pd.DataFrame({"item": ["a", "b", "a"], "y": [1, 0, 1], "k": pd.Series([1, 0, 1], dtype="Int64")})
+    folds = "k" if make == "column" else make([1, 0, 1])
+    found = list(FeatureSet([TargetEncode("item", "y")]).cross_fit(frame, folds))
+    assert [(len(a), len(b)) for a, b in found] == [(2, 1), (1, 2)]
+    assert found[0][1]["te_item__y"].tolist() == [1.0]
