@@ -17,8 +17,10 @@ _NARROW = 4096  # rows: below, hashing costs nothing worth saving
 def coded_of(column: Column) -> Coded:
     """A column as a key, for looking its values up; its keys may hold values that do not occur.
 
-    Whole numbers in a narrow range are their own codes: nothing is hashed.
+    Whole numbers in a narrow range are their own codes: nothing is hashed. A category's codes stay as they are, int32.
     """
+    if column.kind == "category":
+        return Coded(column.values, Keys((column.distinct,), (column.name,)))
     whole = column.kind == "number" and not column.values.is_floating_point() and column.values.dtype != torch.bool
     if not whole or column.missing is not None or len(column) < _NARROW or "coded" in column._cache:
         return column.coded()

@@ -152,6 +152,7 @@ def run(
     """
     data, out = Path(data), Path(out)
     check_run_folder(out)
+    started = _now()
     where = resolve_device(device)
     stages = stages or Stages()
     _seed_everything(seed)
@@ -162,10 +163,17 @@ def run(
     result.fit()
     with atomic_folder(out) as part, _refusals_as_errors(out):
         with stages.stage("write"):
-            about = {"command": command, "data": data.resolve().name, "rows": rows, "seed": seed, "bs": bs}
+            about = {
+                "started": started,
+                "command": command,
+                "data": data.resolve().name,
+                "rows": rows,
+                "seed": seed,
+                "bs": bs,
+            }
             result.write(part, {k: v for k, v in about.items() if v is not None})
         result.write_scores(part)
-        write_report(part)
+        write_report(part, name=out.resolve().name)
     return out
 
 
@@ -336,7 +344,7 @@ class _Run:
             "device": str(self.device),
             "folds": FOLDS,
             "test_predictions": "mean of the folds' models",
-            "finished": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            "finished": _now(),
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
             "versions": {p: _version(p) for p in _PACKAGES},
@@ -372,7 +380,7 @@ def _refusals_as_errors(out: Path) -> Iterator[None]:
         yield
     except (XGBoostError, SafetensorError) as error:
         raise WriteError(
-            f"could not be written ({str(error).strip().splitlines()[-1]})",
+            "could not be written (the file system refused a model's or a feature's file)",
             file=out,
             remedy="Free disk space or choose another place; what was there before is untouched",
         ) from error
@@ -382,6 +390,10 @@ def _seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - fastai and others draw from numpy's own state
     torch.manual_seed(seed)
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 
 
 def _write_json(path: Path, content: Any) -> None:

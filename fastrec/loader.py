@@ -141,16 +141,16 @@ class TabularLoader(TfmdDL):
         """This epoch's rows, in order: int64 ``[n]`` numpy."""
         if self.n == 0:
             return np.empty(0, dtype=np.int64)
-        generator = np.random.Generator(np.random.SFC64(self.rng.getrandbits(64))) if self.shuffle else None
+        seed = self.rng.getrandbits(63) if self.shuffle else None
+        if seed is not None and self.groups is None and self._cdf is None:
+            return torch.randperm(self.n, generator=torch.Generator().manual_seed(seed)).numpy()
+        generator = None if seed is None else np.random.default_rng(seed)
         if self.groups is not None:
             return _grouped_order(self.groups[: self.n], generator)
         if generator is None:
             return np.arange(self.n)
-        if self._cdf is not None:
-            return np.searchsorted(self._cdf, generator.random(self.n) * self._cdf[-1], side="right").clip(
-                max=self.n - 1
-            )
-        return generator.permutation(self.n)
+        drawn = np.searchsorted(self._cdf, generator.random(self.n) * self._cdf[-1], side="right")
+        return drawn.clip(max=self.n - 1)
 
     def __iter__(self) -> Iterator[Any]:
         # fastai goes through torch's loader here, which costs more per batch than gathering it; the hooks are the same.

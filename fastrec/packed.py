@@ -100,16 +100,19 @@ class Packed:
 
     @classmethod
     def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
-        """Room for ``n`` rows, their values undefined."""
-        buffer = torch.empty((n, layout.words), dtype=torch.int32, device=device)
-        if sum(words for _, words, _ in layout.fields.values()) < layout.words:
-            buffer[:, -1] = 0  # the pad: equal rows are equal bytes
-        return cls(buffer, layout)
+        """Room for ``n`` rows, their values undefined (see ``clear_pad``)."""
+        return cls(torch.empty((n, layout.words), dtype=torch.int32, device=device), layout)
+
+    def clear_pad(self, start: int, stop: int) -> None:
+        """Set what pads rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
+        if sum(words for _, words, _ in self.layout.fields.values()) < self.layout.words:
+            self.buffer[start:stop, -1] = 0
 
     @classmethod
     def of(cls, cats: torch.Tensor, conts: torch.Tensor, ys: torch.Tensor | None, layout: Layout) -> Packed:
         """Pack tensors ``[n, n_cat]``, ``[n, n_cont]`` and ``[n, n_y]`` (copied)."""
         packed = cls.empty(len(cats), layout, device=cats.device)
+        packed.clear_pad(0, len(cats))
         for view, values in zip(packed.views, (cats, conts, ys), strict=False):
             view.copy_(values)
         return packed

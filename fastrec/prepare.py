@@ -102,10 +102,12 @@ class Recipe:
             _write_codes(views[0][:, self.cats.index(name)], table[name], categorify, fit_rows)
 
         def pack_conts(start: int) -> None:
-            _pack_block(self, table, views, start, min(start + _BLOCK, len(table)), shift=int(categorify is not None))
+            stop = min(start + _BLOCK, len(table))
+            packed.clear_pad(start, stop)
+            _pack_block(self, table, views, start, stop, shift=int(categorify is not None))
 
+        run_parallel(pack_conts, range(0, len(table), _BLOCK), rows=len(table))
         run_parallel(pack_cat, self.cats, rows=len(table))
-        run_parallel(pack_conts, range(0, len(table), _BLOCK) if self.conts else [], rows=len(table))
         return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
 
 

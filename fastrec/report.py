@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ __all__ = ["leaderboard_table", "read_run", "write_report"]
 _TOP_FEATURES = 25
 
 
-def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path:
+def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
     """Write ``report.html`` into a run directory.
 
     Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``; a
@@ -38,6 +39,7 @@ def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path
 
     Args:
         run: the run directory.
+        name: what to call the run; None: as its folder is called.
         repeats: bootstrap resamples of the sessions.
         seed: seed of the resampling; the same run and seed give the same page.
 
@@ -50,6 +52,7 @@ def write_report(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> Path
         WriteError: the page could not be written; an older one is untouched.
     """
     results = read_run(run, repeats=repeats, seed=seed)
+    results = replace(results, name=name or results.name)
     colours = charts.palette(all_models(results))
     sections = [
         _leaderboard_section(results, colours, repeats),

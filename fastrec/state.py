@@ -77,9 +77,9 @@ def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
     if isinstance(value, pa.Array):
         return {"$array": _pack_array(value, tensors, path)}
     if isinstance(value, dict):
-        odd = next((k for k in value if not isinstance(k, str) or k.startswith("$")), None)
-        if odd is not None:
-            raise DataError(f"{path} has the key {odd!r}", remedy="Use text that does not begin with $ for keys")
+        odd = [k for k in value if not isinstance(k, str) or k.startswith("$")]
+        if odd:
+            raise DataError(f"{path} has the key {odd[0]!r}", remedy="Use text that does not begin with $ for keys")
         return {k: _pack(v, tensors, f"{path}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_pack(v, tensors, f"{path}.{i}") for i, v in enumerate(value)]

@@ -42,8 +42,8 @@ def touches(
         run: its columns with what is known of the run of events on one item that each belongs to (length, seconds).
 
     Returns:
-        ``touch_…``: count, count by kind, seconds and steps since the last, seconds since the first, whether it was the session's
-        last touch, its last kind, seconds spent; ``touch_share`` of the session's touches.
+        ``touch_…``: count, count by kind, seconds and steps since the last, seconds since the first, whether it was the
+        session's last touch, its last kind, seconds spent; ``touch_share`` of the session's touches.
     """
     touch = History(
         [session, item],
@@ -65,7 +65,7 @@ def touches(
 
 
 def clicks(*, session: str, item: str, order: Sequence[str], log: str, event: str, click: str) -> FeatureSet:
-    """When a candidate's item, and anything in its session, was last clicked: ``click_steps``, ``session_click_count`` and so on."""
+    """When a candidate's item, and anything in its session, was last clicked: ``click_…``, ``session_click_…``."""
     on_item = History(
         [session, item], order=order, table=log, event=event, kinds=[click], stats=["count", "steps"], name="click"
     )
@@ -82,7 +82,7 @@ def clicks(*, session: str, item: str, order: Sequence[str], log: str, event: st
 
 
 def session_context(*, session: str, order: Sequence[str], log: str, event: str) -> FeatureSet:
-    """How long the session has lasted, what its last event was and how long ago, also beside the session's usual pace: ``session_…``."""
+    """How long the session has lasted, what its last event was, how long ago, and that beside its usual pace."""
     context = History(
         session, order=order, table=log, stats=["count", "since", "since_first"], values=[event], name="session"
     )
@@ -111,7 +111,7 @@ def last_state(
 
 
 def shown_before(*, session: str, item: str, order: Sequence[str], log: str, position: str, price: str) -> FeatureSet:
-    """Whether the item was in an earlier list of the session, where it stood and what it cost: ``shown_…``, and the changes since."""
+    """Whether an earlier list of the session had the item, where it stood, what it cost, and the changes since."""
     shown = History(
         [session, item], order=order, table=log, stats=["count", "steps"], values=[position, price], name="shown"
     )
@@ -148,8 +148,9 @@ def positions(
         touched, steps, clicked: what ``touches`` and ``clicks`` made.
 
     Returns:
-        Position of the item touched last, second and third last, of the first and lowest touched, of the clicked one, and the
-        distances to them; distance to the nearest touched item above and below; recency rank; the neighbours' last touches.
+        Position of the item touched last, second and third last, of the first and lowest touched, of the clicked one,
+        and the distances to them; distance to the nearest touched item above and below; recency rank; the neighbours'
+        last touches.
     """
     made: list[Feature] = [
         GroupRank(steps, by=group),
@@ -182,22 +183,53 @@ def positions(
     return FeatureSet(made)
 
 
-def of_user(*, user: str, session: str, item: str, time: str, log: str, event: str, click: str) -> FeatureSet:
-    """What the user did with the item in other sessions, earlier in time: ``user_touch``, ``user_click``.
+def of_user(
+    *,
+    user: str,
+    session: str,
+    item: str,
+    group: str,
+    time: str,
+    log: str,
+    event: str,
+    click: str,
+    shown: str,
+    position: str,
+) -> FeatureSet:
+    """What the user did with the item in any session, strictly earlier in time, and where their last such item stands.
 
-    The counts of the row's own session are taken off: ``touches`` and ``clicks`` have them.
+    Args:
+        user, session, item: key columns of candidates and logs.
+        group: the list's column.
+        time: the time's column.
+        log: the name of the table of item events.
+        event: its column with the kind of event.
+        click: the kind that is a click.
+        shown: the name of the table of listed items.
+        position: the place in the list, in candidates and listed items.
+
+    Returns:
+        ``user_touch_since``; ``user_touch`` and ``user_click``: counts without those of the session itself, which
+        ``touches`` and ``clicks`` have; how often the item was listed for the user and how far it moved since;
+        the distance to the listed item that the user touched last.
     """
-    touch = History([user, item], order=time, table=log, stats=["count"], name="user_item_touch")
+    touch = History([user, item], order=time, table=log, stats=["count", "since"], name="user_touch")
     click_ = History(
-        [user, item], order=time, table=log, event=event, kinds=[click], stats=["count"], name="user_item_click"
+        [user, item], order=time, table=log, event=event, kinds=[click], stats=["count"], name="user_click"
     )
     here = History([session, item], order=time, table=log, stats=["count"], name="here_touch")
     here_click = History(
         [session, item], order=time, table=log, event=event, kinds=[click], stats=["count"], name="here_click"
     )
+    listed = History([user, item], order=time, table=shown, stats=["count"], values=[position], name="user_listed")
+    last = GroupPick(position, by=group, order="user_touch_since", name="user_touched")
     return FeatureSet(
         [
-            Combine(touch, "-", here, name="user_touch"),
+            touch,
+            listed,
+            Combine("user_touch_count", "-", here, name="user_touch"),
             Combine(click_, "-", here_click, name="user_click"),
+            Combine(position, "-", f"user_listed_last_{position}", name="user_position_change"),
+            Combine(position, "-", last, name="offset_user_touched"),
         ]
     )

@@ -27,7 +27,7 @@ def usual(*, item: str, price: str, position: str) -> FeatureSet:
 def earlier(
     *, item: str, session: str, group: str, time: str, log: str, shown: str, exposure: str, event: str, click: str
 ) -> FeatureSet:
-    """Clicks and touches of an item by other sessions, strictly earlier in time, as rates of its exposure and as ranks in the list.
+    """Clicks and touches of an item by other sessions, strictly earlier: as rates of its exposure, as ranks in the list.
 
     Args:
         item, session, group, time: columns of the candidates; all but the list's are in the logs too.

@@ -6,7 +6,7 @@ from fastrec.features import Combine, CumStat, Diff, FeatureSet, GroupPick, Grou
 
 
 def in_list(*, group: str, price: str, position: str) -> FeatureSet:
-    """Price rank, price over the list's mean and minimum, spread, step to the neighbours, and over the cheapest above.
+    """Price rank, price over the list's mean and minimum, spread, steps to the neighbours, how many above are cheaper.
 
     Args:
         group: the list's column.
@@ -22,6 +22,7 @@ def in_list(*, group: str, price: str, position: str) -> FeatureSet:
             Combine(price, "/", f"mean_{price}__{group}", name=f"{price}_over_mean"),
             Combine(price, "/", f"min_{price}__{group}", name=f"{price}_over_min"),
             Diff(price, by=group, order=position, n=[1, -1]),
+            CumStat(price, by=group, order=position, stats="smaller"),
             Combine(
                 price, "/", CumStat(price, by=group, order=position, stats="min"), name=f"{price}_over_cheapest_above"
             ),

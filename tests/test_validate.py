@@ -37,7 +37,7 @@ def test_the_fold_is_a_hash_of_the_key():
 @given(data=st.data(), keys=st.lists(st.text(max_size=4), min_size=30, max_size=60, unique=True))
 def test_rows_that_come_go_or_move_change_no_fold(data, keys):
     folds = dict(zip(keys, group_folds(Table({"k": keys + keys}), "k", 2).tolist(), strict=False))
-    other = data.draw(st.permutations(keys)) + ["and one more"]
+    other = [*data.draw(st.permutations(keys)), "and one more"]
     got = group_folds(Table({"k": other, "x": list(range(len(other)))}), "k", 2).tolist()
     assert got[:-1] == [folds[k] for k in other[:-1]]
 
@@ -165,7 +165,7 @@ def test_a_row_in_no_fold_or_in_two_is_named():
     with pytest.raises(DataError, match="earlier fold") as caught:
         cross.fold(train.take(rows), train.take(torch.arange(9)), torch.arange(9), test)
     assert caught.value.row == 6
-    with pytest.raises(DataError, match="3 rows for 6 candidates"):
+    with pytest.raises(DataError, match="3 rows for 6 validation candidates"):
         cross.fold(train.take(rows), train.take(torch.arange(6)), torch.arange(3), test)
 
 

@@ -13,8 +13,8 @@ from fastrec.features.lag import ordered_groups, take_or_missing
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.table import Column, Table
 
-Stat = Literal["count", "sum", "mean", "min", "max"]
-_STATS = ("count", "sum", "mean", "min", "max")
+Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
+_STATS = ("count", "sum", "mean", "min", "max", "smaller")
 
 
 class CumStat(Grouped):
@@ -24,7 +24,8 @@ class CumStat(Grouped):
         cols: number columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max``; with no value before: 0, 0 and NaN.
+        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max`` (with no value before: 0, 0 and NaN), and ``smaller``: how many
+            of the values before are below the row's own (NaN where it has none).
 
     Example:
         >>> import pandas as pd
@@ -70,6 +71,8 @@ class CumStat(Grouped):
             for stat in as_list(self.stats):
                 if stat in ("min", "max"):
                     made = _running_extreme(values, known, groups, largest=stat == "max")
+                elif stat == "smaller":
+                    made = torch.where(known, _smaller_before(values, known, groups).double(), torch.nan)
                 else:
                     made = {
                         "count": count,
@@ -96,6 +99,32 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
     found = (groups.place > 0) & (before > 0)
     extreme = distinct[(before - 1).clamp(0, len(distinct) - 1)]
     return groups.unsort(torch.where(found, extreme if largest else -extreme, torch.nan))
+
+
+def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """How many known values before each row in its group are below its own: int64 ``[n]``.
+
+    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left half, which a
+    sort by block and value brings before it. That takes log2 of the largest group many sorts.
+    """
+    place, count = groups.place, torch.zeros_like(groups.codes)
+    if not len(count):
+        return count
+    _, rank = torch.unique(torch.where(known, values, torch.inf), return_inverse=True)
+    rank, known = groups.sort(rank), groups.sort(known)
+    levels = int(place.max()).bit_length()
+    for level in range(levels):
+        is_right = (place >> level) & 1
+        # Of equal values those of the right half come first, so that they do not count each other.
+        block = place >> (level + 1)
+        ordered = Groups.of(groups.codes, block, rank, 1 - is_right)
+        left = ordered.sort((known & (is_right == 0)).long())
+        passed = torch.cumsum(left, 0) - left
+        first = torch.ones_like(left, dtype=torch.bool)
+        first[1:] = (groups.codes[1:] != groups.codes[:-1]) | (block[1:] != block[:-1])
+        begin = torch.cummax(torch.where(first, torch.arange(len(left), device=left.device), 0), 0).values
+        count += ordered.unsort(passed - passed[begin]) * is_right
+    return groups.unsort(count)
 
 
 class LastKnown(Grouped):

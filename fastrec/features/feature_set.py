@@ -300,7 +300,7 @@ class FeatureSet:
         used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
         targets = list(dict.fromkeys(used))
         if y is None or not targets:  # scikit-learn's pipelines pass y to every transformer
-            return Table.read(df, names)
+            return Table.read(df, names or None)
         if len(targets) != 1:
             raise DataError(
                 f"y was given, but the generators use {len(targets)} targets", remedy="Give them as columns"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -132,7 +133,7 @@ class History(Grouped):
         rows = torch.where(found, place if events.order is None else _at(events.order, place), -1)
         columns |= {f"{self.name}_last_{v}": take_or_missing(log[v], rows) for v in as_list(self.values)}
         for v in as_list(self.sums):
-            marks = number_of(log, v, wanted_by=self).nan_to_num(0)
+            marks = number_of(log, v, wanted_by=self).nan_to_num(0, math.inf, -math.inf)
             columns[f"{self.name}_sum_{v}"] = Column("number", self._count(events, place, found, marks))
         return columns
 

@@ -63,7 +63,9 @@ def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
     if not rest.any():
         return text
     nanoseconds = pa.array(rest * (10**9 // unit)).cast(pa.large_string())
-    return pc.if_else(pa.array(rest > 0), pc.binary_join_element_wise(text, nanoseconds, pa.scalar(".", pa.large_string())), text)
+    return pc.if_else(
+        pa.array(rest > 0), pc.binary_join_element_wise(text, nanoseconds, pa.scalar(".", pa.large_string())), text
+    )
 
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:

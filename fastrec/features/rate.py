@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fastrec.errors import DataError
@@ -48,8 +50,8 @@ class BayesianRate(Fitted):
         return [self.name or f"rate_{name_of(self.clicks)}"]
 
     def _totals(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
-        clicks = number_of(table, name_of(self.clicks), wanted_by=self).nan_to_num(0)
-        return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0)
+        clicks = number_of(table, name_of(self.clicks), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
+        return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         codes = torch.zeros(len(table), dtype=torch.int64, device=table.device) if cells is None else cells.codes

@@ -82,7 +82,7 @@ def random_rows(seed: int, *, sessions: int = 14, steps: int = 12) -> tuple[list
 
 
 def sessions_of(folder: Path) -> dict[str, list[dict]]:
-    """Every session's events in order, by a loop over the files' rows: numbers as numbers, ``file``, ``row``, ``place``."""
+    """Every session's events in order, by a loop over the files' rows, with ``file``, ``row``, ``place``, ``dwell``."""
     found: dict[str, list[dict]] = {}
     for file in ("train", "test"):
         with (folder / f"{file}.csv").open(newline="", encoding="utf-8") as handle:

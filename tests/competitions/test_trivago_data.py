@@ -1,4 +1,4 @@
-"""The official files as tables: against plain loops over their rows, and what is said about files that are not in order."""
+"""The official files as tables: against plain loops over their rows; and what is said of files that are amiss."""
 
 from __future__ import annotations
 

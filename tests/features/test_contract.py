@@ -48,7 +48,10 @@ EXAMPLES = {
         lambda: BayesianRate("clicks", "views", weight=3),
         lambda: BayesianRate(CountEncode("city"), "views"),
     ],
-    "Bucketize": [lambda: Bucketize("price", [-1, 0.5, 3]), lambda: Bucketize(Diff("price", by="user"), [0], name="up")],
+    "Bucketize": [
+        lambda: Bucketize("price", [-1, 0.5, 3]),
+        lambda: Bucketize(Diff("price", by="user"), [0], name="up"),
+    ],
     "Combine": [
         lambda: Combine("price", "-", "clicks"),
         lambda: Combine("price", "/", "views", name="share"),
@@ -147,7 +150,9 @@ def columns(n=40, seed=0):
         "clicks": holes([int(k) for k in rng.integers(-3, 4, n)]),
         "views": [int(k) for k in rng.integers(0, 4, n)],
         "when": [int(k) for k in rng.permutation(n)],
-        "time": holes([pd.Timestamp("2023-12-30") + pd.Timedelta(minutes=977 * int(k)) for k in rng.integers(0, 500, n)]),
+        "time": holes(
+            [pd.Timestamp("2023-12-30") + pd.Timedelta(minutes=977 * int(k)) for k in rng.integers(0, 500, n)]
+        ),
         "y": holes([int(k) for k in rng.integers(0, 2, n)]),
         "z": rng.normal(size=n).tolist(),
         "fold": rng.integers(0, 4, n).tolist(),
@@ -199,7 +204,11 @@ library = pytest.mark.parametrize("library", sorted(MAKERS))
 
 
 def names_of(frame):
-    return frame.names if isinstance(frame, Table) else (frame.schema.names if isinstance(frame, pa.Table) else list(frame.columns))
+    return (
+        frame.names
+        if isinstance(frame, Table)
+        else (frame.schema.names if isinstance(frame, pa.Table) else list(frame.columns))
+    )
 
 
 def column_of(frame, name):
@@ -521,7 +530,9 @@ def test_a_generator_alone_saves_and_loads(make, tmp_path):
     assert_equal(outputs_of(found, feature.outputs), outputs_of(expected, feature.outputs))
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", '{"steps": [{"class": "explode", "params": {}}], "listed": []}'])
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", "{}", '{"steps": [{"class": "explode", "params": {}}], "listed": []}']
+)
 def test_a_damaged_configuration_is_named(tmp_path, damage):
     FeatureSet([CountEncode("city")]).fit(to_pandas(columns())).save(tmp_path / "f")
     (tmp_path / "f" / "features.json").write_text(damage)

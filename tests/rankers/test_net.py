@@ -64,9 +64,9 @@ def score(model, data: Lists) -> float:
 
 def test_learns_a_planted_signal_within_lists():
     train, test = clicks(300), clicks(200, seed=1)
-    model = small(layers=[16], epochs=6, bs=150, lr=1e-2, ps=0.0).fit(train, seed=0)
+    model = small(layers=[16], epochs=6, bs=150, lr=3e-2, ps=0.0).fit(train, seed=0)
     order = ColumnRanker("display_order", ["position"]).fit(train)
-    assert score(model, test) > score(order, test) + 0.15
+    assert score(model, test) > score(order, test) + 0.25
     # The kind alone matters too: gyms are clicked most.
     twin = (
         test.table.with_columns({"kind": ["gym"] * len(test)}),
@@ -174,7 +174,7 @@ def test_a_flag_tells_what_the_numbers_do_not():
     groups = torch.arange(lists).repeat_interleave(size)
     data = Lists(Table({"x": x.ravel()}), groups, conts=["x"], label=torch.from_numpy(label.ravel()))
     model = small(epochs=6, lr=2e-2, ps=0.0).fit(data, seed=1)
-    assert score(model, data) > 0.99
+    assert score(model, data) > 0.95
 
 
 def test_unseen_and_missing_categories_are_scored_alike():

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import CountEncode, Cross, FeatureSet
+
+key = st.one_of(st.none(), st.sampled_from(["a", "b", ""]))
+rows = st.lists(st.tuples(key, key), min_size=1, max_size=20)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows, rows)
+def test_counts_equal_a_loop(train, new):
+    first, second = (pd.DataFrame(r, columns=["x", "y"], dtype=object) for r in (train, new))
+    fs = FeatureSet([CountEncode(["x", "y"]), CountEncode("x", log=True), CountEncode(Cross("x", "y"))]).fit(first)
+    for frame in (first, second):
+        made = fs.transform(frame)
+        for i, (x, y) in enumerate(frame.itertuples(index=False)):
+            counts = [sum(r[c] == v for r in train) if v is not None else 0 for c, v in ((0, x), (1, y))]
+            both = train.count((x, y)) if None not in (x, y) else 0
+            assert made.loc[i, ["count_x", "count_y", "count_x_x_y"]].tolist() == [*counts, both]
+            assert made.loc[i, "log_count_x"] == pytest.approx(math.log1p(counts[0]))
+    assert fs.fit_transform(first)["count_x"].tolist() == fs.transform(first)["count_x"].tolist()
+
+
+def test_unlabeled_rows_count_where_asked_and_are_reported():
+    train, test = pd.DataFrame({"k": ["a", "b"]}), pd.DataFrame({"k": ["b", "c", "b"]})
+    both, own = CountEncode("k", scope="all"), CountEncode("k", log=True)
+    fs = FeatureSet([both, own])
+    assert fs.fit_transform(train, unlabeled=test)["count_k"].tolist() == [1, 3]
+    assert fs.transform(test)["count_k"].tolist() == [3, 1, 3]
+    assert fs.transform(test)["log_count_k"].tolist() == pytest.approx([math.log(2), 0, math.log(2)])
+    assert fs.transductive == ["count_k"]
+    assert FeatureSet([CountEncode("k", scope="all")]).fit(train).transductive == []
+
+
+def test_unlabeled_rows_of_a_generator_that_counts_another():
+    train = pd.DataFrame({"a": ["x", "x"], "b": [1, 2], "y": [0, 1]})
+    test = pd.DataFrame({"a": ["x", "x", "z"], "b": [1, 1, 1]})
+    fs = FeatureSet([CountEncode(Cross("a", "b"), scope="all")]).fit(train, unlabeled=test)
+    assert fs.transform(train)["count_a_x_b"].tolist() == [3, 1]
+
+
+def test_keys_beyond_the_floats():
+    frame = pd.DataFrame({"k": pd.array([2**53, 2**53 + 1, 2**53 + 1, None], dtype="Int64")})
+    assert CountEncode("k").fit_transform(frame)["count_k"].tolist() == [1, 2, 2, 0]
+    large = pd.DataFrame({"k": pd.Series([2**64 - 1, 2**64 - 1, 5], dtype="uint64")})
+    assert CountEncode("k").fit_transform(large)["count_k"].tolist() == [2, 2, 1]
+
+
+def test_a_scope_that_is_none():
+    with pytest.raises(FastrecError, match="scope"):
+        CountEncode("k", scope="test")

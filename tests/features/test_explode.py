@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import explode
+from fastrec.table import Table
+
+word = st.text("ab🎉 ", max_size=3)
+lists = st.lists(st.one_of(st.none(), st.lists(st.tuples(word, st.integers(-9, 9)), max_size=4)), max_size=8)
+
+
+def loop(rows):
+    result = {"id": [], "item": [], "price": [], "position": [], "row": []}
+    for i, row in enumerate(rows):
+        for place, (w, p) in enumerate(row or []):
+            for name, value in zip(result, (f"r{i}", w, float(p), place + 1, i), strict=True):
+                result[name].append(value)
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(lists)
+def test_texts_and_lists_equal_a_loop(rows):
+    names = [f"r{i}" for i in range(len(rows))]
+    # One empty word alone would read as an empty list.
+    rows = [None if r is None else [(w or "e", p) for w, p in r] for r in rows]
+    text = {
+        "id": pa.array(names, pa.string()),
+        "items": pa.array([None if r is None else "|".join(w for w, _ in r) for r in rows], pa.string()),
+        "prices": pa.array([None if r is None else "|".join(str(p) for _, p in r) for r in rows], pa.string()),
+    }
+    real = {
+        "id": text["id"],
+        "items": pa.array([None if r is None else [w for w, _ in r] for r in rows], pa.list_(pa.string())),
+        "prices": pa.array([None if r is None else [p for _, p in r] for r in rows], pa.large_list(pa.int32())),
+    }
+    for columns in (text, real):
+        made = explode(pa.table(columns), {"items": "item", "prices": "price"}, row="row", numbers=["prices"])
+        assert made.names == ["id", "item", "price", "position", "row"]
+        assert made.to_arrow().to_pydict() == loop(rows)
+        assert made["price"].values.dtype.is_floating_point
+
+
+def test_empty_words_between_separators_are_kept():
+    made = explode({"x": ["a||b", "|", "", None, "c"]}, "x", row="row")
+    assert made.to_arrow().to_pydict() == {
+        "x": ["a", "", "b", "", "", "c"],
+        "position": [1, 2, 3, 1, 2, 1],
+        "row": [0, 0, 0, 1, 1, 4],
+    }
+
+
+def test_a_separator_is_text_and_not_a_pattern():
+    assert explode({"x": ["a.b.c"]}, "x", sep=".", position=None).to_arrow().to_pydict() == {"x": ["a", "b", "c"]}
+    assert explode({"x": ["a, b"]}, ["x"], sep=", ", position=None).to_arrow().to_pydict() == {"x": ["a", "b"]}
+
+
+@pytest.mark.parametrize("blank", [[None, None], [], ["", None]])
+def test_columns_without_any_list(blank):
+    for kind in (pa.string(), pa.null(), pa.list_(pa.int64())):
+        if "" in blank and kind != pa.string():
+            continue
+        frame = pa.table({"id": pa.array(range(len(blank)), pa.int64()), "x": pa.array(blank, kind)})
+        made = explode(frame, {"x": "y"}, row="row", numbers=["x"])
+        assert (made.names, len(made)) == (["id", "y", "position", "row"], 0)
+
+
+def test_missing_elements_stay_missing():
+    frame = pa.table({"x": pa.array([["a", None], [None]]), "p": pa.array([[1.5, None], [None]])})
+    made = explode(frame, ["x", "p"], numbers=["p"]).to_arrow().to_pydict()
+    assert made["x"] == ["a", None, None]
+    assert made["p"] == [1.5, None, None]
+
+
+def test_other_columns_keep_their_kind_and_the_input_stays():
+    frame = pd.DataFrame(
+        {
+            "i": pd.array([2**53 + 1, None], dtype="Int64"),
+            "d": pd.to_datetime(["2024-01-01", None]).tz_localize("Asia/Tokyo"),
+            "c": pd.Categorical(["x", None]),
+            "l": [[1, 2], None],
+            "x": ["a|b", "c"],
+        }
+    )
+    before = frame.copy(deep=True)
+    made = explode(frame, "x").to_arrow()
+    assert made["i"].to_pylist() == [2**53 + 1, 2**53 + 1, None]
+    assert made["l"].to_pylist() == [[1, 2], [1, 2], None]
+    assert made.schema.field("d").type.tz == "Asia/Tokyo"
+    assert made["c"].to_pylist() == ["x", "x", None]
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("text", [" 12 ", "-1.5", "+2", ".5", "3.", "1e3", "2E-2", "123456789.125"])
+def test_numbers_in_any_usual_form(text):
+    assert explode({"x": [f"1|{text}"]}, "x", numbers=["x"])["x"].values.tolist() == [1.0, float(text)]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1,5", "nan", "inf", "0x1", "1 2", "--1", "1_000", "None", "٣"])
+def test_what_is_no_number_is_named_with_file_column_and_row(text):
+    with pytest.raises(FastrecError) as caught:
+        explode({"x": ["1|2", None, f"3|{text}|{text}"]}, {"x": "y"}, numbers=["x"], file="train.csv")
+    error = caught.value
+    assert (error.file, error.column, error.row) == ("train.csv", "x", 2)
+    assert repr(text) in str(error)
+    assert error.remedy
+
+
+@pytest.mark.parametrize("other", ["1", "1|2|3", "", None])
+def test_lists_of_unequal_length_are_named(other):
+    frame = {"items": ["a|b", "c|d", None], "prices": ["1|2", other, None]}
+    with pytest.raises(FastrecError) as caught:
+        explode(frame, ["items", "prices"], file="train.csv")
+    assert (caught.value.file, caught.value.column, caught.value.row) == ("train.csv", "prices", 1)
+    assert "2" in str(caught.value)
+
+
+def test_columns_that_hold_no_lists_are_named():
+    with pytest.raises(FastrecError) as caught:
+        explode({"x": [1, 2]}, "x", file="f.csv")
+    assert (caught.value.file, caught.value.column, caught.value.row) == ("f.csv", "x", 0)
+    with pytest.raises(FastrecError, match="'y'"):
+        explode({"x": ["a"]}, "y")
+    with pytest.raises(FastrecError, match="no list columns"):
+        explode({"x": ["a"]}, [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"columns": {"x": "id"}},
+        {"columns": "x", "position": "id"},
+        {"columns": "x", "row": "position"},
+        {"columns": {"x": "v", "y": "v"}},
+        {"columns": {"x": "v"}, "numbers": ["v"]},
+    ],
+)
+def test_names_that_collide_or_are_unknown(options):
+    with pytest.raises(FastrecError, match="name|list columns"):
+        explode({"id": [1], "x": ["a|b"], "y": ["c|d"]}, **options)
+
+
+def test_a_name_may_be_used_again_for_what_it_replaces():
+    made = explode(Table({"x": ["1|2"], "y": ["3|4"]}), {"x": "y", "y": "x"}, numbers=["x", "y"]).to_arrow().to_pydict()
+    assert made == {"y": [1, 2], "x": [3, 4], "position": [1, 2]}
+
+
+def test_numbers_too_large_are_infinite_as_in_python():
+    assert explode({"x": ["1e400"]}, "x", numbers=["x"])["x"].values.tolist() == [math.inf]

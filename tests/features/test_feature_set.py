@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from fastrec.errors import DataError, FastrecError, NotFittedError
+from fastrec.features import (
+    Combine,
+    CountEncode,
+    Cross,
+    Diff,
+    FeatureSet,
+    GroupRank,
+    GroupStats,
+    History,
+    Lag,
+    TargetEncode,
+)
+from fastrec.features.folds import INNER_SEED, row_folds
+from fastrec.table import Table
+
+
+def frame(n=60, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "id": np.arange(n),
+            "session": rng.integers(0, 12, n),
+            "item": rng.choice(list("abcde"), n),
+            "price": rng.normal(size=n).round(2),
+            "step": rng.permutation(n),
+            "clicked": rng.integers(0, 2, n),
+        }
+    )
+
+
+def test_generators_read_what_others_make():
+    te = TargetEncode("item", "clicked")
+    fs = FeatureSet([te, GroupRank(te, by="session"), Diff("price", by="session", order="step")], key="session")
+    assert fs.outputs == ["te_item__clicked", "rank_te_item__clicked__session", "diff1_price__session"]
+    assert fs.inputs == ["item", "session", "price", "step"]
+    assert fs.fit_inputs == ["item", "clicked", "session", "price", "step"]
+    made = fs.fit_transform(frame())
+    expected = made.groupby("session")["te_item__clicked"].rank(method="min")
+    assert made["rank_te_item__clicked__session"].tolist() == expected.tolist()
+    test = fs.transform(frame(seed=1).drop(columns=["clicked", "id"]))
+    assert list(test.columns)[-3:] == fs.outputs
+    assert test.groupby("item")["te_item__clicked"].nunique().max() == 1
+
+
+def test_only_what_is_listed_comes_back():
+    rank = GroupRank(TargetEncode("item", "clicked"), by="session")
+    made = FeatureSet([rank], key="session").fit_transform(frame())
+    assert list(made.columns) == [*frame().columns, "rank_te_item__clicked__session"]
+
+
+def test_equal_generators_are_one_step():
+    fs = FeatureSet([GroupRank(TargetEncode("item", "clicked"), by="session"), TargetEncode("item", "clicked")])
+    assert [type(s).__name__ for s in fs.steps] == ["TargetEncode", "GroupRank"]
+    assert list(fs.fit_transform(frame()).columns)[-2:] == fs.outputs
+
+
+def test_two_generators_of_one_column_are_refused():
+    with pytest.raises(FastrecError, match="count_item"):
+        FeatureSet([CountEncode("item"), CountEncode(["item"])])
+    a, b = TargetEncode("item", "clicked", smooth=1), TargetEncode("item", "clicked", smooth=50)
+    with pytest.raises(FastrecError, match="te_item__clicked"):  # neither is listed, but both would write it
+        FeatureSet([Combine(a, "-", b, name="difference")])
+
+
+def test_a_set_within_a_set_is_taken_apart():
+    inner = FeatureSet([CountEncode("item"), Lag("price", by="session")])
+    fs = FeatureSet([inner, Combine("price", "-", Lag("price", by="session"), name="change")], key="id")
+    made = fs.fit_transform(frame())
+    assert fs.outputs == ["count_item", "lag1_price__session", "change"]
+    expected = frame()["price"] - frame().groupby("session")["price"].shift(1)
+    assert made["change"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
+
+
+def test_no_generator_at_all():
+    fs = FeatureSet([])
+    pd.testing.assert_frame_equal(fs.fit_transform(frame()), frame())
+    pd.testing.assert_frame_equal(fs.transform(frame()), frame())
+    assert [len(v) for _, v in fs.cross_fit(frame(6), [0, 1, 2, 0, 1, 2])] == [2, 2, 2]
+
+
+def test_fit_then_transform_is_fit_transforms_state():
+    features = [TargetEncode("item", "clicked"), CountEncode("item"), GroupStats(CountEncode("item"), by="session")]
+    one, two = FeatureSet(features, key="id"), FeatureSet(FeatureSet(features).features, key="id")
+    one.fit(frame())
+    first = one.transform(frame(seed=3))
+    two.fit_transform(frame())
+    pd.testing.assert_frame_equal(two.transform(frame(seed=3)), first)
+
+
+def test_cross_fit_equals_fitting_by_hand():
+    data, folds = frame(), np.arange(60) % 3
+    fs = FeatureSet([TargetEncode("item", "clicked"), CountEncode("item")], key="id", folds=4)
+    inner = row_folds(Table.read(data), ["id"], 4, seed=INNER_SEED).numpy()
+
+    def by_hand(train, rows):
+        prior = train["clicked"].mean()
+        stat = train.groupby("item")["clicked"].agg(["sum", "count"])
+        value = (stat["sum"] + 20 * prior) / (stat["count"] + 20)
+        return rows["item"].map(value).fillna(prior)
+
+    found = list(fs.cross_fit(data, folds))
+    assert len(found) == 3
+    for k, (train, valid) in enumerate(found):
+        rest = data[folds != k]
+        assert train.index.tolist() == rest.index.tolist()
+        assert valid["te_item__clicked"].tolist() == pytest.approx(by_hand(rest, data[folds == k]).tolist())
+        for f in range(4):
+            own = (inner == f) & (folds != k)
+            expected = by_hand(data[(inner != f) & (folds != k)], data[own])
+            assert train["te_item__clicked"][own[folds != k]].tolist() == pytest.approx(expected.tolist())
+        assert train["count_item"].tolist() == rest["item"].map(data["item"].value_counts()).tolist()
+
+
+def test_cross_fit_where_a_fold_is_empty_or_everything():
+    found = list(FeatureSet([TargetEncode("item", "clicked")]).cross_fit(frame(6), [0, 0, 2, 2, 0, 2]))
+    assert [(len(a), len(b)) for a, b in found] == [(3, 3), (6, 0), (3, 3)]
+    ((train, valid),) = FeatureSet([TargetEncode("item", "clicked")]).cross_fit(frame(6), [0] * 6)
+    assert len(train) == 0
+    assert valid["te_item__clicked"].tolist() == [0] * 6
+    assert list(FeatureSet([TargetEncode("item", "clicked")]).cross_fit(frame(0), [])) == []
+
+
+@pytest.mark.parametrize("library", ["polars", "pyarrow", "table"])
+def test_cross_fit_gives_back_the_library_that_came_in(library):
+    data = pa.Table.from_pandas(frame(12))
+    if library == "polars":
+        data = pytest.importorskip("polars").from_arrow(data)
+    data = Table.read(data) if library == "table" else data
+    for train, valid in FeatureSet([TargetEncode("item", "clicked")], key="id").cross_fit(data, [0, 1] * 6):
+        assert type(train) is type(valid) is type(data)
+        assert len(train) == len(valid) == 6
+
+
+def test_a_chain_is_nested_only_where_rows_of_several_folds_meet():
+    te = TargetEncode("item", "clicked")
+    data = frame()
+    inside = FeatureSet([GroupRank(te, by="session")], key="session").fit_transform(data)
+    plain = FeatureSet([te], key="session").fit_transform(data)
+    expected = plain.groupby("session")["te_item__clicked"].rank(method="min")
+    assert inside["rank_te_item__clicked__session"].tolist() == expected.tolist()
+
+
+def test_keys_of_several_columns_and_row_numbers():
+    data = frame()
+    for key in (None, "id", ["session", "item"], ["id"]):
+        made = FeatureSet([TargetEncode("item", "clicked")], key=key, folds=4).fit_transform(data)
+        keys = [key] if isinstance(key, str) else key or []
+        fold = row_folds(Table.read(data), keys, 4, seed=INNER_SEED).numpy()
+        for f in range(4):
+            rest = data[fold != f]
+            stat = rest.groupby("item")["clicked"].agg(["sum", "count"])
+            prior = rest["clicked"].mean()
+            value = data["item"][fold == f].map((stat["sum"] + 20 * prior) / (stat["count"] + 20)).fillna(prior)
+            assert made["te_item__clicked"][fold == f].tolist() == pytest.approx(value.tolist())
+
+
+def test_the_same_object_may_be_fitted_again():
+    fs = FeatureSet([TargetEncode("item", "clicked")], key="id")
+    fs.fit(frame(seed=5))
+    first = fs.fit_transform(frame())
+    pd.testing.assert_frame_equal(FeatureSet([TargetEncode("item", "clicked")], key="id").fit_transform(frame()), first)
+
+
+def test_it_works_in_a_scikit_learn_pipeline():
+    from sklearn.base import clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    data = frame()[["id", "session", "price", "step"]]
+    fs = FeatureSet([TargetEncode("session", "y"), CountEncode("session"), Combine("price", "-", "step")])
+    pipe = make_pipeline(fs, LogisticRegression(max_iter=2000))
+    pipe.fit(data, frame()["clicked"])
+    assert pipe.predict_proba(data).shape == (60, 2)
+    assert pipe[:-1].get_feature_names_out().tolist() if hasattr(pipe[:-1].get_feature_names_out(), "tolist") else True
+    again = clone(pipe).fit(data, frame()["clicked"])
+    assert again.predict_proba(data) == pytest.approx(pipe.predict_proba(data))
+
+
+def test_a_clone_keeps_what_several_generators_share():
+    from sklearn.base import clone
+
+    te = TargetEncode("item", "clicked")
+    fs = FeatureSet([te, GroupRank(te, by="session"), Combine(te, "-", "price")], key="session")
+    other = clone(fs)
+    assert len(other.steps) == 3
+    assert other.features[1].cols is other.features[0] is other.features[2].a
+    assert other.features[0] is not te
+    assert fs.get_params()["features"] is fs.get_params()["features"]
+
+
+def test_parameters_of_a_set():
+    fs = FeatureSet([CountEncode("item")], key="id")
+    fs.set_params(folds=7, features=[CountEncode("session")])
+    assert (fs.folds, fs.outputs) == (7, ["count_session"])
+    with pytest.raises(FastrecError, match="no_such"):
+        fs.set_params(no_such=1)
+    with pytest.raises(FastrecError, match="folds"):
+        FeatureSet([], folds=1)
+
+
+def test_errors_say_which_generator_met_them():
+    data = frame().assign(item=1.5).astype({"price": str})
+    with pytest.raises(DataError) as caught:
+        FeatureSet([CountEncode("item"), GroupStats("price", by="session")]).fit(data)
+    assert "GroupStats" in str(caught.value)
+    assert (caught.value.column, caught.value.row) == ("price", 0)
+    with pytest.raises(NotFittedError, match="CountEncode"):
+        FeatureSet([CountEncode("item")]).transform(frame())
+
+
+def test_a_type_that_changed_is_named():
+    fs = FeatureSet([CountEncode("item")]).fit(frame())
+    with pytest.raises(FastrecError, match="CountEncode") as caught:
+        fs.transform(frame().assign(item=1))
+    assert caught.value.column == "item"
+
+
+def test_another_table_is_given_by_name():
+    log = frame(seed=7)
+    fs = FeatureSet([History("item", order="step", table="log")])
+    made = fs.fit_transform(frame(), tables={"log": log, "unused": None})
+    expected = [int(((log["item"] == r.item) & (log["step"] < r.step)).sum()) for r in frame().itertuples()]
+    assert made["history_count"].tolist() == expected
+    with pytest.raises(FastrecError, match="'step'"):
+        fs.transform(frame(), tables={"log": log.drop(columns="step")})
+
+
+def test_saving_over_an_older_set_replaces_it(tmp_path):
+    FeatureSet([CountEncode(["item", "session"]), Cross("item", "session")]).fit(frame()).save(tmp_path / "f")
+    FeatureSet([CountEncode("item")]).fit(frame()).save(tmp_path / "f")
+    again = FeatureSet.load(tmp_path / "f")
+    assert again.outputs == ["count_item"]
+    assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["000_CountEncode", "features.json"]
+
+
+def test_a_generator_that_is_not_registered_cannot_be_saved(tmp_path):
+    class Mine(CountEncode):
+        """One of a user's own."""
+
+    with pytest.raises(FastrecError, match="Mine"):
+        FeatureSet([Mine("item")]).fit(frame()).save(tmp_path / "f")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_stays_a_table_of_tensors():
+    made = FeatureSet([CountEncode("item")]).fit_transform(Table.read(frame()))
+    assert isinstance(made["count_item"].values, torch.Tensor)
+    assert made["count_item"].values.dtype == torch.int64

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import Cross, FeatureSet, TargetEncode
+from fastrec.features.folds import INNER_SEED, row_folds
+from fastrec.table import Table
+
+some = settings(max_examples=40, deadline=None)
+row = st.tuples(
+    st.one_of(st.none(), st.sampled_from(["a", "b", "c", "🎉"])),
+    st.one_of(st.none(), st.integers(-5, 5)),
+    st.one_of(st.none(), st.integers(0, 3)),
+)
+
+
+def loop(train, key, smooth):
+    """Mean, standard deviation and count of ``key`` by the formula, from ``(key, target, weight)`` rows."""
+    rows = [(k, float(y), float(w or 0)) for k, y, w in train if y is not None]
+    n = sum(w for _, _, w in rows)
+    prior = sum(w * y for _, y, w in rows) / n if n else 0.0
+    spread = math.sqrt(sum(w * (y - prior) ** 2 for _, y, w in rows) / n) if n else 0.0
+    own = [(y, w) for k, y, w in rows if k == key and key is not None]
+    count, total = sum(w for _, w in own), sum(w * y for y, w in own)
+    mean = (total + smooth * prior) / (count + smooth) if count + smooth else prior
+    if count > 1:
+        spread = math.sqrt(sum(w * (y - total / count) ** 2 for y, w in own) / count)
+    return mean, spread, count
+
+
+def frame_of(rows):
+    key, y, w = zip(*rows, strict=True)
+    return pd.DataFrame(
+        {"k": key, "y": pd.array(y, dtype="Int64"), "w": pd.array(w, dtype="Int64"), "id": range(len(rows))}
+    )
+
+
+NAMES = ["te_k__y", "te_std_k__y", "te_count_k__y"]
+
+
+@some
+@given(st.lists(row, min_size=1, max_size=15), st.sampled_from([0, 1, 20.0]), st.booleans())
+def test_it_equals_a_loop_in_and_out_of_fold(rows, smooth, weighted):
+    rows = rows if weighted else [(k, y, 1) for k, y, _ in rows]
+    frame = frame_of(rows)
+    te = TargetEncode(
+        "k", "y", smooth=smooth, stats=["mean", "std", "count"], folds=3, weight="w" if weighted else None
+    )
+    made = FeatureSet([te], key="id").fit_transform(frame)
+    fold = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).tolist()
+    for i, key in enumerate(frame["k"].tolist()):
+        others = [r for j, r in enumerate(rows) if fold[j] != fold[i]]
+        expected = loop(others, rows[i][0], smooth)
+        assert made.loc[i, NAMES].tolist() == pytest.approx(expected, abs=1e-7), (i, key)
+    new = te.transform(pd.DataFrame({"k": ["a", "🎉", "never", None]}))
+    for i, key in enumerate(["a", "🎉", "never", None]):
+        assert new.loc[i, NAMES].tolist() == pytest.approx(loop(rows, key, smooth), abs=1e-7)
+
+
+def test_the_published_case_of_p_smooth_5():
+    targets = [1, 1, 2, 2, 2, 1, 1, 5, 4, 4, 4, 4]
+    te = TargetEncode("g", "y", smooth=5).fit(pd.DataFrame({"g": [1] * 12, "y": targets}))
+    assert te.transform(pd.DataFrame({"g": [1]}))["te_g__y"][0] == pytest.approx(2.58333, abs=5e-6)
+
+
+@pytest.mark.parametrize("smooth", [0.0, 3.0, 50.0])
+def test_it_equals_scikit_learns_encoder(smooth):
+    from sklearn.preprocessing import TargetEncoder
+
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"k": rng.integers(0, 30, 500), "y": rng.normal(size=500)})
+    new = pd.DataFrame({"k": np.arange(40)})
+    theirs = TargetEncoder(smooth=smooth, target_type="continuous").fit(frame[["k"]], frame["y"]).transform(new[["k"]])
+    ours = TargetEncode("k", "y", smooth=smooth).fit(frame).transform(new)
+    assert ours["te_k__y"].to_numpy() == pytest.approx(theirs[:, 0], rel=1e-12)
+
+
+def test_a_fold_column_says_the_folds():
+    frame = pd.DataFrame({"k": list("aaabbb"), "y": [0, 1, 2, 3, 4, 5.0], "f": ["p", "q", "r", "p", "q", "r"]})
+    made = TargetEncode("k", "y", fold_column="f", smooth=0).fit_transform(frame)
+    assert made["te_k__y"].tolist() == [1.5, 1.0, 0.5, 4.5, 4.0, 3.5]
+    frame.loc[2, "f"] = None
+    with pytest.raises(FastrecError, match="fold") as caught:
+        TargetEncode("k", "y", fold_column="f").fit_transform(frame)
+    assert (caught.value.column, caught.value.row) == ("f", 2)
+
+
+def test_several_columns_targets_and_combinations():
+    frame = pd.DataFrame({"a": [1, 1, 2], "b": ["x", "y", "x"], "y": [True, False, True], "z": [1.0, 2.0, 6.0]})
+    te = TargetEncode(["a", Cross("a", "b")], ["y", "z"], smooth=0).fit(frame)
+    assert te.outputs == ["te_a__y", "te_a__z", "te_a_x_b__y", "te_a_x_b__z"]
+    made = te.transform(frame.drop(columns=["y", "z"]))
+    assert made["te_a__y"].tolist() == [0.5, 0.5, 1]
+    assert made["te_a__z"].tolist() == [1.5, 1.5, 6]
+    assert made["te_a_x_b__z"].tolist() == [1, 2, 6]
+
+
+def test_large_targets_keep_their_digits():
+    frame = pd.DataFrame({"k": ["a"] * 3000, "y": [1e8 - 1, 1e8, 1e8 + 1] * 1000})
+    te = TargetEncode("k", "y", stats=["mean", "std"], smooth=0).fit(frame)
+    made = te.transform(frame.head(1))
+    assert made["te_k__y"][0] == 1e8
+    assert made["te_std_k__y"][0] == pytest.approx(math.sqrt(2 / 3), rel=1e-9)
+
+
+def test_the_target_may_be_given_apart():
+    frame = pd.DataFrame({"k": ["a", "a", "b"]}, index=[5, 5, 6])
+    for te in (TargetEncode("k", "y", smooth=0), TargetEncode("k", ["y"], smooth=0)):
+        te.fit(frame, [1, 0, 1])
+        assert te.transform(frame)["te_k__y"].tolist() == [0.5, 0.5, 1.0]
+        assert list(te.fit_transform(frame, pd.Series([1, 0, 1])).columns) == ["k", "te_k__y"]
+    with pytest.raises(FastrecError, match="2 targets"):
+        TargetEncode("k", ["y", "z"]).fit(frame, [1, 0, 1])
+    with pytest.raises(FastrecError, match="unequal length"):
+        TargetEncode("k", "y").fit(frame, [1, 0])
+
+
+def test_it_tells_the_good_categories_from_the_bad():
+    from sklearn.metrics import roc_auc_score
+
+    rng = np.random.default_rng(1)
+    codes = np.repeat(np.arange(100), 50)
+    frame = pd.DataFrame({"id": range(5000), "k": codes, "y": (rng.random(5000) < rng.random(100)[codes]).astype(int)})
+    made = FeatureSet([TargetEncode("k", "y")], key="id").fit_transform(frame)
+    fold = row_folds(Table.read(frame), ["id"], 5, seed=INNER_SEED).numpy()
+    oracle = np.zeros(5000)
+    for f in range(5):
+        rest = frame[fold != f]
+        prior = rest["y"].mean()
+        stat = rest.groupby("k")["y"].agg(["sum", "count"])
+        value = (stat["sum"] + 20 * prior) / (stat["count"] + 20)
+        oracle[fold == f] = frame["k"][fold == f].map(value).fillna(prior)
+    ours = roc_auc_score(frame["y"], made["te_k__y"])
+    assert abs(ours - roc_auc_score(frame["y"], oracle)) < 1e-9
+    assert ours > roc_auc_score(frame["y"], frame["k"]) + 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [({"stats": "median"}, "median"), ({"smooth": -1}, "smooth"), ({"folds": 1}, "folds"), ({"folds": 0}, "folds")],
+)
+def test_options_that_cannot_be(options, word):
+    with pytest.raises(FastrecError, match=word):
+        TargetEncode("k", "y", **options)
+
+
+@pytest.mark.parametrize(("column", "value"), [("y", math.inf), ("y", -math.inf), ("w", math.inf), ("w", -1.0)])
+def test_values_that_would_spoil_every_statistic_are_named(column, value):
+    frame = pd.DataFrame({"k": ["a", "b"], "y": [0.0, 1.0], "w": [1.0, 1.0]})
+    frame.loc[1, column] = value
+    with pytest.raises(FastrecError) as caught:
+        TargetEncode("k", "y", weight="w").fit(frame)
+    assert (caught.value.column, caught.value.row) == (column, 1)
