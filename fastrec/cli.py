@@ -72,7 +72,7 @@ def script(recipe: type[Competition]) -> None:
     """
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
-    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write a submission and a report.")
+    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write submission and report.")
     def run_recipe(
         data: _Data, out: _Out, device: _Device = "auto", rows: _Rows = None, seed: _Seed = 0, bs: _Bs = None
     ) -> None:
@@ -158,7 +158,7 @@ def load_competition(folder: str | Path) -> Competition:
     """The competition that a folder describes.
 
     Args:
-        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace's root is two folders above.
+        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above.
 
     Raises:
         MissingFileError: there is no such file.

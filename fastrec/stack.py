@@ -138,10 +138,43 @@ class LinearBlend(Ranker):
         (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
 
 
+class AverageBlend(Ranker):
+    """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
+
+    Args:
+        models: the base models' names.
+        of: average the in-list ``'log_softmax'`` (a product of the models' click shares) or the ``'rank'`` (Borda count).
+        name: the ranker's name; None: ``mean_`` and what is averaged.
+    """
+
+    def __init__(
+        self, models: Sequence[str], *, of: Literal["log_softmax", "rank"] = "log_softmax", name: str | None = None
+    ) -> None:
+        self.models, self.of, self.name = list(models), of, name or f"mean_{of}"
+        self.forget()
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Ranker:
+        """Nothing to learn."""
+        return self
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        """The mean: float64 ``[n]``."""
+        parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
+        return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
+
+    def save(self, folder: Any) -> None:
+        """Write what is averaged (``ranker.json``)."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
+
+
 class Stack:
     """Trains level 2 on the base models' out-of-fold scores, fold by fold on the base models' own folds.
 
-    Both an XGBoost ranker and a linear blend are tried; the one with the better out-of-fold score is the stack.
+    An XGBoost ranker, a fitted linear blend and two plain means are tried; the one with the best out-of-fold score is
+    the stack.
 
     Args:
         extra: columns of level 1 that the XGBoost ranker sees too.
@@ -155,7 +188,12 @@ class Stack:
 
     def rankers(self, models: Sequence[str]) -> list[Ranker]:
         """The level-2 models that are tried."""
-        return [XGBRanker("xgb_ranker", rounds=self.rounds, **self.params), LinearBlend(models)]
+        return [
+            XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
+            LinearBlend(models),
+            AverageBlend(models),
+            AverageBlend(models, of="rank"),
+        ]
 
     def fit(
         self,

@@ -115,7 +115,7 @@ def test_scores_have_the_documented_form(made):
     assert all(0 < v <= 1 for part in ("models", "oof") for v in scores[part].values())
     assert 0 < scores["oracle"] <= 1
     assert set(scores["seconds"]) == {"read", "features", "models", "stack", "write"}
-    assert set(scores["stack_tried"]) == {"xgb_ranker", "blend"}
+    assert set(scores["stack_tried"]) >= {"xgb_ranker", "blend"}
     assert scores["oof"]["stack"] == pytest.approx(max(scores["stack_tried"].values()), abs=1e-12)
 
 

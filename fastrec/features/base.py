@@ -1,8 +1,8 @@
 """The contract of a feature generator, and its three kinds.
 
 A generator names its inputs and outputs before it sees data. ``RowWise`` needs nothing but the row. ``Fitted`` learns
-statistics from training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold, or
-an outer fold and an inner one), so that statistics without a fold are sums over the other cells and nothing is ever
+statistics from training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold,
+or an outer fold and an inner one), so that statistics without a fold are sums over the other cells and nothing is ever
 subtracted. ``Grouped`` looks at the other rows of a row's group, or at the events of a log, in order.
 """
 

@@ -12,7 +12,7 @@ from fastrec.table import Column, Table
 
 
 class Bucketize(RowWise):
-    """The bucket of a number: 0 below the first edge, ``i`` from edge ``i`` on (an edge belongs to the bucket above); missing stays so.
+    """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
 
     Args:
         col: a number column, or a generator of one.

@@ -19,9 +19,9 @@ from fastrec.vocab import hash_codes
 class Cross(Fitted):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
-    A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code is a
-    hash of the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and equal
-    values in two columns do not cancel out.
+    A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
+    is a hash of the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and
+    equal values in two columns do not cancel out.
 
     Args:
         cols: two columns or more, or generators of one column each: ``Cross('a', 'b')`` or ``Cross(['a', 'b'])``.

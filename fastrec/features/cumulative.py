@@ -1,4 +1,4 @@
-"""``CumStat`` and ``LastKnown``: what the rows before a row in its group add up to, and the last value that was known."""
+"""``CumStat`` and ``LastKnown``: what the rows before a row in its group add up to, and the last value known."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CumStat(Grouped):
         cols: number columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max`` (with no value before: 0, 0 and NaN), and ``smaller``: how many
-            of the values before are below the row's own (NaN where it has none).
+        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max`` (with no value before: 0, 0 and NaN), and ``smaller``:
+            how many of the values before are below the row's own (NaN where it has none).
 
     Example:
         >>> import pandas as pd
@@ -88,8 +88,8 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
     n = len(values)
     if not n:
         return values
-    # Values become whole ranks, with one block of ranks per group above those of the groups before: a running maximum over all
-    # rows then starts anew in every group.
+    # Values become whole ranks, with one block of ranks per group above those of the groups before: a running maximum
+    # over all rows then starts anew in every group.
     signed = torch.where(known, values if largest else -values, 0)
     distinct, rank = torch.unique(signed, return_inverse=True)
     ordered = torch.where(groups.sort(known), groups.sort(rank) + 1, 0)
@@ -104,7 +104,8 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
     """How many known values before each row in its group are below its own: int64 ``[n]``.
 
-    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left half, which a
+    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left
+        half, which a
     sort by block and value brings before it. That takes log2 of the largest group many sorts.
     """
     place, count = groups.place, torch.zeros_like(groups.codes)
@@ -134,7 +135,8 @@ class LastKnown(Grouped):
         cols: columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        ahead: look at the rows after the row instead: the nearest that is known (the future, unless the order is not one of time).
+        ahead: look at the rows after the row instead: the nearest that is known (the future, unless the order is not
+            one of time).
 
     Example:
         >>> import pandas as pd

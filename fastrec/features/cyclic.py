@@ -19,14 +19,14 @@ _NAMED = ("hour", "weekday", "month", "dayofyear")
 
 
 class Cyclic(RowWise):
-    """``sin(2π·x/period)`` and ``cos(2π·x/period)``, so that the end of a period lies beside its start; NaN where missing.
+    """``sin(2π·x/period)`` and ``cos(2π·x/period)``: the end of a period lies beside its start; NaN where missing.
 
     Args:
         col: a column of times or numbers.
-        period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar: ``'hour'``
-            (0-23 of 24), ``'weekday'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of the year's own
-            length). Parts are those of the column's time zone; a column of numbers is then read as seconds since 1970 in
-            UTC.
+        period: the length of the circle in the column's own unit (seconds for times), or a part of the calendar:
+            ``'hour'`` (0-23 of 24), ``'weekday'`` (Monday 0 of 7), ``'month'`` (0-11 of 12), ``'dayofyear'`` (0-365 of
+            the year's own length). Parts are those of the column's time zone; a column of numbers is then read as
+            seconds since 1970 in UTC.
 
     Example:
         >>> import pandas as pd

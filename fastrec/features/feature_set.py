@@ -249,7 +249,7 @@ class FeatureSet:
         learn: bool = True,
         used: bool = True,
     ) -> tuple[Table, Table | None]:
-        """One step's columns for training rows and, where ``scope='all'`` needs them, for unlabeled rows (``extra``)."""
+        """One step's columns for training rows and, where ``scope='all'`` needs them, for unlabeled ones (``extra``)."""
         read_by_all = extra is not None and self._feeds_all(step)
         with _named(step):
             if not isinstance(step, Fitted):
@@ -343,7 +343,7 @@ class FeatureSet:
         return FeatureSet([made[index_of(steps, f)] for f in self.features], key=self.key, folds=self.folds)
 
     def save(self, folder: str | Path) -> None:
-        """Write configuration and learned state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
+        """Write configuration and state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
         config = {

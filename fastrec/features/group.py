@@ -268,8 +268,8 @@ class GroupRank(Grouped):
 class GroupPick(Grouped):
     """The value that a column has in the first (or last) row of the row's group, in the order of another column.
 
-    Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row. Of
-    rows at the same place the first one by row number is first, the last one is last.
+    Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row.
+    Of rows at the same place the first one by row number is first, the last one is last.
 
     Args:
         cols: number columns, or generators, to take the value of.

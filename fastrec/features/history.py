@@ -21,7 +21,7 @@ _STATS = ("count", "since", "steps", "since_first", "is_last")
 
 
 class History(Grouped):
-    """What is known strictly before each row from a log of events: how many, how long ago, of which kind, was it the last.
+    """What a log of events says strictly before each row: how many, how long ago, of which kind, was it the last.
 
     An event counts for a row when their ``by`` columns agree and it is earlier in ``order``; an event at the row's own
     place in the order does not count. Later events never change a value.
@@ -33,9 +33,9 @@ class History(Grouped):
         event: the log's column that says what kind of event a row is.
         kinds: the kinds that count, given before any data is seen; None: all.
         stats: of ``count``; ``since`` (difference to the last event in the first order column, in seconds for times);
-            ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event); ``is_last``
-            (1 where the last event of ``by[:-1]``, of those that count, was on this key; an event whose ``by`` is missing
-            does not count).
+            ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event);
+            ``is_last`` (1 where the last event of ``by[:-1]``, of those that count, was on this key; an event whose
+            ``by`` is missing does not count).
         by_kind: make ``count`` for each of ``kinds`` too.
         values: log columns whose value at the last event is wanted.
         sums: number columns of the log whose total over the events before is wanted.

@@ -47,7 +47,7 @@ def mixing_steps(steps: Sequence[Feature], key: Sequence[str], *, together: bool
 
 
 def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:
-    """Whether rows of one key share their fold: the inner ones, and the outer one where ``hidden`` (bool ``[n]``) is given."""
+    """Whether rows of one key share their folds: the inner ones, and the outer one (bool ``[n]``) where it is given."""
     if not key or any(getattr(step, "fold_column", None) is not None for step in steps):
         return False
     if hidden is None:

@@ -12,10 +12,10 @@ from fastrec.table import Table
 
 
 class BayesianRate(Fitted):
-    """``(clicks + m·r) / (views + m)``: the posterior mean of a rate whose prior is a beta distribution of mean ``r`` and weight ``m``.
+    """``(clicks + m·r) / (views + m)``: the posterior mean of a rate with a beta prior of mean ``r`` and weight ``m``.
 
-    The prior's mean is the training rows' total clicks over their total views. Clicks and views are columns that are known before
-    the row (for instance of ``History``), so that no target is used.
+    The prior's mean is the training rows' total clicks over their total views. Clicks and views are columns that are
+    known before the row (for instance of ``History``), so that no target is used.
 
     Args:
         clicks: a column of successes so far, or a generator of one.

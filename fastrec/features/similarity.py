@@ -15,10 +15,10 @@ _BLOCK = 1 << 16  # rows compared at a time: the sets of a block stay in the cac
 
 
 class JaccardToHistory(Grouped):
-    """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum over the last ``last`` events.
+    """Jaccard similarity of the row's item with the last items of its group's log: mean and maximum.
 
-    Only events strictly before the row count. An event on the row's own item counts with similarity 1. NaN where there is no event
-    before, or no item in the table; with no properties at all, 0.
+    Only events strictly before the row count. An event on the row's own item counts with similarity 1. NaN where there
+    is no event before, or no item in the table; with no properties at all, 0.
 
     Args:
         by: the columns of the group, in rows and log: ``'session_id'``.

@@ -16,11 +16,11 @@ Stat = Literal["mean", "std", "count"]
 
 
 class TargetEncode(Fitted):
-    """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over the rows to be used.
+    """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
 
-    Training rows get values made from the other folds (prior included), so that no row sees its own target; other rows get
-    values made from all training rows. A key that is missing or was not seen in the rows used gets the prior; where there
-    is no row to use at all, that is 0.
+    Training rows get values made from the other folds (prior included), so that no row sees its own target; other rows
+    get values made from all training rows. A key that is missing or was not seen in the rows used gets the prior;
+    where there is no row to use at all, that is 0.
 
     Args:
         cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).

@@ -9,7 +9,7 @@ from fastrec.table import Table
 
 
 class Where(RowWise):
-    """The value where the condition is above 0, else missing: ``Where('position', 'touch_count')`` are the touched positions.
+    """The value where the condition is above 0, else missing: ``Where('position', 'touches')``.
 
     Args:
         col: a number column, or a generator of one.

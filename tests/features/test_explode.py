@@ -143,7 +143,7 @@ def test_columns_that_hold_no_lists_are_named():
     ],
 )
 def test_names_that_collide_or_are_unknown(options):
-    with pytest.raises(FastrecError, match="name|list columns"):
+    with pytest.raises(FastrecError, match=r"name|list columns"):
         explode({"id": [1], "x": ["a|b"], "y": ["c|d"]}, **options)
 
 

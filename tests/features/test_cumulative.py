@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import CumStat, JaccardToHistory, LastKnown
+
+some = settings(max_examples=50, deadline=None)
+STATS = ["count", "sum", "mean", "min", "max", "smaller"]
+rows = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(0, 1)),
+        st.integers(0, 5),
+        st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([1e8, 1e8 + 1])),
+    ),
+    max_size=20,
+)
+
+
+def frame_of(rows):
+    g, t, x = zip(*rows, strict=True) if rows else ((), (), ())
+    types = {"g": "Int64", "t": "int64", "x": "float64"}
+    return pd.DataFrame({n: pd.Series(v, dtype=types[n]) for n, v in zip("gtx", (g, t, x), strict=True)})
+
+
+def plain(values):
+    return [None if pd.isna(v) else v for v in values]
+
+
+def before(rows, i, *, ahead=False):
+    """The rows before row ``i`` in its group, in order; nearest last."""
+    group = sorted((j for j, r in enumerate(rows) if r[0] == rows[i][0] is not None), key=lambda j: (rows[j][1], j))
+    if i not in group:
+        return []
+    place = group.index(i)
+    return [rows[j] for j in (group[:place:-1] if ahead else group[:place])]
+
+
+@some
+@given(rows)
+def test_running_statistics_equal_a_loop(data):
+    made = CumStat("x", by="g", order="t", stats=STATS).fit_transform(frame_of(data))
+    for i, row in enumerate(data):
+        known = [r[2] for r in before(data, i) if r[2] is not None]
+        expected = {
+            "count": len(known),
+            "sum": sum(known),
+            "mean": sum(known) / len(known) if known else None,
+            "min": min(known, default=None),
+            "max": max(known, default=None),
+            "smaller": None if row[2] is None or row[0] is None else sum(v < row[2] for v in known),
+        }
+        for stat, value in expected.items():
+            assert plain(made[f"cum{stat}_x__g"])[i] == pytest.approx(value), stat
+
+
+@some
+@given(rows, st.booleans())
+def test_the_last_known_value_equals_a_loop(data, ahead):
+    feature = LastKnown("x", by="g", order="t", ahead=ahead)
+    made = plain(feature.fit_transform(frame_of(data))[feature.outputs[0]])
+    for i in range(len(data)):
+        known = [r[2] for r in before(data, i, ahead=ahead) if r[2] is not None]
+        assert made[i] == (known[-1] if known else None)
+    assert feature.uses_future is ahead
+
+
+def test_a_sum_keeps_to_its_group():
+    frame = pd.DataFrame({"g": [1, 1, 2, 2], "x": [math.inf, 1e20, 0.25, 0.5]})
+    made = CumStat("x", by="g", stats=["sum", "min", "max"]).fit_transform(frame)
+    assert made["cumsum_x__g"].tolist() == [0, math.inf, 0, 0.25]
+    assert plain(made["cummax_x__g"]) == [None, math.inf, None, 0.25]
+
+
+def test_a_statistic_that_is_none():
+    with pytest.raises(FastrecError, match="median"):
+        CumStat("x", by="g", stats="median")
+
+
+item = st.one_of(st.none(), st.sampled_from("abcz"))
+
+
+@some
+@given(
+    st.lists(st.tuples(st.integers(0, 1), item, st.integers(0, 5)), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 1), item, st.integers(0, 5)), max_size=12),
+    st.lists(st.sets(st.sampled_from("pqr")), min_size=3, max_size=3),
+    st.integers(1, 3),
+)
+def test_likeness_to_the_past_equals_a_loop(data, log, sets, last):
+    tags = dict(zip("abc", sets, strict=True))
+    frame, events = (
+        pd.DataFrame(r, columns=["u", "i", "t"]).astype({"i": object, "u": "int64", "t": "int64"}) for r in (data, log)
+    )
+    items = pd.DataFrame({"i": list("abc"), "tags": [sorted(s) for s in sets]})
+    feature = JaccardToHistory("u", item="i", properties="tags", order="t", table="log", items="items", last=last)
+    made = feature.fit_transform(frame, tables={"log": events, "items": items})
+    for n, (user, mine, when) in enumerate(data):
+        past = sorted((e for e in log if e[0] == user and e[2] < when), key=lambda e: e[2])[-last:]
+        like = [
+            len(tags[mine] & tags[e[1]]) / len(tags[mine] | tags[e[1]]) if tags[mine] | tags[e[1]] else 0.0
+            for e in past
+            if mine in tags and e[1] in tags
+        ]
+        expected = [sum(like) / len(like), max(like)] if like else [None, None]
+        assert plain(made.loc[n, ["jaccard_mean", "jaccard_max"]]) == pytest.approx(expected, abs=1e-6)
+
+
+def test_likeness_without_a_table_of_items():
+    frame = pd.DataFrame({"u": [1], "i": ["a"], "t": [2]})
+    feature = JaccardToHistory("u", item="i", properties="tags", order="t", table="log", items="items")
+    made = feature.fit_transform(frame, tables={"log": frame})
+    assert plain(made["jaccard_max"]) == [None]
