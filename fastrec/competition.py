@@ -160,7 +160,8 @@ def run(
         found = competition.load(data, rows=rows, device=where)
         advance(len(found.train) + len(found.test))
     result = _Run(competition, found, where, seed, bs, stages)
-    result.fit()
+    with _half_the_cores():
+        result.fit()
     with atomic_folder(out) as part, _refusals_as_errors(out):
         with stages.stage("write"):
             about = {
@@ -351,6 +352,20 @@ class _Run:
             "git_revision": _git_revision(type(self.recipe)),
             "features": self._features,
         }
+
+
+@contextmanager
+def _half_the_cores() -> Iterator[None]:
+    """Torch and XGBoost with half of the cores each, as they train side by side.
+
+    More threads than free cores is much worse than fewer: each parallel step then waits for the thread without a core.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(1, before // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def check_run_folder(out: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -60,6 +62,9 @@ class Predictions:
     curves: list[dict[str, float]] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
     models: list[Ranker] = field(default_factory=list)
+
+
+_Trained = tuple[Ranker, torch.Tensor, torch.Tensor]  # a model, its scores of the fold and of the test rows
 
 
 class CrossFit:
@@ -120,19 +125,33 @@ class CrossFit:
             raise DataError(
                 "the candidate was in an earlier fold", row=row, remedy="Put every training row in one fold"
             )
-        for ranker in self.rankers:
-            model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
-            result = self.results[ranker.name]
-            result.oof[valid_rows] = _numbers(model.predict(valid), ranker.name, k)
-            result.test += _numbers(model.predict(test), ranker.name, k)
+        # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
+        with ThreadPoolExecutor(max_workers=1) as second:
+            train_one = partial(self._train, train=train, valid=valid, test=test)
+            own = [r for r in self.rankers if not (r.beside and _is_cpu(self.device))]
+            waiting = {r.name: second.submit(train_one, r) for r in self.rankers if r not in own}
+            made = {r.name: self._trained(train_one(r), len(train)) for r in own}
+            made |= {name: self._trained(job.result(), len(train)) for name, job in waiting.items()}
+        for name, (model, oof, tested) in made.items():
+            result = self.results[name]
+            result.oof[valid_rows] = oof
+            result.test += tested
             result.curves += [{"fold": k, **record} for record in model.trace.curves]
-            for name, gain in model.trace.importance.items():
-                result.importance[name] = result.importance.get(name, 0.0) + gain
+            for feature, gain in model.trace.importance.items():
+                result.importance[feature] = result.importance.get(feature, 0.0) + gain
             result.models.append(model)
-            if self.advance is not None and not isinstance(ranker, ColumnRanker):
-                self.advance(len(train))
         self._folds += 1
         self._done[valid_rows] = True
+
+    def _train(self, ranker: Ranker, *, train: Lists, valid: Lists, test: Lists) -> _Trained:
+        k = self._folds
+        model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
+        return model, _numbers(model.predict(valid), ranker.name, k), _numbers(model.predict(test), ranker.name, k)
+
+    def _trained(self, made: _Trained, rows: int) -> _Trained:
+        if self.advance is not None and not isinstance(made[0], ColumnRanker):
+            self.advance(rows)
+        return made
 
     def finish(self) -> dict[str, Predictions]:
         """The predictions, once every fold is done.
@@ -148,6 +167,10 @@ class CrossFit:
             name: replace(r, test=r.test / count, importance={n: g / count for n, g in r.importance.items()})
             for name, r in self.results.items()
         }
+
+
+def _is_cpu(device: torch.device | None) -> bool:
+    return device is None or device.type == "cpu"
 
 
 def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:

@@ -95,6 +95,7 @@ class Ranker(ABC):
 
     name: str
     trace: Trace
+    beside = False  # may train in a thread of its own: it draws on no global random state and lets the interpreter go
 
     @abstractmethod
     def fit(

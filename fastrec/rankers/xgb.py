@@ -46,6 +46,8 @@ class XGBRanker(Ranker):
         **params: XGBoost's own parameters, over the defaults.
     """
 
+    beside = True
+
     def __init__(
         self,
         name: str,
