@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.learner import RecLearner, rec_learner
 from fastrec.losses import ListwiseSoftmax
-from fastrec.metrics import mrr
+from fastrec.metric_callbacks import MRR
 from fastrec.models import TabularNet
 from fastrec.optim import adamw, lamb, scale_lr
 from fastrec.procs import Categorify
@@ -113,7 +113,7 @@ class NetRanker(Ranker):
             use_bn=False,
             act_cls=nn.SiLU,
             loss_func=WeightedListLoss(),
-            metrics=[],
+            metrics=[] if valid is None else [_ClickMRR(groups=valid.groups)],
             opt_func=lamb if bs >= _LAMB_FROM else adamw,
             wd=self.wd,
         )
@@ -128,14 +128,10 @@ class NetRanker(Ranker):
     def _curves(self, valid: Lists | None) -> list[dict[str, float]]:
         assert self._learn is not None
         recorder = self._learn.recorder
-        words = ("train_loss", "valid_loss") if valid is not None else ("train_loss",)
-        curves = [
+        words = ("train_loss", "valid_loss", "mrr") if valid is not None else ("train_loss",)
+        return [
             {"epoch": i, **dict(zip(words, map(float, row), strict=False))} for i, row in enumerate(recorder.values)
         ]
-        if valid is not None and curves:
-            assert valid.label is not None
-            curves[-1]["mrr"] = mrr(self.predict(valid), valid.label, valid.groups)
-        return curves
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""
@@ -172,6 +168,16 @@ class NetRanker(Ranker):
             "flags": self._flags,
         }
         (folder / "ranker.json").write_text(json.dumps(about, indent=1))
+
+
+class _ClickMRR(MRR):
+    """``MRR`` where the targets are label, list and weight."""
+
+    def accumulate(self, learn: Any) -> None:
+        """Keep one batch."""
+        self._epoch_groups = self.groups
+        self._preds.append(learn.pred.detach().cpu().reshape(-1))
+        self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu()[:, 0])
 
 
 class WeightedListLoss(nn.Module):

@@ -89,7 +89,7 @@ def test_reporting_on_other_lists_changes_no_score():
     assert torch.equal(alone.predict(valid), with_valid.predict(valid))
     assert [set(c) for c in alone.trace.curves] == [{"epoch", "train_loss"}] * 2
     first, last = with_valid.trace.curves
-    assert set(first) == {"epoch", "train_loss", "valid_loss"}
+    assert set(first) == {"epoch", "train_loss", "valid_loss", "mrr"}
     assert last["mrr"] == pytest.approx(score(with_valid, valid))
     assert last["epoch"] == 1
     with pytest.raises(DataError, match="labels"):
