@@ -262,7 +262,7 @@ class Fitted(Feature):
         tensors = self.prepare(state, table)
         results: Tensors = {}
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        of_row = pattern_of[cells.codes]
+        of_row = pattern_of.to(cells.codes.device)[cells.codes]
         for i, pattern in enumerate(patterns):
             rows = (of_row == i).nonzero().squeeze(1)
             if not len(rows):

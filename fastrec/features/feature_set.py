@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,11 @@ import torch
 
 from fastrec.columns import as_column
 from fastrec.convert import attach, take_rows
-from fastrec.errors import DataError, MissingColumnError
+from fastrec.errors import DataError
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
 from fastrec.features.folds import FOLD_SEED, INNER_SEED, given_folds, row_folds
 from fastrec.features.keyed import sort_keys
+from fastrec.features.naming import check_names, naming
 from fastrec.features.nesting import key_keeps_together, mixing_steps, tainted_steps
 from fastrec.features.saving import index_of, read_features, replace_features, write_features
 from fastrec.table import Column, Table, concat
@@ -48,7 +48,7 @@ class FeatureSet:
     def features(self, given: Sequence[Feature | FeatureSet]) -> None:
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
-        _check_names(self._features, self.steps)
+        check_names(self._features, self.steps)
 
     # Names -----------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ class FeatureSet:
             work = concat([before, work])
         context = self._context(tables)
         for step in self.steps:
-            with _named(step):
+            with naming(step):
                 work = work.with_columns(_compute(step, work, context))
         if past:
             work = work.select(self.outputs).take(torch.arange(past, past + rows, device=work.device))
@@ -215,7 +215,7 @@ class FeatureSet:
     def _without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
         """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
         for step in tainted_steps(self.steps):
-            with _named(step):
+            with naming(step):
                 work = work.with_columns(self._step_without(step, hidden, work, context))
         return work
 
@@ -249,9 +249,9 @@ class FeatureSet:
         learn: bool = True,
         used: bool = True,
     ) -> tuple[Table, Table | None]:
-        """One step's columns for training rows and, where ``scope='all'`` needs them, for unlabeled ones (``extra``)."""
+        """One step's columns for training rows and, where ``scope='all'`` needs them, unlabeled ones (``extra``)."""
         read_by_all = extra is not None and self._feeds_all(step)
-        with _named(step):
+        with naming(step):
             if not isinstance(step, Fitted):
                 made = _compute(step, work, context) if used else {}
                 more = _compute(step, extra, context) if read_by_all else {}
@@ -379,31 +379,6 @@ def _zeros(work: Table) -> torch.Tensor:
 
 def _compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
     return step.compute(work, context) if isinstance(step, Grouped) else step.compute(work)
-
-
-@contextmanager
-def _named(step: Feature) -> Iterator[None]:
-    """An error about data says which generator met it."""
-    name = type(step).__name__
-    try:
-        yield
-    except MissingColumnError:
-        raise
-    except DataError as error:
-        if name in error.problem:
-            raise
-        raise DataError(
-            f"{name}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
-        ) from error
-
-
-def _check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
-    for outputs in ([n for f in listed for n in f.outputs], [n for s in steps for n in s.outputs]):
-        twice = sorted({n for n in outputs if outputs.count(n) > 1})
-        if twice:
-            raise DataError(
-                f"two generators make the column {twice[0]!r}", column=twice[0], remedy="Give one of them another name="
-            )
 
 
 __all__ = ["FOLD_SEED", "FeatureSet", "row_folds"]

@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
-from fastrec.features.keyed import key_text
+from fastrec.features.keyed import key_text, shared_codes
 from fastrec.features.lag import difference, take_or_missing
 from fastrec.segments import Groups, as_of, cumsum_in_group
 from fastrec.table import UNITS_PER_SECOND, Column, Table
@@ -163,9 +163,10 @@ class History(Grouped):
         self, table: Table, log: Table, order_here: list[torch.Tensor], order_log: list[torch.Tensor]
     ) -> torch.Tensor:
         by = as_list(self.by)
-        keys, item = table.coded(by[:-1]), table[by[-1]].coded()
-        codes = torch.where(log[by[-1]].is_missing(), 0, log.coded(by[:-1]).recode(keys.keys))
-        last, events = as_of(keys.codes, order_here, codes, order_log)
+        rows, codes = shared_codes(table, log, by[:-1])
+        codes = torch.where(log[by[-1]].is_missing(), 0, codes)
+        last, events = as_of(rows, order_here, codes, order_log)
+        item = table[by[-1]].coded()
         if not len(events.codes):
             return torch.zeros(len(table), dtype=torch.int64, device=table.device)
         touched = events.sort(log[by[-1]].coded().recode(item.keys))[last.clamp_min(0)]
@@ -189,7 +190,6 @@ def _aligned(
     table: Table, log: Table, by: list[str], order: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
     """Row and event codes of the same keys, and their order columns in the same unit."""
-    keys = table.coded(by)
     for name in order:
         here, there = table[name], log[name]
         if len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
@@ -198,7 +198,7 @@ def _aligned(
                 column=name,
                 remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')",
             )
-    return keys.codes, log.coded(by).recode(keys.keys), order_keys(table, order), order_keys(log, order)
+    return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
 
 
 def _times(column: Column) -> str:

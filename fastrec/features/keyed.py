@@ -5,6 +5,8 @@ Every array has the shape ``[cells, K]``: row ``c`` holds what the rows in cell 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import torch
 from fastrec.features.base import Cells
 from fastrec.keys import Coded, Keys
 from fastrec.segments import segment_max, segment_min, segment_sum
-from fastrec.table import UNITS_PER_SECOND
+from fastrec.table import UNITS_PER_SECOND, Table
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -30,6 +32,32 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
     table = torch.zeros(coded.size, dtype=torch.int64)
     table[order + 1] = torch.arange(1, len(order) + 1)
     return coded.keys.take(order), table.to(coded.codes.device)[coded.codes]
+
+
+def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Codes of two tables' rows by the same keys: equal above 0 where, and only where, the keys are equal.
+
+    The columns' codes are joined as digits of one number, which needs no table of the combinations that occur.
+
+    Args:
+        here: one table.
+        there: the other one.
+        names: the key columns, in both.
+
+    Returns:
+        int64 ``[n]`` and ``[m]``, not dense; 0 = missing, and in ``there`` also a key with a part that ``here`` lacks.
+    """
+    parts = [(here[n].coded(), there[n].coded()) for n in names]
+    if math.prod(a.size for a, _ in parts) >= 1 << 62:
+        keys = here.coded(list(names))
+        return keys.codes, there.coded(list(names)).recode(keys.keys)
+    joined = None
+    for a, b in parts:
+        pair = (a.codes, b.recode(a.keys))
+        if joined is not None:
+            pair = tuple(torch.where((x > 0) & (y > 0), x * a.size + y, 0) for x, y in zip(joined, pair))
+        joined = pair
+    return joined
 
 
 def key_text(values: pa.Array) -> pa.Array:

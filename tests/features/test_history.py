@@ -216,3 +216,16 @@ def test_chained_after_an_encoding_it_still_looks_back_only():
 def test_options_that_cannot_be(options):
     with pytest.raises(FastrecError, match="History"):
         History(**({"by": ["u", "i"], "order": "t"} | options))
+
+
+def test_more_key_columns_than_fit_one_number():
+    names = [f"k{i}" for i in range(64)]
+    rows = pd.DataFrame({n: [1, 1, 2] for n in names} | {"t": [9, 0, 9]})
+    log = pd.DataFrame({n: [1, 1] for n in names} | {"t": [5, 6]})
+    log.loc[1, "k63"] = 3
+    made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
+    assert made["history_count"].tolist() == [1, 0, 0]
+    assert made["history_is_last"].tolist() == [0, 0, 0]
+    log["k63"] = 1
+    made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
+    assert made[["history_count", "history_is_last"]].values.tolist() == [[2, 1], [0, 0], [0, 0]]

@@ -33,8 +33,8 @@ from fastrec.features import (
 from fastrec.features.folds import FOLD_SEED, INNER_SEED, row_folds
 from fastrec.table import Table
 
-some = settings(max_examples=15, deadline=None)
-few = settings(max_examples=4, deadline=None)
+some = settings(max_examples=10, deadline=None)
+few = settings(max_examples=3, deadline=None)
 number = st.one_of(st.none(), st.integers(-3, 3).map(float))
 
 
