@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
 from fastrec.validate import Predictions
 
+_START = "__start__"  # the column that trees begin from
 _FAR = 1000.0  # what an infinite gap counts as
 Inputs = Literal["rank", "gap", "softmax", "log_softmax"]
 
@@ -138,12 +140,56 @@ class LinearBlend(Ranker):
         (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
 
 
+class BoostedBlend(Ranker):
+    """XGBoost's ranker over level-2 inputs, starting from a ``LinearBlend``: the trees learn corrections to it.
+
+    On few lists trees that start from nothing stray from what a sum of the models says; these cannot stray far.
+
+    Args:
+        models: the base models' names.
+        name: the ranker's name.
+        rounds: how many trees.
+        **params: XGBoost's own parameters.
+    """
+
+    def __init__(self, models: Sequence[str], *, name: str = "xgb_ranker", rounds: int = 40, **params: Any) -> None:
+        self.models, self.name, self.rounds, self.params = list(models), name, rounds, params
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop weights and trees."""
+        super().forget()
+        self.blend = LinearBlend(self.models)
+        self.trees = XGBRanker(self.name, rounds=self.rounds, margin=_START, **self.params)
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Ranker:
+        """Find the weights, then grow the trees; ``valid`` is not looked at."""
+        self.blend.fit(train)
+        self.trees.fit(self._started(train), seed=seed, device=device)
+        self.trace = self.trees.trace
+        return self
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        """The blend, corrected: float64 ``[n]``."""
+        return self.trees.predict(self._started(data))
+
+    def _started(self, data: Lists) -> Lists:
+        return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
+
+    def save(self, folder: Any) -> None:
+        """Write the weights (``blend/``) and the trees (``trees/``)."""
+        self.blend.save(Path(folder) / "blend")
+        self.trees.save(Path(folder) / "trees")
+
+
 class AverageBlend(Ranker):
     """The plain mean of what the base models say in each list: nothing is fitted, so nothing can be overfitted.
 
     Args:
         models: the base models' names.
-        of: average the in-list ``'log_softmax'`` (a product of the models' click shares) or the ``'rank'`` (Borda count).
+        of: average the in-list ``'log_softmax'`` (a product of the models' click shares) or ``'rank'`` (Borda count).
         name: the ranker's name; None: ``mean_`` and what is averaged.
     """
 
@@ -173,8 +219,8 @@ class AverageBlend(Ranker):
 class Stack:
     """Trains level 2 on the base models' out-of-fold scores, fold by fold on the base models' own folds.
 
-    An XGBoost ranker, a fitted linear blend and two plain means are tried; the one with the best out-of-fold score is
-    the stack.
+    An XGBoost ranker that starts from a fitted linear blend, that blend, and two plain means are tried; the one with
+    the best out-of-fold score is the stack.
 
     Args:
         extra: columns of level 1 that the XGBoost ranker sees too.
@@ -182,14 +228,14 @@ class Stack:
         **params: XGBoost's own parameters.
     """
 
-    def __init__(self, *, extra: Sequence[str] = (), rounds: int = 60, **params: Any) -> None:
+    def __init__(self, *, extra: Sequence[str] = (), rounds: int = 40, **params: Any) -> None:
         self.extra, self.rounds = list(extra), rounds
-        self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
+        self.params = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, **params}
 
     def rankers(self, models: Sequence[str]) -> list[Ranker]:
         """The level-2 models that are tried."""
         return [
-            XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
+            BoostedBlend(models, rounds=self.rounds, **self.params),
             LinearBlend(models),
             AverageBlend(models),
             AverageBlend(models, of="rank"),

@@ -416,10 +416,10 @@ def concat(tables: Sequence[Table]) -> Table:
         raise DataError("there is no table to put below another", remedy="Give at least one")
     if len(tables) == 1:
         return tables[0]
-    from fastrec.stacking import stack_columns
+    from fastrec.concat import concat_columns
 
     device = tables[0].device
-    return Table({n: stack_columns([t[n] for t in tables], device) for n in tables[0].names})
+    return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})
 
 
 def _is_arrow_number(kind: pa.DataType) -> bool:

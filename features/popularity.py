@@ -25,9 +25,19 @@ def usual(*, item: str, price: str, position: str) -> FeatureSet:
 
 
 def earlier(
-    *, item: str, session: str, group: str, time: str, log: str, shown: str, exposure: str, event: str, click: str
+    *,
+    item: str,
+    session: str,
+    group: str,
+    time: str,
+    log: str,
+    shown: str,
+    exposure: str,
+    event: str,
+    click: str,
+    usual_rates: tuple[float, float],
 ) -> FeatureSet:
-    """Clicks and touches of an item by other sessions, strictly earlier: as rates of its exposure, as ranks in the list.
+    """Clicks and touches of an item by other sessions, strictly earlier: as rates of exposure, as ranks in the list.
 
     Args:
         item, session, group, time: columns of the candidates; all but the list's are in the logs too.
@@ -36,6 +46,8 @@ def earlier(
         exposure: its column with the expected clicks of a place in a list.
         event: the log's column with the kind of event.
         click: the kind that is a click.
+        usual_rates: clicks and touches per exposure of an item of which nothing is known. They are given, not learned,
+            so that nothing later than a row has a share in its rates.
     """
 
     def others(table: str, word: str, **options: object) -> Combine:
@@ -52,8 +64,8 @@ def earlier(
         [
             clicks,
             touches,
-            BayesianRate(clicks, exposed, weight=3.0, name="click_rate"),
-            BayesianRate(touches, exposed, weight=3.0, name="touch_rate"),
+            BayesianRate(clicks, exposed, weight=3.0, prior=usual_rates[0], name="click_rate"),
+            BayesianRate(touches, exposed, weight=3.0, prior=usual_rates[1], name="touch_rate"),
             GroupRank(clicks, by=group, descending=True, method="average"),
             GroupRank("click_rate", by=group, descending=True, method="average"),
             GroupRank("touch_rate", by=group, descending=True, method="average"),

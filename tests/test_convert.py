@@ -231,7 +231,7 @@ def test_columns_of_several_types_are_named_with_their_row(values, row):
         pl.Series([object()], dtype=pl.Object),
         pd.DataFrame({"a": [1]}),
     ],
-    ids=repr,
+    ids=lambda v: type(v).__module__ + "." + type(v).__name__,
 )
 def test_what_is_no_column_is_named(values):
     with pytest.raises(DataError, match="column 'x'"):

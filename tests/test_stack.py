@@ -15,8 +15,8 @@ from scipy.optimize import minimize
 
 from fastrec.errors import DataError
 from fastrec.metrics import reciprocal_ranks
-from fastrec.rankers import Lists, Ranker, Trace, XGBRanker
-from fastrec.stack import AverageBlend, LinearBlend, Stack, in_list, level_two
+from fastrec.rankers import Lists, Ranker, Trace
+from fastrec.stack import AverageBlend, BoostedBlend, LinearBlend, Stack, in_list, level_two
 from fastrec.table import Table
 from fastrec.validate import Predictions
 
@@ -75,7 +75,9 @@ def test_an_offset_of_a_list_changes_no_input():
         torch.testing.assert_close(a[word], b[word], rtol=0, atol=1e-10)
 
 
-def clicks(lists: int = 150, size: int = 5, models: int = 2, seed: int = 0) -> tuple[Lists, dict[str, torch.Tensor]]:
+def clicks(
+    lists: int = 150, size: int = 5, models: int = 2, seed: int = 0, step: float = 1.0
+) -> tuple[Lists, dict[str, torch.Tensor]]:
     """Lists with one click each, and models' scores that know something of it."""
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(lists, size))
@@ -85,7 +87,8 @@ def clicks(lists: int = 150, size: int = 5, models: int = 2, seed: int = 0) -> t
     columns = {"shop": rng.choice(["a", "b"], truth.size), "price": rng.normal(size=truth.size)}
     data = Lists(Table(columns), groups, cats=["shop"], conts=["price"], label=torch.from_numpy(label.ravel()))
     scores = {
-        f"m{i}": torch.from_numpy((truth + (i + 0.7) * rng.normal(size=truth.shape)).ravel()) for i in range(models)
+        f"m{i}": torch.from_numpy((truth + (i * step + 0.7) * rng.normal(size=truth.shape)).ravel())
+        for i in range(models)
     }
     return data, scores
 
@@ -258,7 +261,7 @@ def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
 
 
 def test_the_real_stack_beats_its_parts_and_repeats_itself():
-    (data, scores), (test, test_scores) = clicks(600), clicks(100, seed=1)
+    (data, scores), (test, test_scores) = clicks(600, step=0.0), clicks(100, seed=1, step=0.0)
     test = replace(test, label=None)
     base, folds = predictions(scores, test_scores), folds_of(data, 4)
     made, tried = Stack(rounds=20).fit(base, data, folds, test, seed=3)
@@ -296,7 +299,7 @@ def test_extra_columns_reach_the_trees_only():
     data, scores = clicks()
     stack = Stack(rounds=3, extra=["shop"], max_depth=2)
     trees, blend, *_ = stack.rankers(list(scores))
-    assert isinstance(trees, XGBRanker)
+    assert isinstance(trees, BoostedBlend)
     assert isinstance(blend, LinearBlend)
     two = level_two(scores, data, stack.extra)
     assert "shop" in trees.fit(two).trace.importance
@@ -313,7 +316,10 @@ def test_nothing_to_stack_or_wrong_folds_are_refused():
 
 def test_average_blend_is_the_plain_mean_in_each_list():
     groups = torch.tensor([0, 0, 0, 1, 1])
-    scores = {"a": torch.tensor([3.0, 1.0, 2.0, 0.0, 5.0]).double(), "b": torch.tensor([1.0, 9.0, 2.0, 4.0, 4.5]).double()}
+    scores = {
+        "a": torch.tensor([3.0, 1.0, 2.0, 0.0, 5.0]).double(),
+        "b": torch.tensor([1.0, 9.0, 2.0, 4.0, 4.5]).double(),
+    }
     data = level_two(scores, Lists(Table({"x": torch.zeros(5)}), groups))
     # ranks: a 1 3 2 | 2 1, b 3 1 2 | 2 1
     assert AverageBlend(["a", "b"], of="rank").predict(data).tolist() == [-2.0, -2.0, -2.0, -2.0, -1.0]
@@ -322,3 +328,22 @@ def test_average_blend_is_the_plain_mean_in_each_list():
         logs = [[math.log(math.exp(s[i]) / sum(math.exp(s[j]) for j in rows)) for i in rows] for s in scores.values()]
         expected += [(a + b) / 2 for a, b in zip(*logs, strict=True)]
     assert AverageBlend(["a", "b"]).predict(data).tolist() == pytest.approx(expected)
+
+
+def test_boosted_blend_starts_from_the_blend(tmp_path):
+    data, scores = clicks()
+    two = level_two(scores, data)
+    blend = LinearBlend(list(scores)).fit(two)
+    start = BoostedBlend(list(scores), rounds=1, eta=1e-6).fit(two)
+    torch.testing.assert_close(
+        start.predict(two) - start.predict(two)[0], blend.predict(two) - blend.predict(two)[0], atol=1e-4, rtol=0
+    )
+    model = BoostedBlend(list(scores), rounds=30, max_depth=2).fit(two)
+
+    def mean(values):
+        return float(reciprocal_ranks(values, data.label, data.groups, ties="ordinal")[1].mean())
+
+    assert mean(model.predict(two)) > mean(blend.predict(two))  # on its own training rows
+    model.save(tmp_path)
+    assert json.loads((tmp_path / "blend" / "ranker.json").read_text())["weights"].keys() == {"m0", "m1"}
+    assert (tmp_path / "trees" / "model.ubj").exists()

@@ -25,6 +25,7 @@ from features import calendar, clickstream, popularity, price
 EVENT = {"log": "touches", "event": "action_type"}
 ORDER = ["timestamp", "place"]  # place = number of the event in its session, by timestamp, step and place in the file
 GAPS = [3, 6, 10, 16, 25, 40, 65, 110, 200, 500, 1500]  # seconds
+USUAL_RATES = (0.35, 2.8)  # a list of 25 has an exposure of 2.85, one click and, by the published counts, 8 touches
 OFFSETS = [-12, -8, *range(-5, 9), 12]  # places below the item touched last
 
 
@@ -78,7 +79,14 @@ class Trivago2019(Competition):
                 price.beside_touched(group="list_id", price="price"),
                 popularity.usual(item="item_id", price="price", position="position"),
                 popularity.earlier(
-                    **keys, **EVENT, group="list_id", time="timestamp", shown="shown", exposure="exposure", click=CLICK
+                    **keys,
+                    **EVENT,
+                    group="list_id",
+                    time="timestamp",
+                    shown="shown",
+                    exposure="exposure",
+                    click=CLICK,
+                    usual_rates=USUAL_RATES,
                 ),
                 JaccardToHistory(
                     "session_id", item="item_id", properties="properties", order=ORDER, table="touches", items="items"

@@ -14,13 +14,15 @@ from fastrec.table import Table
 class BayesianRate(Fitted):
     """``(clicks + m·r) / (views + m)``: the posterior mean of a rate with a beta prior of mean ``r`` and weight ``m``.
 
-    The prior's mean is the training rows' total clicks over their total views. Clicks and views are columns that are
-    known before the row (for instance of ``History``), so that no target is used.
+    Clicks and views are columns that are known before the row (for instance of ``History``). The prior's mean is given,
+    or learned: the training rows' total clicks over their total views. Where the clicks are the target's own kind a
+    learned prior is one number that later rows have a share in; give it to rule that out.
 
     Args:
         clicks: a column of successes so far, or a generator of one.
         views: a column of trials so far, or a generator of one.
         weight: the prior's weight in trials, ``m``.
+        prior: the prior's mean, ``r``; None: learned.
         name: the output's name; None: ``rate_{clicks}``.
 
     Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4.
@@ -34,10 +36,16 @@ class BayesianRate(Fitted):
     """
 
     def __init__(
-        self, clicks: str | Feature, views: str | Feature, *, weight: float = 20.0, name: str | None = None
+        self,
+        clicks: str | Feature,
+        views: str | Feature,
+        *,
+        weight: float = 20.0,
+        prior: float | None = None,
+        name: str | None = None,
     ) -> None:
         super().__init__()
-        self.clicks, self.views, self.weight, self.name = clicks, views, weight, name
+        self.clicks, self.views, self.weight, self.prior, self.name = clicks, views, weight, prior, name
         if not weight > 0:
             raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0")
 
@@ -66,6 +74,8 @@ class BayesianRate(Fitted):
         return {n: a[n] + b[n] for n in ("clicks", "views")}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        if self.prior is not None:
+            return {"prior": torch.tensor(float(self.prior), dtype=torch.float64)}
         clicks, views = (state[n].sum() if keep is None else state[n][keep].sum() for n in ("clicks", "views"))
         return {"prior": torch.where(views > 0, clicks / views.clamp_min(1e-300), 0.0)}
 

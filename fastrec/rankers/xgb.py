@@ -43,6 +43,7 @@ class XGBRanker(Ranker):
         objective: ``'rank:ndcg'``, ``'rank:pairwise'``, ``'rank:map'`` or ``'binary:logistic'``.
         rounds: how many trees.
         columns: the columns to use; None: all categories (by code) and numbers.
+        margin: a column of scores to start from: the trees learn corrections to it; None: they start from nothing.
         **params: XGBoost's own parameters, over the defaults.
     """
 
@@ -55,10 +56,11 @@ class XGBRanker(Ranker):
         objective: Literal["rank:ndcg", "rank:pairwise", "rank:map", "binary:logistic"] = "rank:ndcg",
         rounds: int = 200,
         columns: Sequence[str] | None = None,
+        margin: str | None = None,
         **params: Any,
     ) -> None:
         self.name, self.objective, self.rounds, self.columns = name, objective, rounds, columns
-        self.params = params
+        self.margin, self.params = margin, params
         self.forget()
 
     def forget(self) -> None:
@@ -93,6 +95,7 @@ class XGBRanker(Ranker):
             feature_names=names,
             max_bin=params["max_bin"],
             nthread=params["nthread"],
+            base_margin=self._start(train),
             **options,
         )
         self._booster = xgb.train(params, data, self.rounds)
@@ -106,7 +109,12 @@ class XGBRanker(Ranker):
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
         self._booster.set_param({"device": "cpu"})
-        matrix = xgb.DMatrix(self._matrix(data), feature_names=self._used, nthread=torch.get_num_threads())
+        matrix = xgb.DMatrix(
+            self._matrix(data),
+            feature_names=self._used,
+            nthread=torch.get_num_threads(),
+            base_margin=self._start(data),
+        )
         margins = self._booster.predict(matrix, output_margin=True)
         return torch.from_numpy(margins.astype(np.float64))
 
@@ -120,11 +128,17 @@ class XGBRanker(Ranker):
         about = {
             "objective": self.objective,
             "rounds": self.rounds,
+            "margin": self.margin,
             "params": self.params,
             "features": self._booster.feature_names,
         }
         (folder / "ranker.json").write_text(json.dumps(about, indent=1))
         save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
+
+    def _start(self, data: Lists) -> np.ndarray | None:
+        if self.margin is None:
+            return None
+        return data.table[self.margin].number(torch.float32).cpu().numpy()
 
     def _matrix(self, data: Lists) -> np.ndarray:
         """Columns side by side: float32 ``[n, columns]``, NaN where missing; categories by their code."""

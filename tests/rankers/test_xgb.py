@@ -235,3 +235,24 @@ def test_a_label_that_is_nowhere_known_leaves_its_list_out():
     less = frame[frame.list != teaching(frame).list.iloc[0]].reset_index(drop=True)
     a, b = (ranker().fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (broken, less))
     assert torch.equal(a, b)
+
+
+def test_trees_start_from_the_margin_column():
+    generator = torch.Generator().manual_seed(0)
+    n = 400
+    x, start = torch.randn(n, generator=generator).double(), torch.randn(n, generator=generator).double()
+    groups = torch.arange(n) // 4
+    label = torch.zeros(n)
+    label[torch.arange(0, n, 4) + torch.randint(0, 4, (n // 4,), generator=generator)] = 1
+    data = Lists(Table({"x": x, "start": start}), groups, conts=["x"], label=label)
+    model = XGBRanker("m", rounds=5, margin="start", max_depth=2, nthread=1).fit(data, seed=3)
+    plain = {"objective": "rank:ndcg", "seed": 3, "nthread": 1, "max_depth": 2}
+    plain |= {"tree_method": "hist", "max_bin": 64, "eta": 0.1, "subsample": 0.8, "colsample_bytree": 0.5}
+    plain |= {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
+    values = x.float().numpy()[:, None]
+    fit = xgb.DMatrix(values, label.numpy(), qid=groups.numpy(), base_margin=start.float().numpy())
+    booster = xgb.train(plain, fit, 5)
+    expected = booster.predict(fit, output_margin=True)
+    assert model.predict(data).numpy() == pytest.approx(expected, abs=1e-4)
+    none = XGBRanker("m", rounds=0, margin="start").fit(data)
+    assert none.predict(data).numpy() == pytest.approx(start.float().numpy() + 0.5, abs=0.51)

@@ -15,7 +15,7 @@ from fastrec.keys import Keys
 from fastrec.table import Column
 
 
-def stack_columns(parts: Sequence[Column], device: torch.device) -> Column:
+def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     """Columns one below the other; those with no value at all take the others' type.
 
     Args:
@@ -118,7 +118,7 @@ def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -
     for part in parts:
         offsets.append(part.values[1:] + end)
         end += int(part.values[-1])
-    elements = stack_columns([p.elements for p in parts], device)
+    elements = concat_columns([p.elements for p in parts], device)
     return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts), _cache={})
 
 

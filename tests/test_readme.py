@@ -1,0 +1,44 @@
+"""The README's example runs as it stands, and importing fastrec needs no optional library."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+OPTIONAL = ("cudf", "cuml", "dask", "dask_cudf", "polars", "tritonclient")
+
+
+def test_the_readme_has_an_example_of_about_ten_lines():
+    assert BLOCKS
+    assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) <= 12
+
+
+@pytest.mark.parametrize("code", BLOCKS)
+def test_readme_example_runs_and_learns(code):
+    names: dict = {}
+    exec(compile(code, "README.md", "exec"), names)
+    learn = names["learn"]
+    assert learn.recorder.metric_names[-2] == "mrr"
+    assert learn.recorder.values[-1][-1] > 0.5  # the cheapest of ten is clicked; chance is .29
+
+
+def test_all_imports_without_optional_libraries():
+    code = f"""
+import sys, warnings
+warnings.simplefilter("ignore")
+for name in {OPTIONAL!r}:
+    sys.modules[name] = None  # import raises ImportError
+import fastrec
+assert "torch" not in sys.modules and "pandas" not in sys.modules
+import fastrec.all, fastrec.cli
+missing = [n for n in fastrec.all.__all__ if not hasattr(fastrec.all, n)]
+assert not missing, missing
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
