@@ -7,6 +7,13 @@ from types import ModuleType
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run, so that a change is accepted or refused for what it changes;
+# HYPOTHESIS_PROFILE=search draws new ones.
+settings.register_profile("repeat", derandomize=True, deadline=None)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 class FrameLibrary:
