@@ -83,7 +83,7 @@ def script(recipe: type[Competition]) -> None:
 
 def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
     with _readable_errors() as stages:
-        from fastrec import competition as library
+        from fastrec import run as library
         from fastrec.report import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

@@ -15,11 +15,11 @@ import torch
 from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
-from fastrec.competition import check_run_folder, run
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.features import FeatureSet
 from fastrec.progress import Stages
 from fastrec.rankers import NetRanker, XGBRanker
+from fastrec.run import check_run_folder, run
 from fastrec.stack import Stack
 from fastrec.submit import check_submission, score_submission
 from features import clickstream, price
