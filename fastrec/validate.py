@@ -70,8 +70,8 @@ _Trained = tuple[Ranker, torch.Tensor, torch.Tensor]  # a model, its scores of t
 class CrossFit:
     """Trains rankers fold by fold, all on the same frozen folds, and keeps their out-of-fold and test scores.
 
-    Test scores are the mean of the folds' models' scores (no refit on all rows): each model sees test rows as it saw
-    its own validation rows, and the mean of several is steadier than one.
+    Test scores are the mean of the folds' models' scores (no refit on all rows): the mean of several is steadier than
+    one, and each part of it has been scored out of fold.
 
     Args:
         rankers: what to train.
@@ -110,7 +110,7 @@ class CrossFit:
             train: the other folds' lists, with labels.
             valid: the fold's lists, with labels (to report on, nothing else).
             valid_rows: int64, where the fold's candidates stand among all training candidates.
-            test: the test lists, encoded from the same rows as ``valid``.
+            test: the test lists.
 
         Raises:
             DataError: ``valid_rows`` are not as many as ``valid``, or were in an earlier fold; or a model scores NaN.
