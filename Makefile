@@ -10,7 +10,7 @@ VENV ?= .venv
 PIP_ARGS ?=
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?= dev
-SESSIONS ?= 12000
+SESSIONS ?= 8000
 DEVICE ?= auto
 JOBS ?= 2
 PYTEST_ARGS ?=
@@ -37,7 +37,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@touch $@
 	@echo "==> $(VENV) is ready"
 
-demo: $(STAMP)  ## simulate the trivago files, train everything, print the leaderboard, write runs/demo/ (SESSIONS=12000)
+demo: $(STAMP)  ## simulate the trivago files, train everything, print the leaderboard, write runs/demo/ (SESSIONS=8000)
 	$(BIN)/fastrec simulate competitions/trivago2019 --sessions $(SESSIONS) --out runs/demo-data
 	$(BIN)/fastrec run competitions/trivago2019 --data runs/demo-data --out runs/demo --device $(DEVICE)
 
