@@ -37,6 +37,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -359,15 +360,20 @@ def simulate(
     out, c, began = Path(out), constants or Constants(), time.perf_counter()
     _check(sessions, out, seed, block_sessions)
     world = make_world(c, sessions, np.random.default_rng([seed, 0]))
-    with atomic_folder(out) as folder, _Writer(folder, world, seed) as writer:
+    with atomic_folder(out) as folder, _Writer(folder, world, seed) as writer, ThreadPoolExecutor(1) as behind:
         writer.metadata()
+        waiting: Future | None = None
         for number, first in enumerate(range(0, sessions, block_sessions), start=1):
             n = min(block_sessions, sessions - first)
             block = Block(world, c, first, n, np.random.default_rng([seed, number]))
             block.run()
-            writer.block(block)
+            if waiting is not None:
+                waiting.result()
+            waiting = behind.submit(writer.block, block)  # written while the next block is drawn
             if progress is not None:
                 progress(first + n, sessions)
+        if waiting is not None:
+            waiting.result()
     return SimulationSummary(
         out, sessions, writer.sessions["train"], writer.sessions["test"], writer.rows["train"], writer.rows["test"],
         len(world.item_ids), writer.clickouts, writer.candidates, writer.gain / max(writer.targets, 1),
