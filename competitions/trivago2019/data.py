@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
     tables = {"log": log, "touches": _touches(log), "shown": shown.drop(["reference"]), "clicked": _clicked(candidates)}
     items, truth, oracle = (folder / n for n in ("item_metadata.csv", "ground_truth.csv", "true_probabilities.parquet"))
     if items.exists():
-        tables["items"] = _read_items(items)
+        tables["items"] = _read_items(items, (tables["shown"], tables["touches"]))
     keys = _first_of_lists(targets).select(KEYS)
     return Candidates(
         candidates.to(device),
@@ -266,10 +267,13 @@ def _first_of_lists(candidates: Table) -> Table:
     return candidates.take(first)
 
 
-def _read_items(path: Path) -> Table:
+def _read_items(path: Path, seen: Sequence[Table]) -> Table:
+    """The properties of the items that are listed or touched: a small part of the official file."""
     table = Table.read(
         path, ["item_id", "properties"], device="cpu", types={"item_id": pa.string(), "properties": pa.string()}
     )
+    ids = table["item_id"].coded()
+    table = table.take(sum(ids.recode(t["item_id"].coded().keys) for t in seen) > 0)
     split = pc.split_pattern(table["properties"].to_arrow().cast(pa.string()), "|")
     return table.with_columns({"properties": split})
 

@@ -223,7 +223,7 @@ def test_a_train_click_without_an_answer_teaches_nothing(small, official):
 def test_an_item_file_without_rows_or_properties_is_usable(small, official):
     official.items(small.folder, {})
     assert len(small().tables["items"]) == 0
-    official.items(small.folder, {"11": "", "12": "Pool|Bar"})
+    official.items(small.folder, {"11": "", "987654": "Never listed", "12": "Pool|Bar"})
     assert small().tables["items"]["properties"].to_arrow().to_pylist() == [None, ["Pool", "Bar"]]
 
 
