@@ -79,7 +79,7 @@ class CrossFit:
         test_size: number of test candidates.
         seed: of everything random; fold k's models get ``seed + k``.
         device: where to train.
-        advance: called with the number of rows trained on, after each model.
+        advance: called with the number of rows trained on, after each model, from the thread that trained it.
     """
 
     def __init__(
@@ -130,8 +130,8 @@ class CrossFit:
             train_one = partial(self._train, train=train, valid=valid, test=test)
             own = [r for r in self.rankers if not (r.beside and _is_cpu(self.device))]
             waiting = {r.name: second.submit(train_one, r) for r in self.rankers if r not in own}
-            made = {r.name: self._trained(train_one(r), len(train)) for r in own}
-            made |= {name: self._trained(job.result(), len(train)) for name, job in waiting.items()}
+            made = {r.name: train_one(r) for r in own}
+            made |= {name: job.result() for name, job in waiting.items()}
         for name, (model, oof, tested) in made.items():
             result = self.results[name]
             result.oof[valid_rows] = oof
@@ -146,11 +146,9 @@ class CrossFit:
     def _train(self, ranker: Ranker, *, train: Lists, valid: Lists, test: Lists) -> _Trained:
         k = self._folds
         model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
-        return model, _numbers(model.predict(valid), ranker.name, k), _numbers(model.predict(test), ranker.name, k)
-
-    def _trained(self, made: _Trained, rows: int) -> _Trained:
-        if self.advance is not None and not isinstance(made[0], ColumnRanker):
-            self.advance(rows)
+        made = model, _numbers(model.predict(valid), ranker.name, k), _numbers(model.predict(test), ranker.name, k)
+        if self.advance is not None and not isinstance(ranker, ColumnRanker):
+            self.advance(len(train))
         return made
 
     def finish(self) -> dict[str, Predictions]:
