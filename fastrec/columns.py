@@ -13,8 +13,9 @@ import torch
 
 from fastrec.backends import library_of
 from fastrec.errors import DataError
+from fastrec.key_types import UNITS_PER_SECOND, is_numeric, is_text
 from fastrec.keys import Coded, Keys
-from fastrec.table import UNITS_PER_SECOND, Column, mask_of
+from fastrec.table import Column, mask_of
 
 # types that few kernels take, and what they are widened to: every value is kept
 _WIDE = {np.dtype("uint16"): np.int32, np.dtype("uint32"): np.int64, np.dtype("float16"): np.float32}
@@ -266,7 +267,7 @@ def _arrow_column(array: pa.Array, *, name: str) -> Column:
         return _dictionary_column(array, name=name)
     if pa.types.is_null(kind):
         return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
-    if _is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
+    if is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
         return _encode(array, name=name)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return _arrow_number(array, name=name)
@@ -312,13 +313,13 @@ def _arrow_nested(array: pa.Array, *, name: str) -> Column:
 def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     values = array.dictionary
     kind = values.type
-    if _is_text(kind):
+    if is_text(kind):
         values = values.cast(pa.large_string())
     elif pa.types.is_date(kind):
         values = _date_as_time(values)
     elif pa.types.is_float16(kind):
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
-    elif not (_is_plain(kind) or pa.types.is_timestamp(kind)):
+    elif not (is_numeric(kind) or pa.types.is_timestamp(kind)):
         return _arrow_column(array.dictionary_decode(), name=name)
     values = _plain_zero(values)
     has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
@@ -334,17 +335,8 @@ def _encode(array: pa.Array, *, name: str) -> Column:
     encoded = array.dictionary_encode()
     codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
     distinct = encoded.dictionary
-    distinct = distinct.cast(pa.large_string()) if _is_text(distinct.type) else distinct
+    distinct = distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
     return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
-    return any(test(kind) for test in tests)
 
 
 def _is_huge(array: pa.Array) -> bool:

@@ -20,7 +20,7 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
             None reads the environment variable ``FASTREC_DEVICE`` and is the CPU where that is unset.
 
     Returns:
-        A device that exists.
+        A device that exists; a CUDA device with its number, so that it equals the device of the tensors on it.
 
     Raises:
         DeviceError: CUDA was asked for and this machine or this build of torch has none.
@@ -43,6 +43,8 @@ def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
             f"device {str(found)!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices",
             remedy="Count from 0, or use device='cuda'",
         )
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
     if found.type not in ("cpu", "cuda"):
         _check_other(found)
     return found

@@ -72,6 +72,27 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def check_replaceable(folder: str | Path, *markers: str) -> None:
+    """Refuse to replace what is not an earlier result of the same kind.
+
+    Args:
+        folder: the place to write a folder to.
+        markers: files of which every earlier result, even a damaged one, has at least one.
+
+    Raises:
+        WriteError: there is a file, or a folder with something in it and none of ``markers``.
+    """
+    folder = Path(folder)
+    if folder.is_file():
+        raise WriteError("this is a file, not a folder", file=folder, remedy="Choose another folder")
+    if folder.is_dir() and any(folder.iterdir()) and not any((folder / m).exists() for m in markers):
+        raise WriteError(
+            f"the folder holds other things and no {markers[0]}, and would be replaced whole",
+            file=folder,
+            remedy="Choose a new or empty folder",
+        )
+
+
 def _beside(path: Path, suffix: str) -> Path:
     """A hidden name in the same folder that nothing has yet."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}{suffix}")

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fastrec.errors import DataError
 
-_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _WIDE_INTEGER = pa.decimal128(20, 0)  # the whole of int64 and of uint64
 
 
@@ -33,12 +33,12 @@ def common_type(a: pa.DataType, b: pa.DataType, *, name: str | None = None) -> p
         return a
     if pa.types.is_null(a) or pa.types.is_null(b):
         return b if pa.types.is_null(a) else a
-    if _is_text(a) and _is_text(b):
+    if is_text(a) and is_text(b):
         return pa.large_string()
-    if _is_numeric(a) and _is_numeric(b):
+    if is_numeric(a) and is_numeric(b):
         return _common_number(a, b)
     if pa.types.is_timestamp(a) and pa.types.is_timestamp(b) and (a.tz is None) == (b.tz is None):
-        unit = max(a.unit, b.unit, key=_UNITS.__getitem__)
+        unit = max(a.unit, b.unit, key=UNITS_PER_SECOND.__getitem__)
         return pa.timestamp(unit, a.tz if a.tz == b.tz else "UTC")
     raise DataError(
         f"holds {b} here, but {a} before", column=name or None, remedy="Give the column the same type in every frame"
@@ -78,7 +78,7 @@ def match_type(values: pa.Array, kind: pa.DataType, *, name: str | None = None) 
     if len(values) == values.null_count:
         return pa.nulls(len(values), kind)
     common_type(kind, values.type, name=name)
-    if _is_text(kind):
+    if is_text(kind):
         return values.cast(kind)
     if pa.types.is_timestamp(kind):
         return _match_times(values, kind)
@@ -118,7 +118,7 @@ def _integer_choices(a: pa.DataType, b: pa.DataType) -> list[pa.DataType]:
     """Integer types to try before a wider one."""
     kinds = (a, b)
     if (
-        not all(_is_numeric(k) for k in kinds)
+        not all(is_numeric(k) for k in kinds)
         or not any(_is_whole(k) for k in kinds)
         or any(map(pa.types.is_decimal, kinds))
     ):
@@ -137,7 +137,7 @@ def _as_numpy(values: pa.Array) -> np.ndarray:
 
 def _match_times(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
     numbers, missing = _as_numpy(values.cast(pa.int64())), _missing(values)
-    have, want = _UNITS[values.type.unit], _UNITS[kind.unit]
+    have, want = UNITS_PER_SECOND[values.type.unit], UNITS_PER_SECOND[kind.unit]
     if want >= have:
         factor = want // have
         top = np.iinfo(np.int64).max // factor
@@ -208,7 +208,8 @@ def _integer_bounds(kind: pa.DataType) -> tuple[int, int]:
     return (-(1 << (bits - 1)), 1 << (bits - 1)) if signed else (0, 1 << bits)
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds strings."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
@@ -216,5 +217,6 @@ def _is_whole(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_boolean(kind)
 
 
-def _is_numeric(kind: pa.DataType) -> bool:
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether an Arrow type holds numbers: integers, booleans, floats or decimals."""
     return _is_whole(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)

@@ -166,6 +166,15 @@ def _integers(column: Column) -> torch.Tensor:
             row=int(column.is_missing().nonzero()[0]),
             remedy="Leave such rows out, or give the training rows' target as floats",
         )
-    if column.kind == "number" and column.values.is_floating_point():
-        return column.values.to(torch.int64)
-    return column.integer()
+    if column.kind != "number" or not column.values.is_floating_point():
+        return column.integer()
+    bad = (column.values != column.values.trunc()) | column.values.isinf()
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        raise DataError(
+            f"the whole-number target is {float(column.values[row])}",
+            column=column.name,
+            row=row,
+            remedy="Choose y_dtype=torch.float32 or float64, or give whole numbers",
+        )
+    return column.values.to(torch.int64)

@@ -135,7 +135,7 @@ class TabularLoader(TfmdDL):
     def __len__(self) -> int:
         if self.groups is None or self.bs is None:
             return super().__len__()
-        return min(-(-self.n // self.bs), len(np.unique(self.groups[: self.n])))
+        return min(-(-self.n // self.bs), _count_groups(self.groups[: self.n]))
 
     def get_idxs(self) -> np.ndarray:
         """This epoch's rows, in order: int64 ``[n]`` numpy."""
@@ -237,13 +237,30 @@ def _with_reader(after_batch: Any, dataset: Any) -> Any:
 
 def _grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
     """Rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
-    _, first, codes, sizes = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
-    rank = np.argsort(first, kind="stable") if generator is None else generator.permutation(len(first))
-    by_group = np.argsort(codes, kind="stable")
-    starts = np.cumsum(sizes) - sizes
+    ascending = _ascend(ids)
+    if ascending and generator is None:
+        return np.arange(len(ids))
+    if ascending:
+        starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
+        sizes, rank = np.diff(starts, append=len(ids)), generator.permutation(len(starts))
+    else:
+        _, first, codes, sizes = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
+        rank = np.argsort(first, kind="stable") if generator is None else generator.permutation(len(first))
+        starts = np.cumsum(sizes) - sizes
     sizes, starts = sizes[rank], starts[rank]
-    shift = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-    return by_group[shift + np.arange(len(ids))]
+    places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(ids))
+    return places if ascending else np.argsort(codes, kind="stable")[places]
+
+
+def _ascend(ids: np.ndarray) -> bool:
+    """Whether groups lie together already, in the order of their ids: then nothing is to be sorted."""
+    return bool((ids[1:] >= ids[:-1]).all())
+
+
+def _count_groups(ids: np.ndarray) -> int:
+    if not _ascend(ids):
+        return len(np.unique(ids))
+    return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
 
 
 def _group_bounds(ids: np.ndarray, bs: int) -> np.ndarray:

@@ -20,11 +20,11 @@ class BCE(nn.Module):
     (label smoothing: arXiv 1512.00567, section 7, for two classes).
 
     Args:
-        smoothing: ε, from 0 to 1.
+        smoothing: ε, from 0 up to, not including, 1.
         reduction: ``'mean'`` (by weight, where weights are given), ``'sum'`` or ``'none'``.
 
     Raises:
-        DataError: ``smoothing`` outside 0 to 1.
+        DataError: ``smoothing`` out of its range.
     """
 
     n_out = 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from fastrec.column_parts import coded_of, part_of, training_part
 from fastrec.convert import column_names
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.keys import Coded
 from fastrec.labels import Labels, known
 from fastrec.packed import Layout, Packed, run_parallel
@@ -23,6 +24,7 @@ from fastrec.table import Column, Table
 from fastrec.vocab import Vocab
 
 _BLOCK = 1 << 16  # rows that are prepared and packed at a time: they stay in the cache
+_DEVICE_BLOCK = 1 << 24  # the same on a GPU, where each step has a cost of its own, however few the rows
 _FLAGS = Vocab(pa.array([False, True]))
 
 
@@ -96,17 +98,17 @@ class Recipe:
         views = packed.views
         if with_y and len(table):
             views[2].copy_(self.labels.encode(y_columns))
-        categorify = self.proc(Categorify)
+        categorify, step = self.proc(Categorify), _block_on(table.device)
 
         def pack_cat(name: str) -> None:
             _write_codes(views[0][:, self.cats.index(name)], table[name], categorify, fit_rows)
 
         def pack_conts(start: int) -> None:
-            stop = min(start + _BLOCK, len(table))
+            stop = min(start + step, len(table))
             packed.clear_pad(start, stop)
             _pack_block(self, table, views, start, stop, shift=int(categorify is not None))
 
-        run_parallel(pack_conts, range(0, len(table), _BLOCK), rows=len(table))
+        run_parallel(pack_conts, range(0, len(table), step), rows=len(table))
         run_parallel(pack_cat, self.cats, rows=len(table))
         return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
 
@@ -140,8 +142,13 @@ def _write_codes(out: torch.Tensor, column: Column, categorify: Categorify | Non
         categorify.fit(training_part(column, coded, fit_rows))
     every = Coded(torch.arange(coded.size, device=coded.codes.device), coded.keys)
     table = categorify.encode(column.name, every).to(out.dtype)  # the distinct values are looked up, rows only gathered
-    for start in range(0, len(out), _BLOCK):
-        out[start : start + _BLOCK] = table[coded.codes[start : start + _BLOCK]]
+    step = _block_on(out.device)
+    for start in range(0, len(out), step):
+        out[start : start + step] = table[coded.codes[start : start + step]]
+
+
+def _block_on(device: torch.device) -> int:
+    return _BLOCK if device.type == "cpu" else _DEVICE_BLOCK
 
 
 def _plain_codes(column: Column) -> torch.Tensor:
@@ -191,8 +198,14 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
     """Row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
 
     Raises:
-        DataError: a row that is not there.
+        DataError: a row that is not there, or one list of row numbers in place of two.
     """
+    splits = list(splits)
+    if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
+        raise DataError(
+            "splits are row numbers themselves",
+            remedy="Give one list for training and one for validation, as in (a, b)",
+        )
     rows = [_row_numbers(s, n) for s in splits]
     for part in rows:
         bad = part[(part < 0) | (part >= n)]
@@ -200,7 +213,25 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
             raise DataError(
                 f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
             )
+    _warn_of_overlap(rows, n)
     return rows
+
+
+def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
+    """A validation row that was trained on makes the score look better than it is."""
+    if len(rows) < 2:
+        return
+    trained = torch.zeros(n, dtype=torch.bool)
+    trained[rows[0]] = True
+    both = torch.cat(list(rows[1:]))
+    both = both[trained[both]]
+    if len(both):
+        warnings.warn(
+            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
+            "the validation score is not to be trusted",
+            DataWarning,
+            stacklevel=4,
+        )
 
 
 def _row_numbers(split: Any, n: int) -> torch.Tensor:

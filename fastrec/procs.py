@@ -349,7 +349,9 @@ class Normalize(ContProc):
 
 def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
     """The proc that ``to_state`` described."""
-    return {c.__name__: c for c in (Categorify, FillMissing, Normalize)}[state["kind"]].from_state(state)
+    from fastrec.rank_gauss import RankGauss  # it builds on this module
+
+    return {c.__name__: c for c in (Categorify, FillMissing, Normalize, RankGauss)}[state["kind"]].from_state(state)
 
 
 def as_procs(procs: Any) -> list[FrameProc]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
+from fastrec.key_types import is_text
 from fastrec.metric_lists import cut, flat_tensor
 
 __all__ = ["RankedLists", "rank_lists", "ranked_strings"]
@@ -110,11 +111,6 @@ def arrow_column(values: Any, name: str) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-
-
-def is_text(kind: pa.DataType) -> bool:
-    """Whether an Arrow type holds strings."""
-    return kind in (pa.string(), pa.large_string()) or str(kind) == "string_view"
 
 
 def _codes_by_appearance(groups: Any) -> Tensor:

@@ -152,7 +152,7 @@ def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: i
     if not known.any():
         return
     values, rows = values[known], rows.filter(pa.array(known))
-    sessions = rows["session_id"].combine_chunks().dictionary_encode().indices.to_numpy()
+    sessions = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy()
     means, draws = cluster_means(values, sessions, repeats=repeats, seed=seed)
     best = names.index(results.best) if results.best in names else None
     results.n_lists[split] = len(values)
@@ -203,7 +203,7 @@ def _read_lists(path: Path) -> pa.Table | None:
         lists = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise UnreadableFileError(f"is not a Parquet file that can be read ({error})", file=path) from error
-    for column in ("split", "session_id", "length", "touched"):
+    for column in ("split", "fold_key", "length", "touched"):
         if column not in lists.column_names:
             raise MissingColumnError("the column is not there", file=path, column=column, remedy="Run again")
     return lists

@@ -6,7 +6,6 @@ import datetime as dt
 import json
 import os
 import platform
-import random
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from fastai.torch_core import set_seed
 from safetensors import SafetensorError
 from xgboost.core import XGBoostError
 
@@ -75,10 +75,11 @@ def run(
     started = _now()
     where = resolve_device(device)
     stages = stages or Stages()
-    _seed_everything(seed)
+    set_seed(seed)
     with stages.stage("read") as advance:
         found = competition.load(data, rows=rows, device=where)
         advance(len(found.train) + len(found.test))
+    check_candidates(competition, found)
     result = _Run(competition, found, where, seed, bs, stages)
     with _half_the_cores():
         result.fit()
@@ -237,12 +238,10 @@ class _Run:
         groups = lists.groups[rows]
         ids, codes, length = torch.unique_consecutive(groups, return_inverse=True, return_counts=True)
         first = torch.cumsum(length, 0) - length
+        key = lists.table[self.recipe.fold_key].take(rows.nonzero().squeeze(1)[first])
         columns: dict[str, Any] = {
             "split": pa.array([split] * len(ids), pa.string()),
-            self.recipe.fold_key: lists.table[self.recipe.fold_key]
-            .take(rows.nonzero().squeeze(1)[first])
-            .to_arrow()
-            .cast(pa.string()),
+            "fold_key": key.to_arrow().cast(pa.large_string()),
             "length": length.numpy(),
         }
         touched = torch.zeros(len(ids), dtype=torch.bool)
@@ -288,6 +287,36 @@ def _half_the_cores() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def check_candidates(recipe: Competition, found: Candidates) -> None:
+    """Refuse test lists that no submission can be made of. (Found before hours of training, not after.)
+
+    Raises:
+        DataError: an item is listed twice in one test list, or there is not one target per test list.
+        MissingColumnError: the test table lacks the lists or the items.
+    """
+    test = found.test
+    lists = test[recipe.list_column].integer().cpu()
+    count = len(torch.unique(lists))
+    if count != len(found.targets):
+        raise DataError(
+            f"{recipe.name}: {count} test lists, but {len(found.targets)} targets",
+            column=recipe.list_column,
+            remedy="Give one target per test list, in the order of the lists",
+        )
+    pairs = torch.stack([lists, test[recipe.item].coded().codes.cpu()], 1)
+    _, codes = torch.unique(pairs, dim=0, return_inverse=True)
+    order = torch.argsort(codes, stable=True)
+    again = order[1:][codes[order][1:] == codes[order][:-1]]
+    if len(again):
+        row = int(again.min())
+        raise DataError(
+            f"{recipe.name}: the item stands in the test list {int(lists[row])} twice",
+            column=recipe.item,
+            row=row,
+            remedy="Keep one candidate per item and list",
+        )
+
+
 def check_run_folder(out: Path) -> None:
     """Refuse to replace a folder that is not an earlier run.
 
@@ -319,12 +348,6 @@ def _refusals_as_errors(out: Path) -> Iterator[None]:
             file=out,
             remedy="Free disk space or choose another place; what was there before is untouched",
         ) from error
-
-
-def _seed_everything(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - fastai and others draw from numpy's own state
-    torch.manual_seed(seed)
 
 
 def _now() -> str:

@@ -33,16 +33,6 @@ def segment_mean(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.
     return segment_sum(values.double(), codes, size) / segment_count(codes, size)
 
 
-def segment_variance(values: torch.Tensor, codes: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and sum of squared deviations by code, in two passes, so that values far from 0 keep their digits.
-
-    Returns:
-        mean float64 ``[size]`` (NaN for an empty segment) and sum of squared deviations from it float64 ``[size]``.
-    """
-    mean = segment_mean(values, codes, size)
-    return mean, segment_sum((values.double() - mean[codes]) ** 2, codes, size)
-
-
 def segment_min(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
     """Smallest value by code: ``[size]``; +inf (floats) or the largest integer for an empty segment."""
     return _reduce(values, codes, size, "amin")

@@ -17,12 +17,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
-from fastrec.files import atomic_folder
+from fastrec.files import atomic_folder, check_replaceable
+from fastrec.key_types import is_text
 from fastrec.keys import Keys
 
 
 def save_state(folder: str | Path, state: dict[str, Any]) -> None:
-    """Write a state; what was at ``folder`` is replaced in one step.
+    """Write a state; an earlier one at ``folder`` is replaced in one step.
 
     Args:
         folder: where to; made if need be.
@@ -31,8 +32,9 @@ def save_state(folder: str | Path, state: dict[str, Any]) -> None:
 
     Raises:
         DataError: a value is of none of these kinds.
-        WriteError: the file system refused.
+        WriteError: the file system refused, or ``folder`` holds something else.
     """
+    check_replaceable(folder, "state.json", "state.safetensors")
     tensors: dict[str, torch.Tensor] = {}
     structure = _pack(state, tensors, "state")
     with atomic_folder(folder) as part:
@@ -125,7 +127,7 @@ def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) ->
         plain = pa.array([str(v) for v in array.to_pylist()], pa.large_string())  # exact for 256 bits, too
     elif pa.types.is_timestamp(kind):
         plain, about = array.cast(pa.int64()), {"type": "time", "unit": kind.unit, "zone": kind.tz}
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
+    elif is_text(kind):
         plain, about = array.cast(pa.large_string()), {"type": "text"}
     elif pa.types.is_boolean(kind):
         plain, about = array.cast(pa.uint8()), {"type": "bool"}

@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from fastrec.csv_text import csv_header, read_text_csv, write_text_csv
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
-from fastrec.rank import arrow_column, is_text
+from fastrec.key_types import is_text
+from fastrec.rank import arrow_column
 
 if TYPE_CHECKING:
     import pandas as pd

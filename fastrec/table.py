@@ -14,10 +14,10 @@ import torch
 
 from fastrec.device import DeviceLike, resolve_device
 from fastrec.errors import DataError, DataWarning, MissingColumnError
+from fastrec.key_types import UNITS_PER_SECOND, is_numeric
 from fastrec.keys import Coded, Keys, join_coded
 
 Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
-UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Column:
 
     def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
         kind = self.distinct.type
-        if not (pa.types.is_decimal(kind) or _is_arrow_number(kind) or len(self.distinct) == 0):
+        if not (is_numeric(kind) or len(self.distinct) == 0):
             raise self._refuse("a number")
         if pa.types.is_uint64(kind) and len(self.distinct) and pc.max(self.distinct).as_py() >= 1 << 63:
             raise DataError(
@@ -170,8 +170,10 @@ class Column:
 
     def to(self, device: DeviceLike) -> Column:
         """The column on another device (opaque values and distinct values stay on the host)."""
-        device = resolve_device(device)
         if self.kind == "opaque" or self.values.device == device:
+            return self
+        device = resolve_device(device)
+        if self.values.device == device:
             return self
         moved = replace(
             self,
@@ -420,10 +422,6 @@ def concat(tables: Sequence[Table]) -> Table:
 
     device = tables[0].device
     return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})
-
-
-def _is_arrow_number(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
 def mask_of(array: pa.Array) -> torch.Tensor | None:

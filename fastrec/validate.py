@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.feature_set import row_folds
-from fastrec.metrics import mrr
+from fastrec.features.folds import row_folds
 from fastrec.rankers.base import Lists, Ranker
 from fastrec.rankers.rule import ColumnRanker
 from fastrec.table import Table
 
 
-def group_folds(table: Table, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
+def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
     """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
 
     Args:
-        table: the rows.
+        table: the rows: a ``Table``, or a frame of any supported library.
         key: the column(s) that must not be split (a session, a user).
         folds: how many folds, at least 2.
         seed: other seeds give other folds.
@@ -35,7 +35,8 @@ def group_folds(table: Table, key: str | Sequence[str], folds: int = 5, *, seed:
     """
     if folds < 2:
         raise DataError(f"{folds} folds", remedy="Use at least 2")
-    codes = row_folds(table, [key] if isinstance(key, str) else list(key), folds, seed=seed).cpu()
+    names = [key] if isinstance(key, str) else list(key)
+    codes = row_folds(Table.read(table, names), names, folds, seed=seed).cpu()
     sizes = torch.bincount(codes, minlength=folds)
     if bool((sizes == 0).any()):
         empty = int((sizes == 0).nonzero()[0])
@@ -130,8 +131,12 @@ class CrossFit:
             train_one = partial(self._train, train=train, valid=valid, test=test)
             own = [r for r in self.rankers if not (r.beside and _is_cpu(self.device))]
             waiting = {r.name: second.submit(train_one, r) for r in self.rankers if r not in own}
-            made = {r.name: train_one(r) for r in own}
-            made |= {name: job.result() for name, job in waiting.items()}
+            try:
+                made = {r.name: train_one(r) for r in own}
+                made |= {name: job.result() for name, job in waiting.items()}
+            except BaseException:  # Ctrl-C as well: what has not begun is not to begin
+                second.shutdown(wait=False, cancel_futures=True)
+                raise
         for name, (model, oof, tested) in made.items():
             result = self.results[name]
             result.oof[valid_rows] = oof
@@ -178,17 +183,3 @@ def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:
             f"{name} of fold {fold} scores candidates NaN", row=row, remedy="Its training went astray: lower its rate"
         )
     return scores
-
-
-def score_of(scores: torch.Tensor, data: Lists, rows: torch.Tensor | None = None) -> float:
-    """Mean reciprocal rank of scores over lists; ties count against them.
-
-    Args:
-        scores: ``[n]``.
-        data: the lists, with labels.
-        rows: bool ``[n]``: only these candidates (whole lists).
-    """
-    assert data.label is not None
-    if rows is None:
-        return mrr(scores, data.label, data.groups)
-    return mrr(scores[rows], data.label[rows], data.groups[rows])

@@ -44,6 +44,7 @@ def test_cuda_that_is_not_there(device):
 @pytest.mark.skipif(not HAS_CUDA, reason="this machine has no CUDA")
 def test_a_gpu_too_many():
     assert resolve_device("cuda:0") == torch.device("cuda:0")
+    assert resolve_device("cuda") == torch.zeros(1, device="cuda").device
     with pytest.raises(DeviceError, match="CUDA devices"):
         resolve_device(f"cuda:{torch.cuda.device_count()}")
 

@@ -162,7 +162,8 @@ def test_a_full_disk_is_named_and_the_old_file_stands(tmp_path):
 def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
     path = tmp_path / "run"
     path.mkdir()
-    (path / "old").write_text("old")
+    for name in ("old", "state.json"):
+        (path / name).write_text("old")
     done = run(
         LIMITED
         + f"""
@@ -194,7 +195,7 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["parquet", "csv", "text", "state", "alone"]
     assert all(str(path) in line and "could not be written" in line and ".part" not in line for line in lines), lines
-    assert names(tmp_path) == ["old", "run"]
+    assert names(tmp_path) == ["old", "run", "state.json"]
 
 
 def test_a_place_that_is_no_folder_is_named(tmp_path):

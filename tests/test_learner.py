@@ -181,8 +181,8 @@ def test_same_seed_same_weights(dataloaders, opt_func):
 
 
 @pytest.mark.parametrize("opt_func", [None, lamb])
-def test_lr_find_puts_everything_back(dataloaders, opt_func):
-    learn = rec_learner(dataloaders(), layers=[16], **({"opt_func": opt_func} if opt_func else {}))
+def test_lr_find_puts_everything_back(dataloaders, opt_func, tmp_path):
+    learn = rec_learner(dataloaders(), layers=[16], path=tmp_path, **({"opt_func": opt_func} if opt_func else {}))
     before = {k: v.clone() for k, v in learn.model.state_dict().items()}
     with learn.no_bar():
         found = learn.lr_find(show_plot=False, num_it=30)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import random
 
 import numpy as np
@@ -116,6 +117,13 @@ def test_groups_are_shuffled_and_the_batch_knows_its_groups():
     assert first != second
     assert first != list(range(120))
     assert TabularLoader(frame(9), bs=3).batch_groups is None
+
+
+@pytest.mark.parametrize("ids", [[3, 3, 5, 8, 8, 8], [5, 3, 8, 3, 8, 8]])
+def test_groups_are_permuted_alike_whether_they_lie_together_or_not(ids):
+    loader = TabularLoader(frame(6, ids), bs=6, shuffle=True, groups=True, seed=4)
+    seen = {tuple(ids[r] for b in epoch(loader) for r in b) for _ in range(60)}
+    assert seen == {tuple(i for g in order for i in ids if i == g) for order in itertools.permutations((3, 5, 8))}
 
 
 def test_groups_can_be_given_as_ids_and_must_fit():

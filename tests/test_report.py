@@ -26,7 +26,7 @@ def some_lists(n: int = 240, *, truth: bool = True) -> pd.DataFrame:
     for split in ("oof", "test"):
         length = rng.integers(1, 26, n)
         touched = rng.random(n) < 0.5
-        part = {"split": split, "session_id": [f"{split}{i // 3}" for i in range(n)], "length": length}
+        part = {"split": split, "fold_key": [f"{split}{i // 3}" for i in range(n)], "length": length}
         part["touched"] = touched
         for name, strength in STRENGTH.items():
             rank = np.clip(np.ceil(length * rng.random(n) ** (1 + strength + touched)), 1, length)

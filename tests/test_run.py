@@ -6,6 +6,7 @@ import json
 import resource
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.features import FeatureSet
 from fastrec.progress import Stages
 from fastrec.rankers import NetRanker, XGBRanker
-from fastrec.run import check_run_folder, run
+from fastrec.run import check_candidates, check_run_folder, run
 from fastrec.stack import Stack
 from fastrec.submit import check_submission, score_submission
 from features import clickstream, price
@@ -185,6 +186,23 @@ def test_without_an_answer_no_test_score_is_given(data, tmp_path):
     assert lists.rr_stack.isna().all()
 
 
+class ByUser(Tiny):
+    fold_key = "user_id"
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=2, max_depth=2)]
+
+
+def test_folds_may_be_of_another_key(data, found, tmp_path):
+    out = quiet_run(ByUser(), data, tmp_path / "out")
+    assert (out / "report.html").exists()
+    lists = pq.read_table(out / "lists.parquet").to_pandas().query("split == 'oof'")
+    assert set(lists.fold_key) <= set(found.train["user_id"].to_arrow().to_pylist())
+    table = pq.read_table(out / "oof" / "xgb.parquet").to_pandas()
+    user = found.train["user_id"].to_arrow().to_pylist()
+    assert table.assign(user=user).groupby("user").fold.nunique().max() == 1
+
+
 # ------------------------------------------------------------------------------------------------------ all or nothing
 
 
@@ -287,6 +305,18 @@ def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):
         check_run_folder(tmp_path / "file" / "run")
     check_run_folder(tmp_path / "new" / "deep" / "run")
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_test_lists_that_cannot_be_submitted_are_refused_before_training(found):
+    check_candidates(Tiny(), found)
+    row = int((found.test["list_id"].integer()[1:] == found.test["list_id"].integer()[:-1]).nonzero()[0]) + 1
+    rows = torch.arange(len(found.test))
+    rows[row] = row - 1
+    with pytest.raises(DataError, match="twice") as caught:
+        check_candidates(Tiny(), replace(found, test=found.test.take(rows)))
+    assert (caught.value.column, caught.value.row) == ("item_id", row)
+    with pytest.raises(DataError, match="targets"):
+        check_candidates(Tiny(), replace(found, targets=found.targets.take(torch.arange(3))))
 
 
 def test_too_few_sessions_are_refused(data, tmp_path):

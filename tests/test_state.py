@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError
+from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.keys import Keys
 from fastrec.state import load_state, save_state
 
@@ -152,6 +152,14 @@ def test_keys_that_could_be_misread_are_refused(key, tmp_path):
 def saved(tmp_path):
     save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"], "d": ARRAYS["decimal"]})
     return tmp_path / "s"
+
+
+def test_what_is_no_state_is_not_replaced(tmp_path):
+    (tmp_path / "mine.csv").write_text("mine")
+    for place, problem in ((tmp_path, "no state.json"), (tmp_path / "mine.csv", "this is a file")):
+        with pytest.raises(WriteError, match=problem):
+            save_state(place, {"a": 1})
+    assert (tmp_path / "mine.csv").read_text() == "mine"
 
 
 def test_missing_files_are_named(tmp_path):

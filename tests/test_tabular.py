@@ -23,7 +23,7 @@ from fastai.tabular.model import get_emb_sz
 from fastai.torch_core import set_seed
 
 from fastrec import procs as own
-from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.table import Table
 from fastrec.tabular import TabularFrame
 
@@ -290,6 +290,13 @@ def test_target_dtype_and_code_dtype_can_be_chosen():
     ]
 
 
+@pytest.mark.parametrize("odd", [0.5, np.inf])
+def test_a_fraction_is_no_whole_number_target(odd):
+    with pytest.raises(DataError, match=f"whole-number target is {odd}") as caught:
+        TabularFrame({"x": [1.0, 2.0], "y": [3.0, odd]}, None, None, "x", "y", y_dtype=torch.int64)
+    assert (caught.value.column, caught.value.row) == ("y", 1)
+
+
 def test_decode_is_a_new_frame_and_process_twice_is_once(pair):
     _, _, ours = pair
     before = ours.x_cont.clone()
@@ -422,6 +429,17 @@ def test_test_frames_of_other_libraries(pair):
     assert torch.equal(dls.test_dl(pl.from_pandas(df)).dataset.x_cat, want)
     assert torch.equal(dls.test_dl(pa.Table.from_pandas(df)).dataset.x_cat, want)
     assert torch.equal(dls.test_dl([df][0].astype(object)).dataset.x_cat, want)
+
+
+def test_row_numbers_in_place_of_two_splits_are_refused():
+    for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
+        with pytest.raises(DataError, match="splits are row numbers themselves"):
+            build(TabularFrame, make(30), splits=splits)
+
+
+def test_a_row_trained_on_and_validated_on_is_warned_of():
+    with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
+        TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
 
 
 def test_splits_of_every_form():

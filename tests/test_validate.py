@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,10 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.rankers import ColumnRanker, Lists, Ranker, Trace
 from fastrec.table import Table
-from fastrec.validate import CrossFit, group_folds, score_of
+from fastrec.validate import CrossFit, group_folds
 
 
 def fnv_fold(text: str, folds: int, seed: int = 0) -> int:
@@ -31,6 +33,13 @@ def test_the_fold_is_a_hash_of_the_key():
     assert group_folds(table, "s", 3, seed=9).tolist() == [fnv_fold(k, 3, 9) for k in keys]
     assert group_folds(table, ["i"], 4).tolist() == [fnv_fold(str(i % 37), 4) for i in range(100)]
     assert group_folds(table, ["s", "i"], 4).tolist() == [fnv_fold(f"{k}\x1f{i % 37}", 4) for i, k in enumerate(keys)]
+
+
+def test_folds_of_any_frame():
+    df = pd.DataFrame({"s": [f"s{i % 12}" for i in range(60)], "x": 0.5}, index=range(60, 0, -1))
+    assert torch.equal(group_folds(df, "s", 3), group_folds(Table.read(df), "s", 3))
+    with pytest.raises(MissingColumnError, match="'user'"):
+        group_folds(df, "user")
 
 
 @settings(max_examples=60, deadline=None)
@@ -169,16 +178,35 @@ def test_a_row_in_no_fold_or_in_two_is_named():
         cross.fold(train.take(rows), train.take(torch.arange(6)), torch.arange(3), test)
 
 
+def test_models_that_have_not_begun_do_not_begin_after_a_failure():
+    begun, failed = threading.Event(), threading.Event()
+
+    class Beside(Memory):
+        beside = True
+
+        def fit(self, *args, **options):
+            trained.append(self.name)
+            begun.set()
+            failed.wait(20)
+            return super().fit(*args, **options)
+
+        def __deepcopy__(self, memo):
+            return self
+
+    class Failing(Memory):
+        def fit(self, *args, **options):
+            assert begun.wait(20)
+            threading.Timer(0.2, failed.set).start()
+            raise KeyboardInterrupt
+
+    trained: list[str] = []
+    cross = CrossFit([Failing("own"), Beside("first"), Beside("second")], N, TEST)
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(cross, lists(N), lists(TEST), FOLDS)
+    assert trained == ["first"]
+
+
 def test_a_model_that_went_astray_is_named():
     cross = CrossFit([Memory("net", "nan")], N, TEST)
     with pytest.raises(DataError, match="net of fold 0"):
         carry_out(cross, lists(N), lists(TEST), FOLDS)
-
-
-def test_score_counts_ties_against_the_scores():
-    rows = torch.arange(6)
-    data = Lists(Table({"row": rows}), rows // 3, label=torch.tensor([0.0, 0, 1, 1, 0, 0]))
-    scores = torch.tensor([3.0, 1, 2, 5, 5, 0])
-    assert score_of(scores, data) == pytest.approx((1 / 2 + 1 / 2) / 2)
-    assert score_of(scores, data, torch.tensor([False] * 3 + [True] * 3)) == pytest.approx(1 / 2)
-    assert score_of(torch.tensor([3.0, 1, 4, 5, 4, 0]), data) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,12 +23,16 @@ def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
 
 
 def column_of(series: Any, *, name: str) -> Column:
-    """One cuDF series as a column: numbers and times by DLPack, strings and categories by ``factorize`` on the GPU."""
+    """One cuDF series as a column: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
     from fastrec.convert import as_column
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
-    is_text = str(series.dtype) in ("object", "str", "string", "category") or kind in "OSU"
-    if str(series.dtype).startswith(("list", "struct", "decimal")):
+    if str(series.dtype) == "category":  # its categories keep their order
+        column = as_column(series.to_arrow(), name=name)
+        column = replace(column, ordered=bool(series.cat.ordered), _cache={}) if column.kind == "category" else column
+        return column.to("cuda")
+    is_text = str(series.dtype) in ("object", "str", "string") or kind in "OSU"
+    if str(series.dtype).startswith(("list", "struct", "decimal")) or kind == "m":
         return as_column(series.to_arrow(), name=name).to("cuda")
     if is_text:
         codes, values = series.factorize()

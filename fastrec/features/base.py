@@ -47,11 +47,11 @@ class Context:
 
     Args:
         tables: other tables by name, for instance an event log.
-        row_key: the columns that identify what folds must keep together; empty = the row's number.
+        given: the names of all tables that were given, for errors.
     """
 
     tables: Mapping[str, Table] = field(default_factory=dict)
-    row_key: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
     def table(self, name: str, *, wanted_by: str) -> Table:
         """The table of that name.
@@ -60,7 +60,7 @@ class Context:
             DataError: it was not given.
         """
         if name not in self.tables:
-            given = ", ".join(map(repr, self.tables)) or "none"
+            given = ", ".join(map(repr, self.given or self.tables)) or "none"
             raise DataError(
                 f"{wanted_by} needs the table {name!r}, and the tables given are: {given}",
                 remedy=f"Pass tables={{{name!r}: …}} to fit_transform and transform",

@@ -104,9 +104,8 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
     """How many known values before each row in its group are below its own: int64 ``[n]``.
 
-    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left
-        half, which a
-    sort by block and value brings before it. That takes log2 of the largest group many sorts.
+    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left half,
+    which a sort by block and value brings before it. That takes log2 of the largest group many sorts.
     """
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):

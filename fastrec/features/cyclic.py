@@ -12,7 +12,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import RowWise, Tensors, number_of
-from fastrec.table import UNITS_PER_SECOND, Column, Table
+from fastrec.key_types import UNITS_PER_SECOND
+from fastrec.table import Column, Table
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]
 _NAMED = ("hour", "weekday", "month", "dayofyear")

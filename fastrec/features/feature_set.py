@@ -12,9 +12,9 @@ from fastrec.columns import as_column
 from fastrec.convert import attach, take_rows
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
-from fastrec.features.folds import FOLD_SEED, INNER_SEED, given_folds, row_folds
+from fastrec.features.folds import INNER_SEED, given_folds, row_folds
 from fastrec.features.keyed import sort_keys
-from fastrec.features.naming import check_names, naming
+from fastrec.features.naming import check_names, naming, naming_table
 from fastrec.features.nesting import key_keeps_together, mixing_steps, tainted_steps
 from fastrec.features.saving import index_of, read_features, replace_features, write_features
 from fastrec.table import Column, Table, concat
@@ -46,6 +46,12 @@ class FeatureSet:
 
     @features.setter
     def features(self, given: Sequence[Feature | FeatureSet]) -> None:
+        odd = next((f for f in as_list(given) if not isinstance(f, Feature | FeatureSet)), None)
+        if odd is not None:
+            name = odd.__name__ if isinstance(odd, type) else repr(odd)
+            raise DataError(
+                f"FeatureSet: {name} is not a generator", remedy="List generators, as in CountEncode('city')"
+            )
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
         check_names(self._features, self.steps)
@@ -108,7 +114,8 @@ class FeatureSet:
             Itself.
         """
         read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
-        self._run(self._read(df, y), self._context(tables), unlabeled, wanted=read)
+        work = self._read(df, y)
+        self._run(work, self._context(tables, work), unlabeled, wanted=read)
         return self
 
     def fit_transform(
@@ -122,8 +129,9 @@ class FeatureSet:
         Returns:
             The frame that was given, with the outputs added.
         """
-        context = self._context(tables)
-        work = self._run(self._read(df, y), context, unlabeled)
+        work = self._read(df, y)
+        context = self._context(tables, work)
+        work = self._run(work, context, unlabeled)
         work = self._nest(work, context, None)
         return attach(df, {n: work[n] for n in self.outputs})
 
@@ -144,10 +152,10 @@ class FeatureSet:
         work = Table.read(df, self.inputs)
         rows, past = len(work), 0
         if history is not None:
-            before = Table.read(history, self.inputs)
+            before = Table.read(history, self.inputs, device=work.device)
             past = len(before)
             work = concat([before, work])
-        context = self._context(tables)
+        context = self._context(tables, work)
         for step in self.steps:
             with naming(step):
                 work = work.with_columns(_compute(step, work, context))
@@ -171,10 +179,11 @@ class FeatureSet:
         Yields:
             ``(train, valid)``: the rows outside and inside fold 0, 1, …, with the outputs added.
         """
-        work, context = self._read(df), self._context(tables)
+        work = self._read(df)
+        context = self._context(tables, work)
         outer = given_folds(df, folds, work)
         tainted = tainted_steps(self.steps)
-        extra = self._read_unlabeled(unlabeled)
+        extra = self._read_unlabeled(unlabeled, work)
         for step in self.steps:
             if step not in tainted:
                 work, extra = self._fit_step(step, work, context, extra, learn=False)
@@ -232,7 +241,7 @@ class FeatureSet:
         return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
 
     def _run(self, work: Table, context: Context, unlabeled: Any, *, wanted: set[str] | None = None) -> Table:
-        extra = self._read_unlabeled(unlabeled)
+        extra = self._read_unlabeled(unlabeled, work)
         for step in self.steps:
             used = wanted is None or bool(wanted & set(step.outputs))
             work, extra = self._fit_step(step, work, context, extra, used=used)
@@ -276,13 +285,13 @@ class FeatureSet:
         outputs = set(step.outputs)
         return any(outputs & set(s.inputs) for s in self._all_steps())
 
-    def _read_unlabeled(self, unlabeled: Any) -> Table | None:
+    def _read_unlabeled(self, unlabeled: Any, work: Table) -> Table | None:
         steps = self._all_steps()
         if unlabeled is None or not steps:
             return None
         made = {n for s in steps for n in s.outputs}
         needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
-        return Table.read(unlabeled, list(dict.fromkeys(needed)))
+        return Table.read(unlabeled, list(dict.fromkeys(needed)), device=work.device)
 
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
         column = getattr(step, "fold_column", None)
@@ -308,14 +317,18 @@ class FeatureSet:
         table = Table.read(df, [n for n in names if n != targets[0]])
         return table.with_columns({targets[0]: as_column(y, name=targets[0])})
 
-    def _context(self, tables: Mapping[str, Any] | None) -> Context:
+    def _context(self, tables: Mapping[str, Any] | None, work: Table) -> Context:
+        """The other tables that are read, on the device of the rows."""
         needed: dict[str, dict[str, None]] = {}
         for step in self.steps:
             for table, names in step.table_inputs.items():
                 needed.setdefault(table, {}).update(dict.fromkeys(names))
         given = tables or {}
-        read = {n: Table.read(given[n], list(columns)) for n, columns in needed.items() if n in given}
-        return Context(read, tuple(as_list(self.key)))
+        read: dict[str, Table] = {}
+        for name in (n for n in needed if n in given):
+            with naming_table(name):
+                read[name] = Table.read(given[name], list(needed[name]), device=work.device)
+        return Context(read, tuple(given))
 
     # scikit-learn's manners, saving ----------------------------------------------------------------------------------
 
@@ -343,7 +356,7 @@ class FeatureSet:
         return FeatureSet([made[index_of(steps, f)] for f in self.features], key=self.key, folds=self.folds)
 
     def save(self, folder: str | Path) -> None:
-        """Write configuration and state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
+        """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
         config = {
@@ -379,6 +392,3 @@ def _zeros(work: Table) -> torch.Tensor:
 
 def _compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
     return step.compute(work, context) if isinstance(step, Grouped) else step.compute(work)
-
-
-__all__ = ["FOLD_SEED", "FeatureSet", "row_folds"]

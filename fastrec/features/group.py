@@ -66,10 +66,10 @@ class GroupStats(Fitted):
         unknown = set(as_list(stats)) - set(_STATS)
         if unknown:
             raise DataError(f"GroupStats has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
-        if over not in ("train", "group") or scope not in ("train", "all"):
+        if over not in ("train", "group") or scope not in ("train", "all") or (over, scope) == ("group", "all"):
             raise DataError(
                 f"GroupStats cannot look over {over!r} with scope {scope!r}",
-                remedy="Use over='train' or 'group', scope='train' or 'all'",
+                remedy="Use over='train' with scope='train' or 'all', or over='group' alone",
             )
 
     @property
@@ -166,8 +166,8 @@ class GroupStats(Fitted):
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
-        if self.over == "group":
-            return self.compute(table)
+        if self.over == "group":  # these rows' own statistics: there are no other rows' in the state
+            return super().compute_from(table, state)
         return super().compute_out_of_cell(table, state, cells, excluded)
 
 

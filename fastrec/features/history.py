@@ -13,8 +13,9 @@ from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
 from fastrec.features.keyed import key_text, shared_codes
 from fastrec.features.lag import difference, take_or_missing
+from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.segments import Groups, as_of, cumsum_in_group
-from fastrec.table import UNITS_PER_SECOND, Column, Table
+from fastrec.table import Column, Table
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 _STATS = ("count", "since", "steps", "since_first", "is_last")
@@ -196,14 +197,16 @@ def _aligned(
             raise DataError(
                 f"holds {_times(here)} in the frame and {_times(there)} in the log",
                 column=name,
-                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')",
+                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
+                if here.kind == there.kind
+                else "Give both the same type, for example with pd.to_datetime",
             )
     return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
 
 
 def _times(column: Column) -> str:
     if column.kind != "datetime":
-        return "numbers"
+        return "numbers" if column.kind == "number" else "text" if column.kind == "category" else column.kind
     return f"times in {column.unit!r} with{'out a' if column.zone is None else ' a'} zone"
 
 

@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.features.base import Cells
+from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.keys import Coded, Keys
 from fastrec.segments import segment_max, segment_min, segment_sum
-from fastrec.table import UNITS_PER_SECOND, Table
+from fastrec.table import Table
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -9,8 +9,9 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, number_of, order_keys
+from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.segments import Groups, shift_in_group
-from fastrec.table import UNITS_PER_SECOND, Column, Table
+from fastrec.table import Column, Table
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:

@@ -25,6 +25,17 @@ def naming(step: Feature) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def naming_table(name: str) -> Iterator[None]:
+    """An error about one of the other tables says which."""
+    try:
+        yield
+    except (DataError, MissingColumnError) as error:
+        raise type(error)(
+            f"table {name!r}: {error.problem}", file=error.file, column=error.column, row=error.row, remedy=error.remedy
+        ) from error
+
+
 def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
     """Refuse two generators that would write the same column, among those listed or among those that they read.
 

@@ -8,6 +8,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, name_of, number_of
+from fastrec.features.keyed import sum_by_cell
 from fastrec.table import Table
 
 
@@ -62,13 +63,9 @@ class BayesianRate(Fitted):
         return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        codes = torch.zeros(len(table), dtype=torch.int64, device=table.device) if cells is None else cells.codes
-        count = 1 if cells is None else cells.count
-        sums = [
-            torch.zeros(count, dtype=torch.float64, device=codes.device).index_add_(0, codes, v)
-            for v in self._totals(table)
-        ]
-        return {"clicks": sums[0], "views": sums[1]}
+        one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        clicks, views = (sum_by_cell(v, one, cells, 1).squeeze(1) for v in self._totals(table))
+        return {"clicks": clicks, "views": views}
 
     def merge(self, a: State, b: State) -> State:
         return {n: a[n] + b[n] for n in ("clicks", "views")}

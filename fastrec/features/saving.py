@@ -12,7 +12,7 @@ import numpy as np
 import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import Feature
-from fastrec.files import atomic_folder
+from fastrec.files import atomic_folder, check_replaceable
 from fastrec.state import load_state, save_state
 
 
@@ -38,7 +38,7 @@ def replace_features(value: Any, change: Callable[[Feature], Any]) -> Any:
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
-    """Write generators and what they have learned; what was at ``folder`` is replaced in one step.
+    """Write generators and what they have learned; an earlier save at ``folder`` is replaced in one step.
 
     Args:
         folder: where to.
@@ -47,7 +47,9 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
 
     Raises:
         DataError: a generator cannot be read back: it is not registered, or a parameter is not a plain value.
+        WriteError: ``folder`` holds something else.
     """
+    check_replaceable(folder, "features.json")
     states = [_state_of(step) for step in steps]
     folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
     entries = [
@@ -71,7 +73,9 @@ def read_features(folder: str | Path, make: Callable[[list[Feature], dict[str, A
     folder = Path(folder)
     path = folder / "features.json"
     if not path.exists():
-        raise MissingFileError("there is no such file", file=path, remedy="Save the features again")
+        raise MissingFileError(
+            "there is no such file", file=path, remedy="Give the folder that the features were saved to"
+        )
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         steps: list[Feature] = []

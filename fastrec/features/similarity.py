@@ -8,7 +8,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, order_keys
-from fastrec.segments import as_of
+from fastrec.segments import as_of, segment_max
 from fastrec.table import Column, Table
 
 _BLOCK = 1 << 16  # rows compared at a time: the sets of a block stay in the cache
@@ -26,7 +26,8 @@ class JaccardToHistory(Grouped):
         properties: the item table's list column with each item's properties.
         order: the columns that order events and rows.
         table: the name of the log among the ``tables`` given.
-        items: the name of the item table among them; where it is not given every value is missing.
+        items: the name of the item table among them; where it is not given every value is missing. Of an item's rows
+            the last one counts.
         last: how many events back to look.
         name: the outputs' first word.
 
@@ -81,8 +82,8 @@ class JaccardToHistory(Grouped):
         sets = self._sets(catalogue)
         keys = catalogue[self.item].coded()
         # Row of each item in the catalogue, from 1; 0 = not there.
-        place = torch.zeros(keys.size, dtype=torch.int64, device=table.device)
-        place[keys.codes] = torch.arange(1, len(catalogue) + 1, device=table.device)
+        rows = torch.arange(1, len(catalogue) + 1, device=table.device)
+        place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
         mine = place[table[self.item].coded().recode(keys.keys)]
         by = as_list(self.by)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from fastai.data.block import RegressionBlock
+from fastai.torch_core import set_seed
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -52,7 +52,6 @@ class NetRanker(Ranker):
         wd: weight decay.
         ps: dropout after each hidden layer.
         embed_p: dropout on the embeddings.
-        widths: column → embedding width, where it is not to follow fastai's rule.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class NetRanker(Ranker):
     ) -> Ranker:
         """Train the net; the curves tell of ``valid``."""
         train = whole_lists(train, name=self.name)
-        _seed(seed)
+        set_seed(seed)
         self._flags = _missing_patterns(train)
         valid = valid if valid is not None and len(valid) else None
         parts = [self._frame_of(train), *([self._frame_of(valid)] if valid is not None else [])]
@@ -228,9 +227,3 @@ def _missing_patterns(data: Lists) -> dict[str, str]:
             flag += "_"
         flags[flag] = name
     return flags
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - fastai draws from numpy's own state
-    torch.manual_seed(seed)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 import torch
 import xgboost as xgb
 
 from fastrec.errors import DataError
+from fastrec.key_types import is_text
 from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
 from fastrec.state import save_state
 from fastrec.table import Column
@@ -77,7 +77,7 @@ class XGBRanker(Ranker):
         train = whole_lists(train, name=self.name)
         ranks = self.objective.startswith("rank:")
         params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective, "seed": seed}
-        params["device"] = "cuda" if device is not None and device.type == "cuda" else "cpu"
+        params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
         params.setdefault("nthread", torch.get_num_threads())
         options: dict[str, Any] = {}
         _, codes, sizes = torch.unique_consecutive(train.groups, return_inverse=True, return_counts=True)
@@ -87,7 +87,7 @@ class XGBRanker(Ranker):
             first = torch.cumsum(sizes, 0) - sizes
             options["weight"] = (train.weight[first] if ranks else train.weight).double().numpy()
         self._used = names = self._names(train)
-        coded = (n for n in names if n in train.cats or _is_text(train.table[n]))
+        coded = (n for n in names if n in train.cats or _holds_text(train.table[n]))
         self._vocabs = {n: Vocab.fit(train.table[n]) for n in coded}
         data = xgb.QuantileDMatrix(
             self._matrix(train),
@@ -161,10 +161,8 @@ class XGBRanker(Ranker):
         return names
 
 
-def _is_text(column: Column) -> bool:
-    return column.kind == "category" and (
-        pa.types.is_large_string(column.distinct.type) or pa.types.is_string(column.distinct.type)
-    )
+def _holds_text(column: Column) -> bool:
+    return column.kind == "category" and is_text(column.distinct.type)
 
 
 def _gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:

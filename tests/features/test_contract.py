@@ -461,7 +461,7 @@ def assert_same_state(a, b):
 def test_partitions_in_any_order_give_the_same_state(make, parts):
     whole = one(make)
     work = whole._read(to_arrow(columns()))
-    context = whole._context(tables())
+    context = whole._context(tables(), work)
     feature = whole.features[0]
     for step in whole.steps[:-1]:
         work, _ = whole._fit_step(step, work, context, None)

@@ -111,6 +111,16 @@ def test_likeness_to_the_past_equals_a_loop(data, log, sets, last):
         assert plain(made.loc[n, ["jaccard_mean", "jaccard_max"]]) == pytest.approx(expected, abs=1e-6)
 
 
+def test_of_an_items_rows_the_last_one_counts():
+    items = pd.DataFrame({"i": list("abac"), "tags": [["x"], ["x", "y"], ["y", "z"], ["x"]]})
+    items["i"] = items["i"].astype(pd.CategoricalDtype(list("abcd")))
+    log = pd.DataFrame({"u": [1, 2], "i": ["a", "d"], "t": [1, 1]})
+    frame = pd.DataFrame({"u": [1, 2], "i": ["b", "b"], "t": [2, 2]})
+    feature = JaccardToHistory("u", item="i", properties="tags", order="t", table="log", items="items")
+    made = feature.fit_transform(frame, tables={"log": log, "items": items})
+    assert plain(made["jaccard_max"]) == pytest.approx([1 / 3, None])
+
+
 def test_likeness_without_a_table_of_items():
     frame = pd.DataFrame({"u": [1], "i": ["a"], "t": [2]})
     feature = JaccardToHistory("u", item="i", properties="tags", order="t", table="log", items="items")

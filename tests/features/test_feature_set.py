@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from fastrec.errors import DataError, FastrecError, NotFittedError
+from fastrec.errors import DataError, FastrecError, NotFittedError, WriteError
 from fastrec.features import (
     Combine,
     CountEncode,
@@ -230,8 +230,29 @@ def test_another_table_is_given_by_name():
     made = fs.fit_transform(frame(), tables={"log": log, "unused": None})
     expected = [int(((log["item"] == r.item) & (log["step"] < r.step)).sum()) for r in frame().itertuples()]
     assert made["history_count"].tolist() == expected
-    with pytest.raises(FastrecError, match="'step'"):
+    with pytest.raises(FastrecError, match="column 'step': table 'log'"):
         fs.transform(frame(), tables={"log": log.drop(columns="step")})
+    with pytest.raises(FastrecError, match="needs the table 'log', and the tables given are: 'logs'"):
+        fs.transform(frame(), tables={"logs": log})
+    with pytest.raises(FastrecError, match="the tables given are: none"):
+        fs.transform(frame())
+
+
+@pytest.mark.parametrize(("given", "named"), [([CountEncode], "CountEncode"), (["item"], "'item'"), (5, "5")])
+def test_what_is_not_a_generator_is_refused(given, named):
+    with pytest.raises(DataError, match=f"{named} is not a generator"):
+        FeatureSet(given)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA")
+def test_other_tables_and_rows_follow_to_the_device_of_the_rows():
+    options = {"tables": {"log": frame(seed=7)}, "unlabeled": frame(seed=8)}
+    fs = FeatureSet([History("item", order="step", table="log"), CountEncode("item", scope="all")])
+    made = fs.fit_transform(Table.read(frame(), device="cuda"), **options)
+    expected = fs.fit_transform(frame(), **options)
+    for name in fs.outputs:
+        assert made[name].values.is_cuda
+        np.testing.assert_array_equal(made[name].number().cpu(), expected[name].to_numpy(np.float64, na_value=np.nan))
 
 
 def test_saving_over_an_older_set_replaces_it(tmp_path):
@@ -240,6 +261,19 @@ def test_saving_over_an_older_set_replaces_it(tmp_path):
     again = FeatureSet.load(tmp_path / "f")
     assert again.outputs == ["count_item"]
     assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["000_CountEncode", "features.json"]
+
+
+def test_saving_replaces_nothing_but_an_older_set(tmp_path):
+    fs = FeatureSet([CountEncode("item")]).fit(frame())
+    (tmp_path / "mine.csv").write_text("mine")
+    with pytest.raises(WriteError, match=r"no features\.json"):
+        fs.save(tmp_path)
+    with pytest.raises(WriteError, match="this is a file"):
+        fs.save(tmp_path / "mine.csv")
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    fs.save(tmp_path / "empty")
+    assert FeatureSet.load(tmp_path / "empty").outputs == ["count_item"]
 
 
 def test_a_generator_that_is_not_registered_cannot_be_saved(tmp_path):

@@ -139,6 +139,7 @@ def test_names_say_which_row_is_picked():
     [
         lambda: GroupStats("x", by="g", stats="median"),
         lambda: GroupStats("x", by="g", over="test"),
+        lambda: GroupStats("x", by="g", over="group", scope="all"),
         lambda: GroupStats("x", by="g", scope="test"),
         lambda: GroupRank("x", by="g", method="first"),
         lambda: GroupPick("x", by="g", order="t", nth=0),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import FastrecError
+from fastrec.errors import DataError, FastrecError
 from fastrec.features import FeatureSet, History, TargetEncode
 
 some = settings(max_examples=40, deadline=None)
@@ -229,3 +229,11 @@ def test_more_key_columns_than_fit_one_number():
     log["k63"] = 1
     made = History(names, order="t", table="log", stats=["count", "is_last"]).fit_transform(rows, tables={"log": log})
     assert made[["history_count", "history_is_last"]].values.tolist() == [[2, 1], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize(("change", "named"), [(str, "text in the log.*to_datetime"), ("int64", "numbers in the log")])
+def test_times_against_another_type_are_named(change, named):
+    rows = pd.DataFrame({"user": [1, 1], "t": pd.to_datetime(["2024-01-01", "2024-01-02"])})
+    with pytest.raises(DataError, match=named) as caught:
+        History("user", order="t", table="log").fit_transform(rows, tables={"log": rows.astype({"t": change})})
+    assert caught.value.column == "t"
