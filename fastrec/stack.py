@@ -143,8 +143,6 @@ class LinearBlend(Ranker):
 class BoostedBlend(Ranker):
     """XGBoost's ranker over level-2 inputs, starting from a ``LinearBlend``: the trees learn corrections to it.
 
-    On few lists trees that start from nothing stray from what a sum of the models says; these cannot stray far.
-
     Args:
         models: the base models' names.
         name: the ranker's name.
@@ -152,7 +150,7 @@ class BoostedBlend(Ranker):
         **params: XGBoost's own parameters.
     """
 
-    def __init__(self, models: Sequence[str], *, name: str = "xgb_ranker", rounds: int = 40, **params: Any) -> None:
+    def __init__(self, models: Sequence[str], *, name: str = "boosted_blend", rounds: int = 40, **params: Any) -> None:
         self.models, self.name, self.rounds, self.params = list(models), name, rounds, params
         self.forget()
 
@@ -219,24 +217,25 @@ class AverageBlend(Ranker):
 class Stack:
     """Trains level 2 on the base models' out-of-fold scores, fold by fold on the base models' own folds.
 
-    An XGBoost ranker that starts from a fitted linear blend, that blend, and two plain means are tried; the one with
-    the best out-of-fold score is the stack.
+    An XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from that blend, and two plain means are
+    tried; the one with the best out-of-fold score is the stack.
 
     Args:
         extra: columns of level 1 that the XGBoost ranker sees too.
-        rounds: how many trees.
-        **params: XGBoost's own parameters.
+        rounds: how many trees the XGBoost ranker has.
+        **params: that ranker's own parameters.
     """
 
-    def __init__(self, *, extra: Sequence[str] = (), rounds: int = 40, **params: Any) -> None:
+    def __init__(self, *, extra: Sequence[str] = (), rounds: int = 60, **params: Any) -> None:
         self.extra, self.rounds = list(extra), rounds
-        self.params = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, **params}
+        self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
 
     def rankers(self, models: Sequence[str]) -> list[Ranker]:
         """The level-2 models that are tried."""
         return [
-            BoostedBlend(models, rounds=self.rounds, **self.params),
+            XGBRanker("xgb_ranker", rounds=self.rounds, **self.params),
             LinearBlend(models),
+            BoostedBlend(models, max_depth=3, eta=0.05, min_child_weight=20, subsample=0.7),
             AverageBlend(models),
             AverageBlend(models, of="rank"),
         ]

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from fastrec.errors import DataError
 from fastrec.metrics import reciprocal_ranks
-from fastrec.rankers import Lists, Ranker, Trace
+from fastrec.rankers import Lists, Ranker, Trace, XGBRanker
 from fastrec.stack import AverageBlend, BoostedBlend, LinearBlend, Stack, in_list, level_two
 from fastrec.table import Table
 from fastrec.validate import Predictions
@@ -272,7 +272,7 @@ def test_the_real_stack_beats_its_parts_and_repeats_itself():
     def mean(values):
         return float(reciprocal_ranks(values, data.label, data.groups, ties="ordinal")[1].mean())
 
-    assert set(tried) == {"xgb_ranker", "blend", "mean_log_softmax", "mean_rank"}
+    assert set(tried) == {"xgb_ranker", "blend", "boosted_blend", "mean_log_softmax", "mean_rank"}
     assert mean(made.oof) == pytest.approx(max(tried.values()))
     assert mean(made.oof) > max(mean(s) for s in scores.values())
     models = [LinearBlend(["m0", "m1"]).fit(level_two(scores, data).take(folds != k)) for k in range(4)]
@@ -299,7 +299,7 @@ def test_extra_columns_reach_the_trees_only():
     data, scores = clicks()
     stack = Stack(rounds=3, extra=["shop"], max_depth=2)
     trees, blend, *_ = stack.rankers(list(scores))
-    assert isinstance(trees, BoostedBlend)
+    assert isinstance(trees, XGBRanker)
     assert isinstance(blend, LinearBlend)
     two = level_two(scores, data, stack.extra)
     assert "shop" in trees.fit(two).trace.importance

@@ -27,6 +27,8 @@ LAST_SLOT = 1_000  # of an episode's events: the click
 
 @dataclass
 class Sessions:
+    """A block's sessions, one entry each."""
+
     number: np.ndarray  # int64 [n], over all blocks
     user: np.ndarray  # int64 [n], number of the user's first session
     start: np.ndarray  # int64 [n], seconds
