@@ -200,10 +200,15 @@ class RowWise(Feature):
 
 
 class Fitted(Feature):
-    """A generator that learns statistics from training rows."""
+    """A generator that learns statistics from training rows.
+
+    ``causal``: training rows get their values from the rows before them, not from other folds; such a generator
+    overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides.
+    """
 
     kind = "fitted"
     online = "fitted"
+    causal: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.state_: State | None = None

@@ -231,12 +231,13 @@ class FeatureSet:
     def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
             return _compute(step, work, context)
-        inner = self._inner_cells(step, work) if step.uses_target else Cells(_zeros(work), 1)
+        by_fold = step.uses_target and not step.causal
+        inner = self._inner_cells(step, work) if by_fold else Cells(_zeros(work), 1)
         # Cell 0 is the hidden rows; the others are the inner folds of the rest.
         cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
         excluded = torch.zeros(cells.count, cells.count, dtype=torch.bool)
         excluded[:, 0] = True
-        if step.uses_target:
+        if by_fold:
             excluded |= torch.eye(cells.count, dtype=torch.bool)
         return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
 
@@ -265,13 +266,14 @@ class FeatureSet:
                 made = _compute(step, work, context) if used else {}
                 more = _compute(step, extra, context) if read_by_all else {}
             else:
-                cells = self._inner_cells(step, work) if step.uses_target else Cells(_zeros(work), 1)
+                by_fold = step.uses_target and not step.causal
+                cells = self._inner_cells(step, work) if by_fold else Cells(_zeros(work), 1)
                 state = step.collect(work, cells)
                 if step.scope == "all" and extra is not None:
                     state = step.merge(state, step.collect(extra))
                 if learn:
                     step.learn(state)
-                excluded = torch.eye(cells.count, dtype=torch.bool) & step.uses_target
+                excluded = torch.eye(cells.count, dtype=torch.bool) & by_fold
                 made = step.compute_out_of_cell(work, state, cells, excluded) if used else {}
                 more = step.compute_from(extra, state) if read_by_all else {}
         return work.with_columns(made), extra.with_columns(more) if extra is not None else None

@@ -12,29 +12,21 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import (
-    BayesianRate,
-    Bucketize,
-    Combine,
     CountEncode,
-    Cross,
-    CumStat,
-    Cyclic,
     Diff,
     FeatureSet,
-    GroupPick,
-    GroupRank,
     GroupStats,
     History,
     Lag,
-    LastKnown,
     TargetEncode,
-    Where,
 )
 from fastrec.features.folds import FOLD_SEED, INNER_SEED, row_folds
 from fastrec.table import Table
+from tests.features.examples import CAUSAL, ENCODERS, ROW_WISE
 
 some = settings(max_examples=10, deadline=None)
 few = settings(max_examples=3, deadline=None)
+tag = st.one_of(st.none(), st.sampled_from(["p", "q", "r"]))
 number = st.one_of(st.none(), st.integers(-3, 3).map(float))
 
 
@@ -53,13 +45,23 @@ def frames(draw, min_size=1, max_size=14):
             "city": column(st.one_of(st.none(), st.sampled_from(["x", "y"]))),
             "price": pd.Series(column(number), dtype="float64"),
             "t": column(st.integers(0, 6)),
+            "tags": pd.Series(column(st.one_of(st.none(), st.lists(tag, max_size=3))), dtype=object),
+            "vec": pd.Series(column(st.lists(st.integers(-2, 2).map(float), min_size=2, max_size=2)), dtype=object),
+            "text": column(st.sampled_from(["", "#a b", "#b @c", "b c"])),
             "y": pd.Series(column(st.one_of(st.none(), st.integers(0, 1))), dtype="float64"),
         }
     )
 
 
 def values(frame, names):
-    return [[None if pd.isna(v) else v for v in row] for row in frame[names].to_numpy(dtype=object).tolist()]
+    rows = zip(*(frame[n].tolist() for n in names), strict=True)
+    return [[plain(v) for v in row] for row in rows]
+
+
+def plain(value):
+    if isinstance(value, list | np.ndarray):
+        return [plain(v) for v in value]
+    return None if pd.isna(value) else value
 
 
 def same_rows(a, b, names):
@@ -73,15 +75,6 @@ def exactly(a, b, names):
 
 # RowWise: other rows never matter ------------------------------------------------------------------------------------
 
-ROW_WISE = [
-    Combine("price", "-", "t"),
-    Combine("price", "/", "t"),
-    Cyclic("t", 7),
-    Cyclic("t", "month"),
-    Bucketize("price", [-1, 1]),
-    Where("price", "t"),
-]
-
 
 @pytest.mark.parametrize("feature", ROW_WISE, ids=repr)
 @some
@@ -94,17 +87,6 @@ def test_row_wise_values_depend_on_the_row_alone(feature, frame, other):
 
 
 # Causal: later rows never matter -------------------------------------------------------------------------------------
-
-CAUSAL = [
-    Lag(["price", "item"], by="user", order="t"),
-    Lag("price", by=["user", "city"], order="t", n=[1, 3]),
-    Lag("price", order="t"),
-    Diff(["price", "t"], by="user", order="t"),
-    CumStat("price", by="user", order="t", stats=["count", "sum", "mean", "min", "max"]),
-    LastKnown(["price", "city"], by="user", order="t"),
-    History(["user", "item"], order="t", stats=["count", "since", "steps", "since_first", "is_last"]),
-    History("user", order="t", event="item", kinds=["a", "b"], by_kind=True, values=["price"], sums=["price"]),
-]
 
 
 @pytest.mark.parametrize("feature", CAUSAL, ids=repr)
@@ -150,25 +132,6 @@ def test_a_lead_does_use_the_future():
 
 # Targets: no row sees its own ----------------------------------------------------------------------------------------
 
-ENCODERS = [
-    [TargetEncode("item", "y")],
-    [TargetEncode(["item", "city"], "y", smooth=1, stats=["mean", "std", "count"])],
-    [TargetEncode(Cross("item", "user"), "y", folds=3, smooth=0)],
-    [TargetEncode("item", "y"), Combine(TargetEncode("item", "y"), "-", TargetEncode("city", "y"))],
-    [GroupRank(TargetEncode("item", "y"), by="user")],
-    [GroupRank(TargetEncode("item", "y"), by="city")],
-    [GroupStats(TargetEncode("item", "y"), by="city", stats=["mean", "sum", "max"])],
-    [GroupStats(TargetEncode("item", "y"), by="user", over="group"), GroupStats("price", by="city")],
-    [Lag(TargetEncode("item", "y"), by="user", order="t"), Diff(TargetEncode("item", "y"))],
-    [CumStat(TargetEncode("item", "y"), by="city", stats=["mean", "max"])],
-    [GroupPick(TargetEncode("item", "y"), by="user", order="price"), CountEncode("item")],
-    [BayesianRate(TargetEncode("item", "y", stats="count"), "t")],
-    [Where(GroupRank(TargetEncode("item", "y"), by="city"), "t", name="deep")],
-    [
-        GroupRank(Combine(TargetEncode("item", "y"), "+", "price", name="sum"), by="city"),
-        CountEncode(Cross("item", "city")),
-    ],
-]
 encoders = pytest.mark.parametrize("features", ENCODERS, ids=lambda f: "+".join(map(repr, f)))
 
 

@@ -1,0 +1,30 @@
+"""Ways to build every public generator, one module a family; a new family's module is found by itself.
+
+``EXAMPLES`` (class name → makers) is for the contract: every class has at least one, and every option that changes the
+way it works has one of its own; they read the columns of ``tests/features/frames.py``. The others are for the leak
+tests and read the columns of ``test_leaks.frames``: ``ROW_WISE`` and ``CAUSAL`` list generators, ``ENCODERS`` lists of
+generators that a target passes through. ``NOT_NUMBERS`` lists generators that read the text column ``other`` where they
+need a number, or a time: the error must name generator, column and row.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+_FAMILIES = [
+    importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules([str(Path(__file__).parent)])
+]
+
+
+def _all(name: str) -> list:
+    return [x for family in _FAMILIES for x in getattr(family, name, [])]
+
+
+EXAMPLES: dict[str, list] = {}
+for _family in _FAMILIES:
+    for _name, _makers in _family.EXAMPLES.items():
+        EXAMPLES.setdefault(_name, []).extend(_makers)
+ROW_WISE, CAUSAL, ENCODERS = _all("ROW_WISE"), _all("CAUSAL"), _all("ENCODERS")
+NOT_NUMBERS = _all("NOT_NUMBERS")
