@@ -16,7 +16,16 @@ from fastrec.errors import DataError
 from fastrec.read import check_names, read_file
 from fastrec.table import Column, Table
 
-__all__ = ["as_column", "attach", "column_names", "read_columns", "read_file", "take_rows"]
+__all__ = [
+    "as_column",
+    "attach",
+    "column_names",
+    "read_columns",
+    "read_file",
+    "select_columns",
+    "take_rows",
+    "to_library",
+]
 
 
 def read_columns(
@@ -144,6 +153,29 @@ def _exact_numpy(column: Column) -> np.ndarray:
     if array.null_count and pa.types.is_integer(array.type):
         return np.array(array.to_pylist(), dtype=object)
     return array.to_numpy(zero_copy_only=False)
+
+
+def select_columns(frame: Any, names: Sequence[str]) -> Any:
+    """Some columns of a frame of any supported library; its index stays, even without a column.
+
+    Raises:
+        MissingColumnError: one of them is not there.
+    """
+    names = list(names)
+    check_names(column_names(frame), names)
+    if isinstance(frame, Mapping):
+        return {n: frame[n] for n in names}
+    if isinstance(frame, Table | pa.Table | pa.RecordBatch) or library_of(frame) == "polars":
+        return frame.select(names)
+    return frame[names]
+
+
+def to_library(frame: Any, library: str | None) -> Any:
+    """The frame as one of ``'pandas'`` or ``'polars'``; None, or what it is already: unchanged."""
+    if library is None or library_of(frame) == library:
+        return frame
+    table = Table.read(frame)
+    return table.to_pandas() if library == "pandas" else table.to_polars()
 
 
 def take_rows(frame: Any, rows: torch.Tensor) -> Any:

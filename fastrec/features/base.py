@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError, NotFittedError
+from fastrec.features.select import Selector
 from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
@@ -72,13 +73,15 @@ class Feature(ABC):
     """A generator of columns.
 
     Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement
-    ``sources``, ``outputs`` and the methods of their kind.
+    ``sources``, ``outputs`` and the methods of their kind. ``uses_future`` says that rows after a row may matter,
+    ``own_row`` that its own values do (a lag's do not: it may read a target).
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]
     online: ClassVar[Literal["row", "fitted", "history"]]
     uses_target: bool = False
     uses_future: bool = False
+    own_row: bool = True
     scope: Literal["train", "all"] = "train"
 
     @property
@@ -312,8 +315,10 @@ def as_columns(tensors: Tensors) -> dict[str, Column]:
     return {n: Column("number", t, name=n) for n, t in tensors.items()}
 
 
-def names_of(source: str | Feature) -> list[str]:
-    """The column names that a source stands for: itself, or what a generator makes."""
+def names_of(source: str | Feature | Selector) -> list[str]:
+    """The column names that a source stands for: itself, what a selector chose, or what a generator makes."""
+    if isinstance(source, Selector):
+        return source.names
     return [source] if isinstance(source, str) else source.outputs
 
 
@@ -330,10 +335,15 @@ def name_of(source: str | Feature) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list from one thing or several; None gives the empty list."""
+    """A list from one thing or several; None gives the empty list, a selector the columns that it chose."""
     if value is None:
         return []
-    return list(value) if isinstance(value, list | tuple) else [value]
+    things = list(value) if isinstance(value, list | tuple) else [value]
+    if not any(isinstance(t, Selector) for t in things):
+        return things
+    # An open selector stands for itself until the training rows are seen.
+    found = [n for t in things for n in (t.names_ or [t] if isinstance(t, Selector) else [t])]
+    return list(dict.fromkeys(found))
 
 
 def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:

@@ -49,6 +49,10 @@ class CumStat(Grouped):
             raise DataError(f"CumStat has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
 
     @property
+    def own_row(self) -> bool:  # type: ignore[override]
+        return "smaller" in as_list(self.stats)
+
+    @property
     def sources(self) -> list[str | Feature]:
         return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
@@ -154,6 +158,8 @@ class LastKnown(Grouped):
         ahead: bool = False,
     ) -> None:
         self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
+
+    own_row = False
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from fastrec.columns import as_column
-from fastrec.convert import attach, take_rows
+from fastrec.convert import attach, column_names, select_columns, take_rows, to_library
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
-from fastrec.features.folds import INNER_SEED, given_folds, row_folds
-from fastrec.features.keyed import sort_keys
+from fastrec.features.base import Context, Feature, as_list
+from fastrec.features.chain import Chain, compute, target_names
+from fastrec.features.folds import given_folds
 from fastrec.features.naming import check_names, naming, naming_table
-from fastrec.features.nesting import key_keeps_together, mixing_steps, tainted_steps
-from fastrec.features.saving import index_of, read_features, replace_features, write_features
+from fastrec.features.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.table import Column, Table, concat
 
 
@@ -29,13 +28,27 @@ class FeatureSet:
         key: column(s) that say which rows belong together: a row's fold is a stable hash of them, so that it depends
             neither on the row's place nor on the other rows. None: the row's number.
         folds: how many inner folds training rows' out-of-fold values are made with, where a generator does not say.
+        target: the column(s) that are targets. A generator that would give rows their own is refused, one that gives
+            them those of earlier rows (``Lag``) is nested in ``cross_fit``, and selectors pass them over. What a
+            generator of this set names as its target is one in any case.
+        keep: what is returned: ``'all'``, the frame with the outputs added; ``'outputs'``, the outputs alone; or the
+            names of columns to return before the outputs.
     """
 
     def __init__(
-        self, features: Sequence[Feature | FeatureSet], *, key: str | Sequence[str] | None = None, folds: int = 5
+        self,
+        features: Sequence[Feature | FeatureSet],
+        *,
+        key: str | Sequence[str] | None = None,
+        folds: int = 5,
+        target: str | Sequence[str] | None = None,
+        keep: Literal["all", "outputs"] | Sequence[str] = "all",
     ) -> None:
-        self.features, self.key, self.folds = features, key, folds
+        self.features, self.key, self.folds, self.target, self.keep = features, key, folds, target, keep
         self.fitted_on_unlabeled = False
+        self._library: str | None = None
+        if isinstance(keep, str) and keep not in ("all", "outputs"):
+            raise DataError(f"FeatureSet: cannot keep {keep!r}", remedy="Use 'all', 'outputs' or a list of names")
         if folds < 2:
             raise DataError(f"FeatureSet: {folds} folds leave nothing to learn from", remedy="Use 2 or more")
 
@@ -54,7 +67,8 @@ class FeatureSet:
             )
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
-        check_names(self._features, self.steps)
+        if all(selector.names_ for selector in selectors_of(self.steps)):
+            check_names(self._features, self.steps)
 
     # Names -----------------------------------------------------------------------------------------------------------
 
@@ -113,9 +127,10 @@ class FeatureSet:
         Returns:
             Itself.
         """
-        read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
         work = self._read(df, y)
-        self._run(work, self._context(tables, work), unlabeled, wanted=read)
+        read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
+        self._chain().run(work, self._context(tables, work), self._read_unlabeled(unlabeled, work), wanted=read)
+        self.fitted_on_unlabeled = unlabeled is not None
         return self
 
     def fit_transform(
@@ -130,10 +145,10 @@ class FeatureSet:
             The frame that was given, with the outputs added.
         """
         work = self._read(df, y)
-        context = self._context(tables, work)
-        work = self._run(work, context, unlabeled)
-        work = self._nest(work, context, None)
-        return attach(df, {n: work[n] for n in self.outputs})
+        context, chain = self._context(tables, work), self._chain()
+        work = chain.run(work, context, self._read_unlabeled(unlabeled, work))
+        self.fitted_on_unlabeled = unlabeled is not None
+        return self._out(df, chain.nest(work, context, None))
 
     def transform(self, df: Any, *, tables: Mapping[str, Any] | None = None, history: Any = None) -> Any:
         """Give rows that were not trained on their values, from full statistics and without the target.
@@ -149,19 +164,19 @@ class FeatureSet:
         Raises:
             NotFittedError: nothing was fitted.
         """
-        work = Table.read(df, self.inputs)
+        work = self._read_rows(df)
         rows, past = len(work), 0
         if history is not None:
-            before = Table.read(history, self.inputs, device=work.device)
+            before = self._read_rows(history, device=work.device)
             past = len(before)
             work = concat([before, work])
         context = self._context(tables, work)
         for step in self.steps:
             with naming(step):
-                work = work.with_columns(_compute(step, work, context))
+                work = work.with_columns(compute(step, work, context))
         if past:
             work = work.select(self.outputs).take(torch.arange(past, past + rows, device=work.device))
-        return attach(df, {n: work[n] for n in self.outputs})
+        return self._out(df, work)
 
     def cross_fit(
         self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
@@ -180,137 +195,38 @@ class FeatureSet:
             ``(train, valid)``: the rows outside and inside fold 0, 1, …, with the outputs added.
         """
         work = self._read(df)
-        context = self._context(tables, work)
+        context, chain = self._context(tables, work), self._chain()
         outer = given_folds(df, folds, work)
-        tainted = tainted_steps(self.steps)
-        extra = self._read_unlabeled(unlabeled, work)
-        for step in self.steps:
-            if step not in tainted:
-                work, extra = self._fit_step(step, work, context, extra, learn=False)
+        work = chain.run_clean(work, context, self._read_unlabeled(unlabeled, work))
         for k in range(int(outer.max()) + 1 if len(outer) else 0):
             inside = outer == k
-            done = self._without(inside, work, context)
-            done = self._nest(done, context, inside)
-            full = attach(df, {n: done[n] for n in self.outputs})
+            done = chain.nest(chain.without(inside, work, context), context, inside)
+            full = self._out(df, done)
             yield take_rows(full, (~inside).nonzero().squeeze(1)), take_rows(full, inside.nonzero().squeeze(1))
 
-    # How a target is kept from its own rows --------------------------------------------------------------------------
-
-    def _nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
-        """Redo the mixing steps fold by fold, each fold's rows from encodings that hold none of that fold's targets.
-
-        Args:
-            work: all columns, the mixing steps' among them.
-            context: see ``Context``.
-            hidden: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
-        """
-        key = as_list(self.key)
-        together = key_keeps_together(self.steps, key, work, hidden)
-        names = [n for step in mixing_steps(self.steps, key, together=together) for n in step.outputs]
-        if not names or not len(work):
-            return work
-        hidden = torch.zeros(len(work), dtype=torch.bool, device=work.device) if hidden is None else hidden
-        inner = row_folds(work, key, self.folds, seed=INNER_SEED)
-        parts, places = [work.select(names).take(hidden)], [hidden.nonzero().squeeze(1)]
-        for fold in range(self.folds):
-            rows = ((inner == fold) & ~hidden).nonzero().squeeze(1)
-            if len(rows):
-                made = self._without((inner == fold) | hidden, work, context)
-                parts.append(made.select(names).take(rows))
-                places.append(rows)
-        whole = concat(parts).take(torch.argsort(torch.cat(places)))
-        return work.with_columns({n: whole[n] for n in names})
-
-    def _without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
-        """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
-        for step in tainted_steps(self.steps):
-            with naming(step):
-                work = work.with_columns(self._step_without(step, hidden, work, context))
-        return work
-
-    def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
-        if not isinstance(step, Fitted):
-            return _compute(step, work, context)
-        by_fold = step.uses_target and not step.causal
-        inner = self._inner_cells(step, work) if by_fold else Cells(_zeros(work), 1)
-        # Cell 0 is the hidden rows; the others are the inner folds of the rest.
-        cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
-        excluded = torch.zeros(cells.count, cells.count, dtype=torch.bool)
-        excluded[:, 0] = True
-        if by_fold:
-            excluded |= torch.eye(cells.count, dtype=torch.bool)
-        return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
-
-    def _run(self, work: Table, context: Context, unlabeled: Any, *, wanted: set[str] | None = None) -> Table:
-        extra = self._read_unlabeled(unlabeled, work)
-        for step in self.steps:
-            used = wanted is None or bool(wanted & set(step.outputs))
-            work, extra = self._fit_step(step, work, context, extra, used=used)
-        self.fitted_on_unlabeled = unlabeled is not None
-        return work
-
-    def _fit_step(
-        self,
-        step: Feature,
-        work: Table,
-        context: Context,
-        extra: Table | None,
-        *,
-        learn: bool = True,
-        used: bool = True,
-    ) -> tuple[Table, Table | None]:
-        """One step's columns for training rows and, where ``scope='all'`` needs them, unlabeled ones (``extra``)."""
-        read_by_all = extra is not None and self._feeds_all(step)
-        with naming(step):
-            if not isinstance(step, Fitted):
-                made = _compute(step, work, context) if used else {}
-                more = _compute(step, extra, context) if read_by_all else {}
-            else:
-                by_fold = step.uses_target and not step.causal
-                cells = self._inner_cells(step, work) if by_fold else Cells(_zeros(work), 1)
-                state = step.collect(work, cells)
-                if step.scope == "all" and extra is not None:
-                    state = step.merge(state, step.collect(extra))
-                if learn:
-                    step.learn(state)
-                excluded = torch.eye(cells.count, dtype=torch.bool) & by_fold
-                made = step.compute_out_of_cell(work, state, cells, excluded) if used else {}
-                more = step.compute_from(extra, state) if read_by_all else {}
-        return work.with_columns(made), extra.with_columns(more) if extra is not None else None
-
-    def _all_steps(self) -> list[Feature]:
-        """Steps that count unlabeled rows (``scope='all'``), and those that they read."""
-        needed = [s for s in self.steps if s.scope == "all"]
-        return FeatureSet(needed, folds=self.folds).steps if needed else []
-
-    def _feeds_all(self, step: Feature) -> bool:
-        outputs = set(step.outputs)
-        return any(outputs & set(s.inputs) for s in self._all_steps())
-
     def _read_unlabeled(self, unlabeled: Any, work: Table) -> Table | None:
-        steps = self._all_steps()
+        steps = self._chain().all_steps()
         if unlabeled is None or not steps:
             return None
         made = {n for s in steps for n in s.outputs}
         needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
         return Table.read(unlabeled, list(dict.fromkeys(needed)), device=work.device)
 
-    def _inner_cells(self, step: Feature, work: Table) -> Cells:
-        column = getattr(step, "fold_column", None)
-        if column is not None:
-            keys, codes = sort_keys(work.coded(column))
-            if bool((codes == 0).any()):
-                row = int((codes == 0).nonzero()[0])
-                raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-            return Cells(codes - 1, max(len(keys), 1))
-        count = getattr(step, "folds", None) or self.folds
-        return Cells(row_folds(work, as_list(self.key), count, seed=INNER_SEED), count)
+    def _chain(self) -> Chain:
+        return Chain(self.steps, key=as_list(self.key), folds=self.folds, targets=self.targets)
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns that are targets: ``target``, and those of the generators that use one."""
+        return target_names(self.steps, self.target)
 
     def _read(self, df: Any, y: Any = None) -> Table:
+        """The columns that fitting needs, selectors filled in."""
+        targets = self.targets
+        self._resolve(df)
+        self._chain().check_targets()
         names = self.fit_inputs
-        used = [t for s in self.steps if s.uses_target for t in as_list(getattr(s, "target", None))]
-        targets = list(dict.fromkeys(used))
-        if y is None or not targets:  # scikit-learn's pipelines pass y to every transformer
+        if y is None or not set(targets) & set(names):  # scikit-learn's pipelines pass y to every transformer
             return Table.read(df, names or None)
         if len(targets) != 1:
             raise DataError(
@@ -318,6 +234,33 @@ class FeatureSet:
             )
         table = Table.read(df, [n for n in names if n != targets[0]])
         return table.with_columns({targets[0]: as_column(y, name=targets[0])})
+
+    def _read_rows(self, df: Any, *, device: Any = None) -> Table:
+        """The columns that applying needs; a target that a lag reads may be absent where it is not known yet."""
+        there = column_names(df)
+        unknown = [n for n in self.inputs if n in self.targets and n not in there]
+        work = Table.read(df, [n for n in self.inputs if n not in unknown], device=device)
+        blank = torch.full((len(work),), torch.nan, dtype=torch.float64, device=work.device)
+        return work.with_columns({n: Column("number", blank, name=n) for n in unknown}) if unknown else work
+
+    def _resolve(self, df: Any) -> None:
+        """Let selectors choose among the training rows' columns, and what other generators make not among them."""
+        selectors = selectors_of(self.steps)
+        if not selectors:
+            return
+        closed = {n for s in self.steps for n in s.fit_only} | {*as_list(self.key), *self.targets}
+        table = Table.read(df)
+        for selector in selectors:
+            selector.resolve(table, closed)
+        check_names(self._features, self.steps)
+
+    def _out(self, df: Any, work: Table) -> Any:
+        """What the user gets back."""
+        made = {n: work[n] for n in self.outputs}
+        kept = column_names(df) if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
+        self.feature_names_out_ = [*(n for n in kept if n not in made), *made]
+        frame = df if self.keep == "all" else select_columns(df, kept)
+        return to_library(attach(frame, made), self._library)
 
     def _context(self, tables: Mapping[str, Any] | None, work: Table) -> Context:
         """The other tables that are read, on the device of the rows."""
@@ -335,12 +278,39 @@ class FeatureSet:
     # scikit-learn's manners, saving ----------------------------------------------------------------------------------
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """The names of the columns that are added (scikit-learn's name for ``outputs``)."""
-        return self.outputs
+        """The names of the columns that ``transform`` returns.
+
+        Args:
+            input_features: the names of the columns given to it, where they are all kept; None: those that it last saw.
+        """
+        if self.keep == "outputs":
+            return self.outputs
+        kept = as_list(self.keep) if self.keep != "all" else input_features
+        if kept is None:
+            return list(getattr(self, "feature_names_out_", self.outputs))
+        return [*(n for n in kept if n not in set(self.outputs)), *self.outputs]
+
+    def set_output(self, *, transform: Literal["default", "pandas", "polars"] | None = None) -> FeatureSet:
+        """Choose the library of the frames that come out (scikit-learn's ``set_output``).
+
+        Args:
+            transform: ``'pandas'`` or ``'polars'``; ``'default'``: the library that came in; None: no change.
+
+        Returns:
+            Itself.
+        """
+        if transform not in (None, "default", "pandas", "polars"):
+            raise DataError(f"FeatureSet cannot return {transform!r}", remedy="Use 'default', 'pandas' or 'polars'")
+        if transform is not None:
+            self._library = None if transform == "default" else transform
+        return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"features": self._given, "key": self.key, "folds": self.folds}
+        return {"features": self._given, **self._options()}
+
+    def _options(self) -> dict[str, Any]:
+        return {"key": self.key, "folds": self.folds, "target": self.target, "keep": self.keep}
 
     def set_params(self, **params: Any) -> FeatureSet:
         """Change constructor's arguments in place."""
@@ -351,19 +321,29 @@ class FeatureSet:
         return self
 
     def __sklearn_clone__(self) -> FeatureSet:
-        made: list[Feature] = []  # generators that several others read are cloned once
         steps = self.steps
-        for step in steps:
-            made.append(type(step)(**replace_features(step.get_params(), lambda f: made[index_of(steps, f)])))
-        return FeatureSet([made[index_of(steps, f)] for f in self.features], key=self.key, folds=self.folds)
+        made = clone_steps(steps)
+        return FeatureSet([made[index_of(steps, f)] for f in self.features], **self._options())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return all(getattr(s, "state_", s) is not None for s in self.steps)
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
+
+        return Tags(
+            estimator_type=None,
+            target_tags=TargetTags(required=False),
+            transformer_tags=TransformerTags(),
+            input_tags=InputTags(string=True, categorical=True, allow_nan=True),
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
         config = {
-            "key": self.key,
-            "folds": self.folds,
+            **self._options(),
             "fitted_on_unlabeled": self.fitted_on_unlabeled,
             "listed": listed,
         }
@@ -380,17 +360,10 @@ class FeatureSet:
 
     @classmethod
     def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:
-        made = cls([steps[i] for i in config["listed"]], key=config["key"], folds=config["folds"])
+        options = {n: config[n] for n in ("key", "folds", "target", "keep")}
+        made = cls([steps[i] for i in config["listed"]], **options)
         made.fitted_on_unlabeled = config["fitted_on_unlabeled"]
         return made
 
     def __repr__(self) -> str:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
-
-
-def _zeros(work: Table) -> torch.Tensor:
-    return torch.zeros(len(work), dtype=torch.int64, device=work.device)
-
-
-def _compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
-    return step.compute(work, context) if isinstance(step, Grouped) else step.compute(work)

@@ -84,6 +84,8 @@ class History(Grouped):
                 "History: is_last needs two columns in by", remedy="Give the wider group first: by=['session', 'item']"
             )
 
+    own_row = False
+
     @property
     def within(self) -> list[str]:
         return as_list(self.by)[:-1] if "is_last" in as_list(self.stats) else as_list(self.by)

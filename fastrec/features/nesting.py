@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -10,18 +10,26 @@ from fastrec.features.base import Feature, RowWise
 from fastrec.table import Table
 
 
-def tainted_steps(steps: Sequence[Feature]) -> list[Feature]:
+def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
+    """The targets that a step reads as it reads any column, without being made for them."""
+    fitted = set(step.fit_only) if step.uses_target else set()
+    return [n for n in step.inputs if n in targets and n not in fitted]
+
+
+def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
     """Steps that use a target, or read what such a step makes; all others are the same in every fold."""
     names: set[str] = set()
     found = []
     for step in steps:
-        if step.uses_target or names & set(step.inputs):
+        if step.uses_target or reads_target(step, targets) or names & set(step.inputs):
             names |= set(step.outputs)
             found.append(step)
     return found
 
 
-def mixing_steps(steps: Sequence[Feature], key: Sequence[str], *, together: bool) -> list[Feature]:
+def mixing_steps(
+    steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
+) -> list[Feature]:
     """Steps through which a row's own target may come back to it from another row's encoding, and those that they feed.
 
     Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
@@ -30,20 +38,31 @@ def mixing_steps(steps: Sequence[Feature], key: Sequence[str], *, together: bool
     Args:
         steps: all steps, in order.
         key: the columns that rows' folds are made from.
+        targets: the columns that are targets.
         together: whether the rows of one key share a fold (see ``key_keeps_together``).
     """
-    tainted = tainted_steps(steps)
+    tainted = tainted_steps(steps, targets)
     encoded = {n for step in tainted for n in step.outputs}
+    causal: set[str] = set()
+    for step in tainted:
+        if _looks_back(step, targets) or causal & set(step.inputs):
+            causal |= set(step.outputs)
     mixed: set[str] = set()
     found = []
     for step in tainted:
         reads = set(step.inputs)
         alone = isinstance(step, RowWise) or not reads & encoded
-        in_fold = together and step.within is not None and set(key) <= set(step.within)
+        # Rows of one key share the fold whose targets an encoding leaves out; a causal value leaves out no fold.
+        in_fold = together and step.within is not None and set(key) <= set(step.within) and not reads & causal
         if reads & mixed or not (alone or in_fold):
             mixed |= set(step.outputs)
             found.append(step)
     return found
+
+
+def _looks_back(step: Feature, targets: Collection[str]) -> bool:
+    """Whether rows see the targets of earlier rows, those of their own fold among them."""
+    return bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))
 
 
 def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import Feature
+from fastrec.features.select import Selector, selector_from
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.state import load_state, save_state
 
@@ -26,15 +27,42 @@ def index_of(steps: Sequence[Feature], feature: Feature) -> int:
     return next(i for i, s in enumerate(steps) if same(s, feature))
 
 
-def replace_features(value: Any, change: Callable[[Feature], Any]) -> Any:
-    """A parameter's value with every generator in it replaced, and numpy's numbers by Python's."""
-    if isinstance(value, Feature):
+def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) -> Any:
+    """A parameter's value with every generator and selector in it replaced, and numpy's numbers by Python's."""
+    if isinstance(value, Feature | Selector):
         return change(value)
     if isinstance(value, dict):
         return {k: replace_features(v, change) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return type(value)([replace_features(v, change) for v in value])
     return value.item() if isinstance(value, np.generic) else value
+
+
+def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
+    """The same generators unfitted, those inside others before them; what several of them share is cloned once."""
+    made: list[Feature] = []
+
+    def fresh(thing: Feature | Selector) -> Any:
+        if isinstance(thing, Selector):
+            return selector_from({**thing.config(), "names": None})
+        return made[index_of(steps, thing)]
+
+    for step in steps:
+        made.append(type(step)(**replace_features(step.get_params(), fresh)))
+    return made
+
+
+def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
+    """Every selector among the parameters of the generators."""
+    found: list[Selector] = []
+
+    def note(thing: Feature | Selector) -> None:
+        if isinstance(thing, Selector) and not any(thing is s for s in found):
+            found.append(thing)
+
+    for step in steps:
+        replace_features(step.get_params(), note)
+    return found
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
@@ -108,7 +136,13 @@ def _registered(step: Feature) -> str:
 
 
 def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
-    params = replace_features(step.get_params(), lambda f: {"$step": index_of(steps, f)})
+
+    def plain(thing: Feature | Selector) -> dict[str, Any]:
+        if isinstance(thing, Selector):
+            return {"$selector": thing.config()}
+        return {"$step": index_of(steps, thing)}
+
+    params = replace_features(step.get_params(), plain)
     try:
         json.dumps(params)
     except (TypeError, ValueError) as error:
@@ -127,6 +161,8 @@ def _feature_class(name: str) -> type[Feature]:
 
 
 def _revive(value: Any, steps: list[Feature]) -> Any:
+    if isinstance(value, dict) and "$selector" in value:
+        return selector_from(value["$selector"])
     if isinstance(value, dict):
         return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps) for k, v in value.items()}
     return [_revive(v, steps) for v in value] if isinstance(value, list) else value

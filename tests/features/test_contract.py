@@ -294,7 +294,7 @@ def test_partitions_in_any_order_give_the_same_state(make, parts):
     context = whole._context(tables(), work)
     feature = whole.features[0]
     for step in whole.steps[:-1]:
-        work, _ = whole._fit_step(step, work, context, None)
+        work, _ = whole._chain().fit_step(step, work, context, None)
     cells = Cells(row_folds(work, ["row"], 5), 5)
     expected = feature.collect(work, cells)
     bounds = np.linspace(0, 40, parts + 1).astype(int)
