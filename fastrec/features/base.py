@@ -160,6 +160,11 @@ class Feature(ABC):
         shown = [f"{n}={v!r}" for n, v in params.items() if v is not defaults[n] and v != defaults[n]]
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    @property
+    def signature(self) -> str:
+        """Text that two generators share if, and only if, they compute the same."""
+        return repr(self)
+
     # What is saved ---------------------------------------------------------------------------------------------------
 
     def get_state(self) -> State:

@@ -100,7 +100,7 @@ class FeatureSet:
             for source in feature.sources:
                 if isinstance(source, Feature):
                     visit(source)
-            found.setdefault((type(feature), repr(feature)), feature)
+            found.setdefault((type(feature), feature.signature), feature)
 
         for feature in self.features:
             visit(feature)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from fastrec.features.base import Feature, RowWise
+from fastrec.features.base import Feature
 from fastrec.table import Table
 
 
@@ -51,7 +51,7 @@ def mixing_steps(
     found = []
     for step in tainted:
         reads = set(step.inputs)
-        alone = isinstance(step, RowWise) or not reads & encoded
+        alone = step.kind == "row" or not reads & encoded
         # Rows of one key share the fold whose targets an encoding leaves out; a causal value leaves out no fold.
         in_fold = together and step.within is not None and set(key) <= set(step.within) and not reads & causal
         if reads & mixed or not (alone or in_fold):

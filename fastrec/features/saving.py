@@ -12,6 +12,7 @@ import numpy as np
 import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import Feature
+from fastrec.features.function import function_at, function_name
 from fastrec.features.select import Selector, selector_from
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.state import load_state, save_state
@@ -19,7 +20,7 @@ from fastrec.state import load_state, save_state
 
 def same(a: Feature, b: Feature) -> bool:
     """Whether two generators are one in all that they compute: the same object, or the same class and parameters."""
-    return a is b or (type(a) is type(b) and repr(a) == repr(b))
+    return a is b or (type(a) is type(b) and a.signature == b.signature)
 
 
 def index_of(steps: Sequence[Feature], feature: Feature) -> int:
@@ -57,7 +58,9 @@ def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
     found: list[Selector] = []
 
     def note(thing: Feature | Selector) -> None:
-        if isinstance(thing, Selector) and not any(thing is s for s in found):
+        if isinstance(thing, Feature):  # an equal generator elsewhere is the same step, but holds selectors of its own
+            replace_features(thing.get_params(), note)
+        elif not any(thing is s for s in found):
             found.append(thing)
 
     for step in steps:
@@ -143,6 +146,8 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
         return {"$step": index_of(steps, thing)}
 
     params = replace_features(step.get_params(), plain)
+    if hasattr(step, "function"):
+        params["function"] = {"$function": function_name(step)}
     try:
         json.dumps(params)
     except (TypeError, ValueError) as error:
@@ -163,6 +168,8 @@ def _feature_class(name: str) -> type[Feature]:
 def _revive(value: Any, steps: list[Feature]) -> Any:
     if isinstance(value, dict) and "$selector" in value:
         return selector_from(value["$selector"])
+    if isinstance(value, dict) and "$function" in value:
+        return function_at(value["$function"])
     if isinstance(value, dict):
         return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps) for k, v in value.items()}
     return [_revive(v, steps) for v in value] if isinstance(value, list) else value

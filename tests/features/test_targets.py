@@ -1,0 +1,149 @@
+"""A target that is declared reaches no row's own values, whichever generator reads it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.features import (
+    CumStat,
+    Diff,
+    FeatureSet,
+    GroupPick,
+    GroupRank,
+    GroupStats,
+    History,
+    Lag,
+    LastKnown,
+    TargetEncode,
+)
+
+few = settings(max_examples=8, deadline=None)
+
+
+@st.composite
+def frames(draw):
+    n = draw(st.integers(4, 14))
+
+    def column(values):
+        return draw(st.lists(values, min_size=n, max_size=n))
+
+    return pd.DataFrame(
+        {
+            "id": range(n),
+            "user": column(st.integers(0, 2)),
+            "item": column(st.sampled_from("ab")),
+            "t": column(st.integers(0, 5)),
+            "y": column(st.integers(0, 1)),
+            "fold": column(st.integers(0, 2)),
+        }
+    )
+
+
+def values(frame, names):
+    return [[None if pd.isna(v) else v for v in row] for row in frame[names].to_numpy(dtype=object).tolist()]
+
+
+READERS = [
+    [Lag("y", by="user", order="t", n=[1, 2])],
+    [CumStat("y", by="user", order="t", stats=["sum", "mean", "count", "max"])],
+    [LastKnown("y", by="user", order="t")],
+    [History("user", order="t", sums="y", values="y")],
+    [GroupRank(Lag("y", by="user", order="t"), by="item")],
+    [GroupRank(Lag("y", by="user", order="t"), by="user"), TargetEncode("item", "y")],
+    [GroupStats(CumStat("y", by="user", order="t"), by="item")],
+]
+readers = pytest.mark.parametrize("features", READERS, ids=lambda f: "+".join(map(repr, f)))
+
+
+@readers
+@few
+@given(frame=frames(), row=st.integers(0, 13))
+def test_a_rows_own_target_never_moves_it(features, frame, row):
+    from sklearn.base import clone
+
+    row %= len(frame)
+    other = frame.copy()
+    other.loc[row, "y"] = 5
+    fs = FeatureSet(features, key="id", folds=3, target="y")
+    a, b = (values(clone(fs).fit_transform(f), fs.outputs)[row] for f in (frame, other))
+    assert a == b
+
+
+@readers
+@pytest.mark.parametrize("key", ["id", "user"])
+@few
+@given(frame=frames(), new=st.integers(-5, 5))
+def test_an_outer_folds_targets_are_in_neither_frame(features, key, frame, new):
+    from sklearn.base import clone
+
+    fs = FeatureSet(features, key=key, folds=3, target="y")
+    for k in range(frame["fold"].max() + 1):
+        other = frame.assign(y=frame["y"].where(frame["fold"] != k, new))
+        for a, b in zip(
+            list(clone(fs).cross_fit(frame, "fold"))[k], list(clone(fs).cross_fit(other, "fold"))[k], strict=True
+        ):
+            assert values(a, fs.outputs) == values(b, fs.outputs)
+
+
+def test_a_lag_of_the_target_is_what_the_other_folds_say():
+    frame = pd.DataFrame({"user": [1] * 4, "t": range(4), "y": [1, 0, 1, 0], "fold": [0, 1, 0, 1]})
+    fs = FeatureSet([Lag("y", by="user", order="t")], target="y")
+    assert fs.fit_transform(frame)["lag1_y__user"].fillna(-1).tolist() == [-1, 1, 0, 1]
+    (train, valid), _ = fs.cross_fit(frame, "fold")
+    assert train["lag1_y__user"].fillna(-1).tolist() == [
+        -1,
+        -1,
+    ]  # the rows before are in fold 0, whose targets are hidden
+    assert valid["lag1_y__user"].fillna(-1).tolist() == [-1, 0]
+
+
+@pytest.mark.parametrize("known", ["int64", "Int64", "float64", "bool"])
+def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(known):
+    train = pd.DataFrame({"user": [1, 1, 2], "t": [1, 2, 1], "y": pd.Series([1, 0, 1]).astype(known)})
+    test = pd.DataFrame({"user": [1, 2, 2], "t": [3, 2, 3]})
+    fs = FeatureSet([Lag("y", by="user", order="t"), CumStat("y", by="user", order="t", stats="sum")], target="y")
+    fs.fit(train)
+    made = fs.transform(test, history=train)
+    assert [None if pd.isna(v) else float(v) for v in made["lag1_y__user"]] == [0.0, 1.0, None]
+    assert made["cumsum_y__user"].tolist() == [1.0, 1.0, 1.0]
+    assert made.columns.tolist() == ["user", "t", "lag1_y__user", "cumsum_y__user"]
+    alone = fs.transform(test)
+    assert all(math.isnan(v) for v in alone["lag1_y__user"].astype(float))
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        GroupStats("y", by="item"),
+        GroupStats("y", by="item", over="group"),
+        GroupRank("y", by="user"),
+        GroupPick("y", by="user", order="t"),
+        Diff("y", by="user"),
+        Lag("y", by="user", n=-1),
+        LastKnown("y", by="user", ahead=True),
+        CumStat("y", by="user", stats="smaller"),
+    ],
+    ids=repr,
+)
+def test_what_would_give_rows_their_own_target_is_refused(feature):
+    frame = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [0, 1], "y": [0, 1]})
+    for fs in (FeatureSet([feature], target="y"), FeatureSet([feature, TargetEncode("item", "y")])):
+        for use in (fs.fit, fs.fit_transform, lambda f, fs=fs: list(fs.cross_fit(f, [0, 1]))):
+            with pytest.raises(DataError, match=f"{type(feature).__name__} reads the target") as caught:
+                use(frame)
+            assert caught.value.column == "y"
+    FeatureSet([feature]).fit(frame)  # no one said that it is a target
+
+
+def test_the_target_may_come_as_y():
+    frame = pd.DataFrame({"user": [1, 1, 1], "t": [0, 1, 2]})
+    fs = FeatureSet([Lag("y", by="user", order="t")], target="y")
+    made = fs.fit_transform(frame, np.array([3, 4, 5]))
+    assert made["lag1_y__user"].fillna(-1).tolist() == [-1, 3, 4]
