@@ -14,12 +14,13 @@ SESSIONS ?= 8000
 DEVICE ?= auto
 JOBS ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-features notebooks clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -56,6 +57,9 @@ format: $(STAMP)  ## mend style and form where it can be done by machine
 bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table and writes runs/bench/<name>.json
 	@mkdir -p runs/bench
 	@for file in $$(ls tests/bench/*.py 2>/dev/null | grep -v '/_'); do echo "==> $$file"; $(BIN)/python $$file; done
+
+bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and NVTabular (BENCH_ARGS='--cases eight')
+	$(BIN)/python tests/bench/bench_features.py $(BENCH_ARGS)
 
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print

@@ -64,6 +64,10 @@ class MissingPackageError(FastrecError, ImportError):
     """An optional package is needed for what was asked."""
 
 
+class LeakageError(FastrecError, ValueError):
+    """A feature holds what it must not know: a target, or the future."""
+
+
 class SubmissionError(FastrecError, ValueError):
     """A submission does not have the official form or the exact set of rows."""
 

@@ -8,19 +8,18 @@ gather.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import RLock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.coding import code_integers, sort_rows
 from fastrec.key_types import align_types, match_type
 
-_SMALL = 1 << 22  # pairs of codes below this many are told apart by a table of marks, above by hashing
 
-
-@dataclass(frozen=True, eq=False)
 class Keys:
     """``K`` distinct keys: row ``i`` of every array together is key ``i``; no value is missing.
 
@@ -29,8 +28,13 @@ class Keys:
         names: the columns' names, for messages.
     """
 
-    columns: tuple[pa.Array, ...]
-    names: tuple[str, ...] = ()
+    def __init__(self, columns: tuple[pa.Array, ...], names: tuple[str, ...] = ()) -> None:
+        self._columns, self.names = columns, names
+
+    @property
+    def columns(self) -> tuple[pa.Array, ...]:
+        """One Arrow array of length ``K`` per key column."""
+        return self._columns
 
     def __len__(self) -> int:
         return len(self.columns[0])
@@ -104,6 +108,34 @@ class Keys:
         return self.names[i] if i < len(self.names) else None
 
 
+class _PairedKeys(Keys):
+    """Keys of two columns (or more) as rows of their own distinct keys; the arrays are made when they are asked for."""
+
+    def __init__(self, left: Keys, right: Keys, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.left, self.right, self.rows, self.names = left, right, rows, left.names + right.names
+
+    @property
+    def columns(self) -> tuple[pa.Array, ...]:
+        if not hasattr(self, "_columns"):
+            left, right = self.left.take(self.rows[0]), self.right.take(self.rows[1])
+            self._columns = left.columns + right.columns
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
+        index = torch.as_tensor(np.asarray(rows))
+        return _PairedKeys(self.left, self.right, (self.rows[0][index], self.rows[1][index]))
+
+    def sort_order(self) -> torch.Tensor:
+        place = []
+        for keys, rows in zip((self.left, self.right), self.rows, strict=True):
+            order = keys.sort_order()
+            place.append(torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))[rows])
+        return sort_rows(place[0] * max(len(self.right), 1) + place[1])[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Coded:
     """A key column (or several together) as dense codes.
@@ -111,10 +143,31 @@ class Coded:
     Args:
         codes: int64 ``[n]``; 0 = missing (for several columns: any of them missing), ``i`` = ``keys`` row ``i - 1``.
         keys: the distinct keys, in any order.
+        is_sorted: whether the keys are known to be in ascending order.
     """
 
     codes: torch.Tensor
     keys: Keys
+    is_sorted: bool = False
+    _cache: dict[str, Coded] = field(default_factory=dict, repr=False)
+    _lock: RLock = field(default_factory=RLock, repr=False)
+
+    def in_order(self) -> Coded:
+        """The same with its keys in ascending order, so that equal rows in any order have equal codes; made once."""
+        if self.is_sorted:
+            return self
+        with self._lock:
+            if "in_order" not in self._cache:
+                self._cache["in_order"] = self._in_order()
+            return self._cache["in_order"]
+
+    def _in_order(self) -> Coded:
+        order = self.keys.sort_order()
+        if bool((order[1:] > order[:-1]).all()):
+            return Coded(self.codes, self.keys, True)
+        table = torch.zeros(self.size, dtype=torch.int64)
+        table[order + 1] = torch.arange(1, len(order) + 1)
+        return Coded(table.to(self.codes.device).index_select(0, self.codes), self.keys.take(order), True)
 
     @property
     def size(self) -> int:
@@ -130,9 +183,12 @@ class Coded:
         Returns:
             int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
         """
+        for own in (self, self._cache.get("in_order")):
+            if own is not None and known is own.keys:
+                return own.codes
         table = torch.zeros(self.size, dtype=torch.int64)
         table[1:] = self.keys.find_in(known) + 1
-        return table.to(self.codes.device)[self.codes]
+        return table.to(self.codes.device).index_select(0, self.codes)
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
@@ -148,38 +204,13 @@ def join_coded(parts: Sequence[Coded]) -> Coded:
     for part in parts[1:]:
         size = part.size
         pair = joined.codes * size + part.codes
-        pair = torch.where((joined.codes == 0) | (part.codes == 0), 0, pair)
-        codes, values = dense_codes(pair, joined.size * size)
-        keep = values != 0
-        table = torch.cumsum(keep, 0) * keep  # code 0 stays for missing, the others close ranks
-        values = values[keep].cpu()
-        left, right = joined.keys.take(values // size - 1), part.keys.take(values % size - 1)
-        joined = Coded(table[codes], Keys(left.columns + right.columns, left.names + right.names))
+        gone = (joined.codes == 0) | (part.codes == 0)
+        codes, values = code_integers(pair, gone)
+        values = values.cpu()
+        rows = torch.div(values, size, rounding_mode="floor"), values % size
+        keys = _PairedKeys(joined.keys, part.keys, (rows[0] - 1, rows[1] - 1))
+        joined = Coded(codes, keys, joined.is_sorted and part.is_sorted)
     return joined
-
-
-def dense_codes(values: torch.Tensor, bound: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense codes of integers.
-
-    Args:
-        values: int64 ``[n]``, not negative where ``bound`` is given.
-        bound: an upper bound (exclusive) of the values, if known.
-
-    Returns:
-        Codes int64 ``[n]`` from 0, and the distinct values int64 ``[K]`` that they stand for.
-    """
-    if bound is not None and bound <= max(_SMALL, 4 * len(values)):
-        seen = torch.zeros(bound, dtype=torch.bool, device=values.device)
-        seen[values] = True
-        distinct = seen.nonzero().squeeze(1)
-        table = torch.empty(bound, dtype=torch.int64, device=values.device)
-        table[distinct] = torch.arange(len(distinct), device=values.device)
-        return table[values], distinct
-    if values.is_cuda:
-        distinct, codes = torch.unique(values, return_inverse=True)
-        return codes, distinct
-    codes, kept = _dense(pa.array(values.numpy()))
-    return torch.from_numpy(codes), torch.from_numpy(np.array(kept, dtype=np.int64))
 
 
 def _sortable(column: pa.Array) -> pa.Array:

@@ -5,10 +5,13 @@ All are plain torch and run unchanged on a CPU or a GPU. Codes are int64 ``[n]``
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+
+from fastrec.coding import sort_rows
 
 _ALL_BUT_SIGN = (1 << 63) - 1
 
@@ -66,18 +69,42 @@ def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     keys = keys if joined is None else [joined]
     if _in_order(keys):
         return None
-    order = torch.sort(keys[-1], stable=True).indices
+    order = sort_rows(keys[-1])[0]
     for key in reversed(keys[:-1]):
-        order = order[torch.sort(key[order], stable=True).indices]
+        order = order.index_select(0, sort_rows(key.index_select(0, order))[0])
     return order
 
 
 def _as_integer(key: torch.Tensor) -> torch.Tensor:
-    """A key as int64 in the same order: a float's bits, negative ones turned round; NaN last. Sorts faster."""
+    """A key as int64 in the same order, NaN last; integers sort faster, and small ones several times faster."""
     if not key.is_floating_point():
         return key.long()
-    bits = (key.double() + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
+    key = key.double()
+    scaled = _as_decimal(key)
+    if scaled is not None:
+        return scaled
+    bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
     return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
+
+
+def _as_decimal(key: torch.Tensor) -> torch.Tensor | None:
+    """Floats that are whole numbers, or were written with two decimals (prices), as whole numbers; others: None."""
+    for scale in (1, 100):
+        # A few rows say whether it is worth a look at all of them.
+        if _scaled(key[:1000], scale) is not None:
+            return _scaled(key, scale)
+    return None
+
+
+def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:
+    whole = torch.round(key * scale)
+    gone = key.isnan()
+    # A whole number stands for one float, the nearest to it over the scale: the order is the same.
+    exact = (whole / scale == key) & (whole.abs() < 2.0**52)
+    if not bool((exact | gone).all()):
+        return None
+    last = int(whole.nan_to_num(0).max()) + 1 if len(key) else 0
+    return torch.where(gone, last, whole).long()
 
 
 def _in_order(keys: Sequence[torch.Tensor]) -> bool:
@@ -93,13 +120,12 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     """Integer keys as one int64 where their ranges fit, else None."""
     if len(keys) == 1 or not len(keys[0]):
         return keys[0]
-    total, joined = 1, torch.zeros_like(keys[0])
-    for key in keys:
-        low, high = int(key.min()), int(key.max())
-        total *= high - low + 1
-        if total >= 1 << 62:
-            return None
-        joined = joined * (high - low + 1) + (key - low)
+    bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
+    if math.prod(high - low + 1 for low, high in bounds) >= 1 << 62:
+        return None
+    joined = keys[0] - bounds[0][0]
+    for key, (low, high) in zip(keys[1:], bounds[1:], strict=True):
+        joined = joined.mul_(high - low + 1).add_(key).sub_(low)
     return joined
 
 
@@ -125,7 +151,7 @@ class Groups:
     @classmethod
     def arranged(cls, codes: torch.Tensor, permutation: torch.Tensor | None) -> Groups:
         """Groups of rows that are in order once they are permuted (int64 ``[n]``; None: as they stand)."""
-        codes = codes if permutation is None else codes[permutation]
+        codes = codes if permutation is None else codes.index_select(0, permutation)
         places = torch.arange(len(codes), device=codes.device)
         if not len(codes):
             return cls(permutation, codes, places)
@@ -140,15 +166,15 @@ class Groups:
 
     def sort(self, values: torch.Tensor) -> torch.Tensor:
         """Values in row order → in sorted order."""
-        return values if self.order is None else values[self.order]
+        return values if self.order is None else values.index_select(0, self.order)
 
     def unsort(self, values: torch.Tensor) -> torch.Tensor:
         """Values in sorted order → in row order."""
         if self.order is None:
             return values
-        result = torch.empty_like(values)
-        result[self.order] = values
-        return result
+        if values.ndim > 1:
+            return torch.empty_like(values).index_copy_(0, self.order, values)
+        return torch.empty_like(values).scatter_(0, self.order, values)
 
 
 def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.coding import code_integers
 from fastrec.device import DeviceLike, resolve_device
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.key_types import UNITS_PER_SECOND, is_numeric
@@ -50,6 +52,7 @@ class Column:
     unit: str | None = None
     zone: str | None = None
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    _lock: RLock = field(default_factory=RLock, repr=False)
 
     def __len__(self) -> int:
         return len(self.values) - 1 if self.kind == "list" else len(self.values)
@@ -127,31 +130,35 @@ class Column:
         Raises:
             DataError: lists, vectors and opaque columns cannot be keys.
         """
-        if "coded" not in self._cache:
-            self._cache["coded"] = self._code()
-        return self._cache["coded"]
+        with self._lock:
+            if "coded" not in self._cache:
+                self._cache["coded"] = self._code()
+            return self._cache["coded"]
 
     def _code(self) -> Coded:
         if self.kind == "category":
             return Coded(self.values.long(), Keys((self.distinct,), (self.name,)))
         if self.kind not in ("number", "datetime"):
             raise self._refuse("a key")
-        values = self.values + 0 if self.values.dtype != torch.bool else self.values  # -0.0 and 0.0 are one key
         missing = self.is_missing()
-        if values.is_cuda:
-            distinct, codes = torch.unique(values, return_inverse=True)
-            used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
-            used[codes[~missing]] = True
-            table = torch.cumsum(used, 0) * used
-            codes, kept = torch.where(missing, 0, table[codes]), pa.array(distinct[used].cpu().numpy())
+        whole = self._as_whole(missing)
+        if whole is not None:
+            codes, distinct = code_integers(whole, missing)
+            kept = pa.array(distinct.to(self.values.dtype).cpu().numpy())
         else:
-            mask = missing.numpy() if bool(missing.any()) else None
-            encoded = pa.array(values.numpy(), mask=mask).dictionary_encode()
-            index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-            codes, kept = torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
+            codes, kept = _code_floats(self.values + 0, missing)  # -0.0 and 0.0 are one key
         if self.kind == "datetime":
             kept = kept.cast(pa.timestamp(self.unit, self.zone))
-        return Coded(codes, Keys((kept,), (self.name,)))
+        return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
+
+    def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
+        """The values as int64 ``[n]``, undefined where missing; None where they are not all whole numbers."""
+        if not self.values.is_floating_point():
+            return self.values.to(torch.int64)
+        values = torch.where(missing, 0, self.values.double())
+        if bool((values != torch.floor(values)).any()) or bool((values.abs() >= 1 << 53).any()):
+            return None
+        return values.to(torch.int64)
 
     def take(self, rows: torch.Tensor) -> Column:
         """The rows at ``rows`` (int64 ``[m]``), in that order."""
@@ -225,6 +232,16 @@ class Column:
         )
 
 
+@dataclass(eq=False)
+class _Remembered:
+    """Something made of columns: which ones, whether it is made yet, and what it is."""
+
+    names: frozenset[str]
+    made: bool = False
+    value: Any = None
+    lock: RLock = field(default_factory=RLock)
+
+
 class Table:
     """Ordered named columns of equal length on one device.
 
@@ -239,7 +256,8 @@ class Table:
         self._columns: dict[str, Column] = {n: as_column(c, name=n) for n, c in columns.items()}
         if device is not None:
             self._columns = {n: c.to(device) for n, c in self._columns.items()}
-        self._joint: dict[tuple[str, ...], Coded] = {}
+        self._memory: dict[Hashable, _Remembered] = {}
+        self._lock = RLock()
         sizes = {n: len(c) for n, c in self._columns.items()}
         if len(set(sizes.values())) > 1:
             raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")
@@ -332,7 +350,7 @@ class Table:
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
         """The table with columns added, or replaced where the name is there already (scalars are not spread)."""
         new = Table({**self._columns, **columns}, device=self.device)
-        new._joint = {k: v for k, v in self._joint.items() if not set(k) & set(columns)}
+        new._memory = {k: kept for k, kept in list(self._memory.items()) if not kept.names & set(columns)}
         return new
 
     def take(self, rows: torch.Tensor) -> Table:
@@ -362,9 +380,22 @@ class Table:
         names = (names,) if isinstance(names, str) else tuple(names)
         if len(names) == 1:
             return self[names[0]].coded()
-        if names not in self._joint:
-            self._joint[names] = join_coded([self[n].coded() for n in names])
-        return self._joint[names]
+        return self.remember(("coded", names), names, lambda: join_coded([self[n].coded() for n in names]))
+
+    def remember(self, key: Hashable, names: Iterable[str], make: Callable[[], Any]) -> Any:
+        """What ``make`` returned for this key before, or now.
+
+        Args:
+            key: says what it is.
+            names: the columns that it depends on: it is forgotten with them.
+            make: called at most once for a key, also where several threads ask.
+        """
+        with self._lock:
+            kept = self._memory.setdefault(key, _Remembered(frozenset(names)))
+        with kept.lock:  # others may make other things meanwhile
+            if not kept.made:
+                kept.value, kept.made = make(), True
+            return kept.value
 
     def to_arrow(self) -> pa.Table:
         """The table as an Arrow table."""
@@ -376,6 +407,9 @@ class Table:
 
         frame = {}
         for name, column in self._columns.items():
+            if column.kind == "number" and column.missing is None:
+                frame[name] = column.values.cpu().numpy()
+                continue
             array = column.to_arrow()
             if column.kind == "number" and array.null_count and not pa.types.is_floating(array.type):
                 made = pd.arrays.BooleanArray if pa.types.is_boolean(array.type) else pd.arrays.IntegerArray
@@ -383,7 +417,7 @@ class Table:
                 frame[name] = pd.Series(made(values, mask))
             else:
                 frame[name] = array.to_pandas()
-        return pd.DataFrame(frame)
+        return pd.DataFrame(frame, copy=False)
 
     def to_polars(self) -> Any:
         """The table as a polars frame."""
@@ -393,7 +427,7 @@ class Table:
 
     def _like(self, columns: dict[str, Column]) -> Table:
         table = Table(columns)
-        table._joint = {k: v for k, v in self._joint.items() if set(k) <= set(columns)}
+        table._memory = {k: kept for k, kept in list(self._memory.items()) if kept.names <= set(columns)}
         return table
 
     def __repr__(self) -> str:
@@ -422,6 +456,20 @@ def concat(tables: Sequence[Table]) -> Table:
 
     device = tables[0].device
     return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})
+
+
+def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
+    """Codes (0 = missing) and distinct values of floats, in any order."""
+    if values.is_cuda:
+        distinct, codes = torch.unique(values, return_inverse=True)
+        used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
+        used[codes[~missing]] = True
+        table = torch.cumsum(used, 0) * used
+        return torch.where(missing, 0, table[codes]), pa.array(distinct[used].cpu().numpy())
+    mask = missing.numpy() if bool(missing.any()) else None
+    encoded = pa.array(values.numpy(), mask=mask).dictionary_encode()
+    index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
 
 
 def mask_of(array: pa.Array) -> torch.Tensor | None:

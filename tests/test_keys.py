@@ -6,14 +6,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.columns import as_column
 from fastrec.errors import DataError
 from fastrec.key_types import align_types, common_type, match_type
-from fastrec.keys import Coded, Keys, dense_codes, join_coded
+from fastrec.keys import Coded, Keys, join_coded
 from fastrec.table import Table
 
 INTEGERS = st.one_of(st.none(), st.integers(-2, 2), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]))
@@ -154,15 +153,6 @@ def test_codes_of_many_values_take_the_sparse_way():
     pairs = np.stack([c.to_numpy() for c in coded.keys.columns])
     np.testing.assert_array_equal(pairs[:, coded.codes.numpy() - 1], np.stack([a, b]))
     assert coded.size - 1 == len(set(zip(a.tolist(), b.tolist())))
-
-
-@given(st.lists(st.integers(0, 30)), st.booleans())
-@settings(max_examples=40, deadline=None)
-def test_dense_codes(values, bounded):
-    tensor = torch.tensor(values, dtype=torch.int64)
-    codes, distinct = dense_codes(tensor, 31 if bounded else None)
-    assert distinct[codes].tolist() == values
-    assert sorted(distinct.tolist()) == sorted(set(values))
 
 
 def test_joining_one_part_changes_nothing():

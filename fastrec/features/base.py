@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -212,15 +213,32 @@ class Fitted(Feature):
 
     ``causal``: training rows get their values from the rows before them, not from other folds; such a generator
     overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides.
+    ``whole_groups``: what it learns is made from rows of one group together, so that a partition, of rows and of other
+    tables alike, must hold its groups (``within``) whole.
     """
 
     kind = "fitted"
     online = "fitted"
     causal: ClassVar[bool] = False
+    whole_groups: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.state_: State | None = None
         self.fit_: State | None = None
+
+    @contextmanager
+    def using(self, context: Context) -> Iterator[None]:
+        """While it lasts, ``self.context`` holds the other tables, for a generator that learns from one."""
+        self._context = context
+        try:
+            yield
+        finally:
+            self._context = None
+
+    @property
+    def context(self) -> Context:
+        """The other tables given; none outside of ``using``."""
+        return getattr(self, "_context", None) or Context()
 
     @abstractmethod
     def collect(self, table: Table, cells: Cells | None = None) -> State:
@@ -241,6 +259,13 @@ class Fitted(Feature):
     @abstractmethod
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         """Inputs → outputs, by tensor operations only: the same function in training and in an exported graph."""
+
+    def lookups(self) -> dict[str, str] | None:
+        """Output → the tensor of ``prepare`` that holds its rows' codes, where ``apply`` only looks them up in ``fit``.
+
+        Then every fold's table is laid beside the others, and one gather serves all rows; None: ``apply`` does more.
+        """
+        return None
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         """Output tensors → columns."""
@@ -275,7 +300,10 @@ class Fitted(Feature):
         tensors = self.prepare(state, table)
         results: Tensors = {}
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        of_row = pattern_of.to(cells.codes.device)[cells.codes]
+        of_row = pattern_of.to(cells.codes.device).index_select(0, cells.codes)
+        lookups = self.lookups()
+        if lookups is not None:
+            return self.wrap(_look_up([self.finalize(state, ~p) for p in patterns], lookups, of_row, tensors))
         for i, pattern in enumerate(patterns):
             rows = (of_row == i).nonzero().squeeze(1)
             if not len(rows):
@@ -313,6 +341,18 @@ class Grouped(Feature):
     @abstractmethod
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         """The output columns of a table whose groups are whole."""
+
+
+def _look_up(fits: list[State], lookups: dict[str, str], of_row: torch.Tensor, tensors: Tensors) -> Tensors:
+    """Every row's outputs from the table that is its own: ``of_row`` int64 ``[n]`` says which of ``fits``."""
+    places: Tensors = {}
+    made = {}
+    for name, codes in lookups.items():
+        tables = [fit[name].to(of_row.device) for fit in fits]
+        if codes not in places:
+            places[codes] = (of_row * len(tables[0])).add_(tensors[codes])
+        made[name] = torch.cat(tables).index_select(0, places[codes])
+    return made
 
 
 def as_columns(tensors: Tensors) -> dict[str, Column]:

@@ -3,35 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, name_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, number_of
+from fastrec.features.column_stats import count_values, merge_values, quantiles, total_counts
+from fastrec.features.options import ascending, check_scope
 from fastrec.table import Column, Table
 
 
-class Bucketize(RowWise):
+class Bucketize(Fitted):
     """The bucket of a number: 0 below the first edge, ``i`` from the ``i``-th edge on; missing stays missing.
+
+    With ``edges`` nothing is learned and nothing needs to be fitted.
 
     Args:
         col: a number column, or a generator of one.
         edges: ascending numbers.
-        name: the output's name; None: ``{col}_bucket``.
+        quantiles: learn the edges from training rows instead: exact quantiles (linear between neighbours, as numpy's),
+            at ``1/k … (k-1)/k`` for a whole number ``k``, or at the shares given. Equal edges become one.
+        name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
+        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
 
     Example:
         >>> import pandas as pd
         >>> from fastrec.features import Bucketize
-        >>> Bucketize("gap", [10, 60]).fit_transform(pd.DataFrame({"gap": [3, 10, 99]}))["gap_bucket"].tolist()
-        [0, 1, 2]
+        >>> df = pd.DataFrame({"gap": [3, 10, 99, 10]})
+        >>> Bucketize("gap", [10, 60]).fit_transform(df)["gap_bucket"].tolist()
+        [0, 1, 2, 1]
+        >>> Bucketize("gap", quantiles=2).fit_transform(df)["gap_qbucket"].tolist()
+        [0, 1, 1, 1]
     """
 
-    def __init__(self, col: str | Feature, edges: Sequence[float], *, name: str | None = None) -> None:
-        self.col, self.edges, self.name = col, edges, name
-        if list(edges) != sorted(set(edges)) or not len(edges):
+    def __init__(
+        self,
+        col: str | Feature,
+        edges: Sequence[float] | None = None,
+        *,
+        quantiles: int | Sequence[float] | None = None,
+        name: str | None = None,
+        scope: Literal["train", "all"] = "train",
+    ) -> None:
+        super().__init__()
+        self.col, self.edges, self.quantiles, self.name, self.scope = col, edges, quantiles, name, scope
+        check_scope(self)
+        if (edges is None) == (quantiles is None):
+            raise DataError("Bucketize needs edges, or quantiles to learn them", remedy="Give one of the two")
+        if edges is not None and (not len(edges) or not ascending(edges)):
             raise DataError(
                 f"Bucketize: the edges {list(edges)} do not ascend", remedy="Give ascending numbers, each once"
             )
+        shares = self._shares()
+        if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
+            raise DataError(
+                f"Bucketize: {quantiles} makes no quantiles",
+                remedy="Give a whole number from 2, or ascending shares from 0 to 1",
+            )
+
+    @property
+    def kind(self) -> str:  # type: ignore[override]
+        return "fitted" if self.edges is None else "row"
+
+    @property
+    def online(self) -> str:  # type: ignore[override]
+        return self.kind
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -39,18 +76,49 @@ class Bucketize(RowWise):
 
     @property
     def outputs(self) -> list[str]:
-        return [self.name or f"{name_of(self.col)}_bucket"]
+        return [self.name or f"{name_of(self.col)}_{'q' if self.edges is None else ''}bucket"]
 
-    def prepare(self, table: Table) -> Tensors:
+    def _shares(self) -> list[float]:
+        if self.quantiles is None or isinstance(self.quantiles, list | tuple):
+            return [float(q) for q in as_list(self.quantiles)]
+        parts = float(self.quantiles)
+        return [i / parts for i in range(1, int(parts))] if parts.is_integer() else []
+
+    def _learned(self) -> tuple[State, State]:
+        return super()._learned() if self.edges is None else ({}, self.finalize({}))
+
+    def learn(self, state: State) -> None:
+        if self.edges is None:
+            super().learn(state)
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self.edges is not None:
+            return {}
+        return count_values(number_of(table, name_of(self.col), wanted_by=self), cells)
+
+    def merge(self, a: State, b: State) -> State:
+        return merge_values(a, b) if self.edges is None else {}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        if self.edges is not None:
+            return {"edges": torch.tensor([float(e) for e in self.edges], dtype=torch.float64)}
+        edges = torch.unique_consecutive(quantiles(*total_counts(state, keep), self._shares()))
+        return {"edges": edges[~edges.isnan()]}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
         return {"value": number_of(table, name_of(self.col), wanted_by=self)}
 
-    def apply(self, tensors: Tensors) -> Tensors:
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
         value = tensors["value"]
-        edges = torch.tensor(list(self.edges), dtype=torch.float64, device=value.device)
-        bucket = torch.bucketize(value, edges, right=True)
+        bucket = torch.bucketize(value, fit["edges"].to(value.device), right=True)
         return {self.outputs[0]: torch.where(value.isnan(), -1, bucket)}
 
-    def compute(self, table: Table) -> dict[str, Column]:
-        name, bucket = self.outputs[0], self.apply(self.prepare(table))[self.outputs[0]]
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        name, bucket = self.outputs[0], tensors[self.outputs[0]]
         missing = bucket < 0
-        return {name: Column("number", bucket, name=name, missing=missing if bool(missing.any()) else None)}
+        gone = bool(missing.any())
+        return {
+            name: Column(
+                "number", bucket.clamp_min(0) if gone else bucket, name=name, missing=missing if gone else None
+            )
+        }

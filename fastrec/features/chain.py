@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
+from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, as_list
+from fastrec.features.cache import FeatureCache, Recall
 from fastrec.features.folds import INNER_SEED, row_folds
 from fastrec.features.keyed import sort_keys
 from fastrec.features.lag import take_or_missing
 from fastrec.features.naming import naming
 from fastrec.features.nesting import key_keeps_together, mixing_steps, reads_target, tainted_steps
+from fastrec.features.parallel import walk
 from fastrec.table import Column, Table, concat
 
 
@@ -24,10 +29,19 @@ class Chain:
         key: the columns that rows' folds are made from; empty: the row's number.
         folds: how many inner folds, where a generator does not say.
         targets: the columns that are targets, whichever step uses them.
+        cache: where learned states and made columns are kept; None: nowhere.
     """
 
-    def __init__(self, steps: Sequence[Feature], *, key: Sequence[str], folds: int, targets: Collection[str]) -> None:
-        self.steps, self.key, self.folds, self.targets = steps, list(key), folds, targets
+    def __init__(
+        self,
+        steps: Sequence[Feature],
+        *,
+        key: Sequence[str],
+        folds: int,
+        targets: Collection[str],
+        cache: FeatureCache | None = None,
+    ) -> None:
+        self.steps, self.key, self.folds, self.targets, self.cache = steps, list(key), folds, targets, cache
 
     @property
     def tainted(self) -> list[Feature]:
@@ -38,20 +52,33 @@ class Chain:
         self, work: Table, context: Context, extra: Table | None = None, *, wanted: Collection[str] | None = None
     ) -> Table:
         """Learn every step, and give training rows the columns of those that are wanted (None: of all)."""
-        for step in self.steps:
+
+        def do(step: Feature, here: Table, there: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
-            work, extra = self.fit_step(step, work, context, extra, used=used)
-        return work
+            return self._fit_step(step, here, context, there, used=used)
+
+        return walk(self.steps, work, extra, do)[0]
 
     def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:
         """The columns of the steps that no target passes through, without learning anything."""
         tainted = self.tainted
-        for step in self.steps:
-            if step not in tainted:
-                work, extra = self.fit_step(step, work, context, extra, learn=False)
-        return work
+        clean = [step for step in self.steps if step not in tainted]
+        return walk(clean, work, extra, lambda s, a, b: self._fit_step(s, a, context, b, learn=False))[0]
 
-    def fit_step(
+    def apply(self, work: Table, context: Context) -> Table:
+        """Every step's columns from what was learned."""
+
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            with naming(step):
+                return compute_kept(step, here, context, self.cache), {}
+
+        return walk(self.steps, work, None, do)[0]
+
+    def fit_step(self, step: Feature, work: Table, context: Context, extra: Table | None) -> tuple[Table, Table | None]:
+        """The rows, and the unlabeled ones (``extra``), with one step's columns, after it has learned from them."""
+        return walk([step], work, extra, lambda s, a, b: self._fit_step(s, a, context, b))
+
+    def _fit_step(
         self,
         step: Feature,
         work: Table,
@@ -60,25 +87,49 @@ class Chain:
         *,
         learn: bool = True,
         used: bool = True,
-    ) -> tuple[Table, Table | None]:
+    ) -> tuple[dict[str, Column], dict[str, Column]]:
         """One step's columns for training rows and, where ``scope='all'`` needs them, unlabeled ones (``extra``)."""
         read_by_all = extra is not None and self._feeds_all(step)
         with naming(step):
+            kept = self._recall(step, work, context, extra if read_by_all or step.scope == "all" else None)
             if not isinstance(step, Fitted):
-                made = compute(step, work, context) if used else {}
-                more = compute(step, extra, context) if read_by_all else {}
+                made = kept.columns("rows", lambda: compute(step, work, context)) if used else {}
+                more = kept.columns("extra", lambda: compute(step, extra, context)) if read_by_all else {}
             else:
-                by_fold = step.uses_target and not step.causal
-                cells = self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
-                state = step.collect(work, cells)
-                if step.scope == "all" and extra is not None:
-                    state = step.merge(state, step.collect(extra))
-                if learn:
-                    step.learn(state)
-                excluded = torch.eye(cells.count, dtype=torch.bool) & by_fold
-                made = step.compute_out_of_cell(work, state, cells, excluded) if used else {}
-                more = step.compute_from(extra, state) if read_by_all else {}
-        return work.with_columns(made), extra.with_columns(more) if extra is not None else None
+                with step.using(context):
+                    made, state = self._fit(step, work, extra, kept, learn=learn, used=used)
+                    more = kept.columns("extra", lambda: step.compute_from(extra, state)) if read_by_all else {}
+        return made, more
+
+    def _fit(
+        self, step: Fitted, work: Table, extra: Table | None, kept: Recall, *, learn: bool, used: bool
+    ) -> tuple[dict[str, Column], State]:
+        """The columns of training rows, where they are used, and what was learned."""
+        by_fold = _by_fold(step)
+
+        @cache  # folds are hashed at the first need: not at all where everything is remembered
+        def cells() -> Cells:
+            return self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
+
+        def collect() -> State:
+            state = step.collect(work, cells())
+            return step.merge(state, step.collect(extra)) if step.scope == "all" and extra is not None else state
+
+        def columns() -> dict[str, Column]:
+            excluded = torch.eye(cells().count, dtype=torch.bool) & by_fold
+            return step.compute_out_of_cell(work, state, cells(), excluded)
+
+        state = kept.state(collect)
+        if learn:
+            step.learn(state)
+        return kept.columns("rows", columns) if used else {}, state
+
+    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> Recall:
+        """What the cache holds of a step on these rows; ``extra``: unlabeled ones that count too."""
+        folds = (self.folds, self.key) if _by_fold(step) else None
+        seen = None if extra is None else extra.select([n for n in step.inputs if n in extra])
+        key = self.key if folds else []
+        return Recall.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
 
     def all_steps(self) -> list[Feature]:
         """Steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
@@ -123,15 +174,22 @@ class Chain:
 
     def without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
         """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
-        for step in self.tainted:
+
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             with naming(step):
-                work = work.with_columns(self._step_without(step, hidden, work, context))
-        return work
+                return self._step_without(step, hidden, here, context), {}
+
+        return walk(self.tainted, work, None, do)[0]
 
     def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
+        masked = [n for n in step.inputs if n in self.targets]
+        kept = self._recall(step, work, context, None, "without", hidden, masked)
+        return kept.columns("rows", lambda: self._made_without(step, hidden, work, context))
+
+    def _made_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
         if not isinstance(step, Fitted):
             return compute(step, self._masked(step, hidden, work), context)
-        by_fold = step.uses_target and not step.causal
+        by_fold = _by_fold(step)
         inner = self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
         # Cell 0 is the hidden rows; the others are the inner folds of the rest.
         cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
@@ -139,7 +197,8 @@ class Chain:
         excluded[:, 0] = True
         if by_fold:
             excluded |= torch.eye(cells.count, dtype=torch.bool)
-        return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
+        with step.using(context):
+            return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
 
     def _masked(self, step: Feature, hidden: torch.Tensor, work: Table) -> Table:
         """The rows with the targets that a step reads missing where they are hidden."""
@@ -181,9 +240,26 @@ def zeros(work: Table) -> torch.Tensor:
     return torch.zeros(len(work), dtype=torch.int64, device=work.device)
 
 
+def _by_fold(step: Feature) -> bool:
+    """Whether training rows get their values from other folds."""
+    return isinstance(step, Fitted) and step.uses_target and not step.causal
+
+
+def compute_kept(step: Feature, work: Table, context: Context, cache: FeatureCache | None) -> dict[str, Column]:
+    """A step's columns, from what it has learned, remembered or made."""
+    if cache is None:
+        return compute(step, work, context)
+    learned = step.state_ if isinstance(step, Fitted) else None
+    kept = Recall.of(cache, step, work, context, also=("learned", learned))
+    return kept.columns("rows", lambda: compute(step, work, context))
+
+
 def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
     """A step's columns, from what it has learned."""
-    return step.compute(work, context) if isinstance(step, Grouped) else step.compute(work)
+    if isinstance(step, Grouped):
+        return step.compute(work, context)
+    with step.using(context) if isinstance(step, Fitted) else nullcontext():
+        return step.compute(work)
 
 
 def target_names(steps: Sequence[Feature], declared: str | Sequence[str] | None) -> list[str]:

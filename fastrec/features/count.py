@@ -8,12 +8,14 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.base import Cells, Feature, State, as_list, name_of, names_of
+from fastrec.features.key_counts import KeyCounts, count_keys, merge_counts, over_cells
+from fastrec.features.keyed import sum_by_cell
+from fastrec.keys import Keys
 from fastrec.table import Table
 
 
-class CountEncode(Fitted):
+class CountEncode(KeyCounts):
     """How many training rows have the row's key; 0 for a key that is missing or was not seen.
 
     Args:
@@ -21,11 +23,19 @@ class CountEncode(Fitted):
         log: give ``log(1 + count)`` instead.
         scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
             transductive).
+        by: count inside groups, the rows with the row's own values of these columns; 0 where one is missing.
+        normalise: give the share instead, ``count / rows``: of all rows, or of the group's with ``by``. Rows without a
+            key are rows, too.
 
     Example:
         >>> import pandas as pd
         >>> from fastrec.features import CountEncode
-        >>> CountEncode("city").fit_transform(pd.DataFrame({"city": ["x", "y", "x", None]}))["count_city"].tolist()
+        >>> df = pd.DataFrame({"city": ["x", "y", "x", None], "user": [1, 1, 1, 2]})
+        >>> CountEncode("city").fit_transform(df)["count_city"].tolist()
+        [2, 1, 2, 0]
+        >>> CountEncode("city", normalise=True).fit_transform(df)["share_city"].tolist()
+        [0.5, 0.25, 0.5, 0.0]
+        >>> CountEncode("city", by="user").fit_transform(df)["count_city__user"].tolist()
         [2, 1, 2, 0]
     """
 
@@ -35,52 +45,54 @@ class CountEncode(Fitted):
         *,
         log: bool = False,
         scope: Literal["train", "all"] = "train",
+        by: str | Sequence[str] | None = None,
+        normalise: bool = False,
     ) -> None:
+        self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
         super().__init__()
-        self.cols, self.log, self.scope = cols, log, scope
-        if scope not in ("train", "all"):
-            raise DataError(f"CountEncode has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        if log and normalise:
+            raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
     @property
     def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [self._name(c) for c in as_list(self.cols)]
+        return [*as_list(self.cols), *as_list(self.by)]
 
     def _name(self, col: str | Feature) -> str:
-        return f"{'log_' if self.log else ''}count_{name_of(col)}"
+        word = "share" if self.normalise else "log_count" if self.log else "count"
+        return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def _key(self, col: str | Feature) -> list[str]:
+        return [*as_list(self.by), *names_of(col)]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        state: State = {"keys": [], "count": []}
-        for col in as_list(self.cols):
-            keys, codes = sort_keys(table.coded(names_of(col)))
-            state["keys"].append(keys)
-            state["count"].append(sum_by_cell(torch.ones_like(codes), codes, cells, len(keys) + 1)[:, 1:])
+        state = super().collect(table, cells)
+        if self.normalise and as_list(self.by):
+            state["groups"], state["rows"] = count_keys(table, as_list(self.by), cells)
+        elif self.normalise:
+            one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+            state["rows"] = sum_by_cell(torch.ones_like(one), one, cells, 1)
         return state
 
     def merge(self, a: State, b: State) -> State:
-        merged: State = {"keys": [], "count": []}
-        for ka, kb, x, y in zip(a["keys"], b["keys"], a["count"], b["count"], strict=True):
-            keys, left, right = union_keys(ka, kb)
-            cells = max(len(x), len(y))
-            merged["keys"].append(keys)
-            merged["count"].append(spread(x, left, len(keys), cells) + spread(y, right, len(keys), cells))
+        merged = super().merge(a, b)
+        if "groups" in a:
+            merged["groups"], merged["rows"] = merge_counts(a["groups"], a["rows"], b["groups"], b["rows"])
+        elif "rows" in a:
+            x, y = (a["rows"], b["rows"]) if len(a["rows"]) >= len(b["rows"]) else (b["rows"], a["rows"])
+            merged["rows"] = x.clone()
+            merged["rows"][: len(y)] += y
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for col, counts in zip(as_list(self.cols), state["count"], strict=True):
-            total = (counts if keep is None else counts[keep.to(counts.device)]).sum(0)
+        for col, keys, counts in zip(as_list(self.cols), state["keys"], state["count"], strict=True):
+            total = over_cells(counts, keep)
+            if self.normalise:
+                rows = over_cells(state["rows"], keep)
+                if "groups" in state:
+                    group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"])
+                    rows = rows[group.to(rows.device)] if len(rows) else total
+                total = total.double() / rows.clamp_min(1)
             table = torch.cat([total.new_zeros(1), total])
             tables[self._name(col)] = torch.log1p(table.double()) if self.log else table
         return tables
-
-    def prepare(self, state: State, table: Table) -> Tensors:
-        pairs = zip(as_list(self.cols), state["keys"], strict=True)
-        return {name_of(col): table.coded(names_of(col)).recode(keys) for col, keys in pairs}
-
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        names = {self._name(col): tensors[name_of(col)] for col in as_list(self.cols)}
-        return {name: fit[name].to(codes.device)[codes] for name, codes in names.items()}

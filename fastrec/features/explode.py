@@ -1,7 +1,8 @@
-"""``explode``: one row per element of a row's lists."""
+"""``explode`` and ``Explode``: one row per element of a row's lists."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,9 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.backends import library_of
 from fastrec.columns import as_column
+from fastrec.convert import attach, column_names, take_rows
 from fastrec.errors import DataError
 from fastrec.features.base import as_list
+from fastrec.features.lists import lengths_of, of_vectors, offsets_of, packed
+from fastrec.read import check_names
 from fastrec.table import Column, Table
 
 
@@ -53,26 +58,163 @@ def explode(
     """
     table = source if isinstance(source, Table) else Table.read(source)
     names = dict(columns) if isinstance(columns, Mapping) else {c: c for c in as_list(columns)}
-    _check_names(table, names, numbers, [n for n in (position, row) if n is not None])
+    _check_names(table.names, names, numbers, [n for n in (position, row) if n is not None])
+    origin, made = _elements(table, names, sep, numbers, file)
+    kept = table.drop(names).take(origin)
+    result: dict[str, Any] = {n: kept[n] for n in kept.names}
+    return Table(result | made | _places(origin, position, row))
+
+
+class Explode:
+    """One row per element of list columns, in the library that came in: ``explode`` with scikit-learn's manners.
+
+    It multiplies rows, so it is no generator for a FeatureSet, and a pipeline that goes on with a ``y`` of the old
+    length has no use for it: explode first, then take ``y`` from the result. Other columns keep their types, a pandas
+    index is repeated with its rows, as pandas' own ``explode`` does. Rows with missing or empty lists give none.
+
+    Args:
+        cols: the columns of lists, of vectors, or of text that holds lists (``'a|b|c'``); as a mapping, the name that
+            each column's elements get. Lists of one row must be equally long.
+        sep: what separates the elements of a text.
+        position: the name of a new column with each element's place in its list, from 1 (int64); None: none.
+        row: the name of a new column with the number of the row that each element comes from (int64); None: none.
+        numbers: the columns, by their old names, whose elements are to be numbers (float64).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Explode
+        >>> df = pd.DataFrame({"id": [7, 8], "items": ["a|b", "c"]})
+        >>> Explode({"items": "item"}).fit_transform(df)[["id", "item", "position"]].values.tolist()
+        [[7, 'a', 1], [7, 'b', 2], [8, 'c', 1]]
+    """
+
+    def __init__(
+        self,
+        cols: str | Sequence[str] | Mapping[str, str],
+        *,
+        sep: str = "|",
+        position: str | None = "position",
+        row: str | None = None,
+        numbers: Sequence[str] = (),
+    ) -> None:
+        self.cols, self.sep, self.position, self.row, self.numbers = cols, sep, position, row, numbers
+
+    def fit(self, df: Any, y: Any = None) -> Explode:
+        """Check that the columns are there; nothing is learned from them.
+
+        Args:
+            df: rows in any supported library.
+            y: not used.
+
+        Returns:
+            Itself.
+
+        Raises:
+            MissingColumnError, DataError: a column is not there, or two of the result would have one name.
+        """
+        names = column_names(df)
+        self.get_feature_names_out(names)
+        self.feature_names_in_ = names
+        return self
+
+    def fit_transform(self, df: Any, y: Any = None) -> Any:
+        """``fit``, then ``transform``."""
+        return self.fit(df).transform(df)
+
+    def transform(self, df: Any) -> Any:
+        """A frame of the same library with a row for every element; it need not have been fitted.
+
+        Args:
+            df: rows in any supported library.
+
+        Raises:
+            MissingColumnError, DataError: see ``explode``.
+        """
+        self.get_feature_names_out(column_names(df))
+        names = self._names()
+        origin, made = _elements(Table.read(df, list(names)), names, self.sep, self.numbers, None)
+        made |= _places(origin, self.position, self.row)
+        return attach(take_rows(_without(df, names), origin), made)
+
+    def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
+        """The result's columns: those that stay, in their order, then the elements and their places.
+
+        Args:
+            input_features: the frame's columns; None: those it was fitted on.
+
+        Raises:
+            MissingColumnError, DataError: see ``fit``.
+        """
+        given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
+        names = self._names()
+        made = [n for n in (self.position, self.row) if n is not None]
+        check_names(given, list(names), file=None)
+        _check_names(given, names, self.numbers, made)
+        return [*(n for n in given if n not in names), *names.values(), *made]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {n: getattr(self, n) for n in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Explode:
+        """Change constructor's arguments in place."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise DataError(f"Explode has no parameter {name!r}", remedy="See get_params()")
+            setattr(self, name, value)
+        return self
+
+    def _names(self) -> dict[str, str]:
+        return dict(self.cols) if isinstance(self.cols, Mapping) else {c: c for c in as_list(self.cols)}
+
+    def __repr__(self) -> str:
+        defaults = {n: p.default for n, p in inspect.signature(type(self)).parameters.items()}
+        shown = [f"{n}={v!r}" for n, v in self.get_params().items() if v != defaults[n]]
+        return f"Explode({', '.join(shown)})"
+
+
+def _without(frame: Any, names: Mapping[str, str]) -> Any:
+    """A frame of the same library without some of its columns."""
+    if isinstance(frame, Table):
+        return frame.drop(names)
+    if isinstance(frame, pa.Table | pa.RecordBatch):
+        return frame.select([n for n in frame.schema.names if n not in names])
+    if isinstance(frame, Mapping):
+        return {n: v for n, v in frame.items() if n not in names}
+    return frame.drop(list(names)) if library_of(frame) == "polars" else frame.drop(columns=list(names))
+
+
+def _elements(
+    table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
+) -> tuple[torch.Tensor, dict[str, Column]]:
+    """The row that each element comes from (int64), and the columns of elements."""
     lists = {name: _as_list(table[name], sep, file) for name in names}
     lengths = _common_lengths(lists, file)
     origin = torch.repeat_interleave(torch.arange(len(table), device=lengths.device), lengths)
-    kept = table.drop(names).take(origin)
-    result: dict[str, Any] = {n: kept[n] for n in kept.names}
+    made = {}
     for name, column in lists.items():
         elements = column.elements
-        if name in numbers:
+        if name in as_list(numbers):
             elements = _as_number(elements, origin, name, file)
-        result[names[name]] = replace(elements, name=names[name], _cache={})
+        made[names[name]] = replace(elements, name=names[name], _cache={})
+    return origin, made
+
+
+def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict[str, Column]:
+    """Each element's place in its list, from 1, and its row's number, where they have a name."""
+    made = {}
     if position is not None:
-        start = torch.cumsum(lengths, 0) - lengths
-        result[position] = torch.arange(len(origin), device=lengths.device) - start[origin] + 1
+        places = torch.arange(len(origin), device=origin.device)
+        new = torch.ones_like(origin, dtype=torch.bool)
+        new[1:] = origin[1:] != origin[:-1]
+        first = torch.cummax(torch.where(new, places, 0), 0).values if len(origin) else places
+        made[position] = Column("number", places - first + 1, name=position)
     if row is not None:
-        result[row] = origin
-    return Table(result)
+        made[row] = Column("number", origin, name=row)
+    return made
 
 
-def _check_names(table: Table, names: Mapping[str, str], numbers: Sequence[str], made: Sequence[str]) -> None:
+def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequence[str], made: Sequence[str]) -> None:
     if not names:
         raise DataError("explode was given no list columns", remedy="Name one or more")
     unknown = [n for n in as_list(numbers) if n not in names]
@@ -82,7 +224,7 @@ def _check_names(table: Table, names: Mapping[str, str], numbers: Sequence[str],
             column=unknown[0],
             remedy="Use the column's old name",
         )
-    result = [*(n for n in table.names if n not in names), *names.values(), *made]
+    result = [*(n for n in given if n not in names), *names.values(), *made]
     twice = sorted({n for n in result if result.count(n) > 1})
     if twice:
         raise DataError("two columns of the result have this name", column=twice[0], remedy="Choose another name")
@@ -92,7 +234,7 @@ def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tens
     """The lengths (int64 ``[n]``) that the lists of every column have."""
     lengths, first = None, ""
     for name, column in lists.items():
-        own = column.values[1:] - column.values[:-1]
+        own = lengths_of(column.values)
         if lengths is None:
             lengths, first = own, name
         elif not torch.equal(own, lengths):
@@ -110,10 +252,12 @@ def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tens
 def _as_list(column: Column, sep: str, file: str | None) -> Column:
     """A list column, or a text column split; missing gives an empty list."""
     if column.kind == "list":
-        return column
+        return packed(column)
+    if column.kind == "vector":
+        return of_vectors(column)
     if bool(column.is_missing().all()):  # nothing to tell the type by
         nothing = as_column(pa.array([], pa.large_string()), name=column.name)
-        offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=column.is_missing().device)
+        offsets = offsets_of(column.is_missing().long() * 0)
         return Column("list", offsets, name=column.name, elements=nothing.to(offsets.device))
     if column.kind != "category" or not pa.types.is_large_string(column.distinct.type):
         raise DataError(

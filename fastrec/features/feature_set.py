@@ -12,9 +12,10 @@ from fastrec.columns import as_column
 from fastrec.convert import attach, column_names, select_columns, take_rows, to_library
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Feature, as_list
-from fastrec.features.chain import Chain, compute, target_names
+from fastrec.features.cache import FeatureCache
+from fastrec.features.chain import Chain, target_names
 from fastrec.features.folds import given_folds
-from fastrec.features.naming import check_names, naming, naming_table
+from fastrec.features.naming import check_names, naming_table
 from fastrec.features.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.table import Column, Table, concat
 
@@ -33,6 +34,8 @@ class FeatureSet:
             generator of this set names as its target is one in any case.
         keep: what is returned: ``'all'``, the frame with the outputs added; ``'outputs'``, the outputs alone; or the
             names of columns to return before the outputs.
+        cache: a ``FeatureCache``, or the path of a folder for one: what generators have learned and made is kept there,
+            and with a generator added only that one is fitted again.
     """
 
     def __init__(
@@ -43,8 +46,11 @@ class FeatureSet:
         folds: int = 5,
         target: str | Sequence[str] | None = None,
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
+        cache: FeatureCache | str | Path | None = None,
     ) -> None:
         self.features, self.key, self.folds, self.target, self.keep = features, key, folds, target, keep
+        self.cache = cache
+        FeatureCache.of(cache)  # refused here rather than at the first use
         self.fitted_on_unlabeled = False
         self._library: str | None = None
         if isinstance(keep, str) and keep not in ("all", "outputs"):
@@ -170,10 +176,7 @@ class FeatureSet:
             before = self._read_rows(history, device=work.device)
             past = len(before)
             work = concat([before, work])
-        context = self._context(tables, work)
-        for step in self.steps:
-            with naming(step):
-                work = work.with_columns(compute(step, work, context))
+        work = self._chain().apply(work, self._context(tables, work))
         if past:
             work = work.select(self.outputs).take(torch.arange(past, past + rows, device=work.device))
         return self._out(df, work)
@@ -213,7 +216,8 @@ class FeatureSet:
         return Table.read(unlabeled, list(dict.fromkeys(needed)), device=work.device)
 
     def _chain(self) -> Chain:
-        return Chain(self.steps, key=as_list(self.key), folds=self.folds, targets=self.targets)
+        cache = FeatureCache.of(self.cache)
+        return Chain(self.steps, key=as_list(self.key), folds=self.folds, targets=self.targets, cache=cache)
 
     @property
     def targets(self) -> list[str]:
@@ -307,7 +311,7 @@ class FeatureSet:
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"features": self._given, **self._options()}
+        return {"features": self._given, **self._options(), "cache": self.cache}
 
     def _options(self) -> dict[str, Any]:
         return {"key": self.key, "folds": self.folds, "target": self.target, "keep": self.keep}
@@ -323,7 +327,7 @@ class FeatureSet:
     def __sklearn_clone__(self) -> FeatureSet:
         steps = self.steps
         made = clone_steps(steps)
-        return FeatureSet([made[index_of(steps, f)] for f in self.features], **self._options())
+        return FeatureSet([made[index_of(steps, f)] for f in self.features], **self._options(), cache=self.cache)
 
     def __sklearn_is_fitted__(self) -> bool:
         return all(getattr(s, "state_", s) is not None for s in self.steps)

@@ -114,7 +114,7 @@ class History(Grouped):
         log = table if self.table is None else context.table(self.table, wanted_by="History")
         log, kind = self._counted(log)
         by, order = as_list(self.by), as_list(self.order)
-        rows, codes, order_here, order_log = _aligned(table, log, by, order)
+        rows, codes, order_here, order_log = aligned(table, log, by, order)
         last, events = as_of(rows, order_here, codes, order_log)
         found = last >= 0
         place = last.clamp_min(0)
@@ -189,7 +189,7 @@ def _gap(
     return difference(here, events.sort(there)[place]) / UNITS_PER_SECOND[unit or "s"]
 
 
-def _aligned(
+def aligned(
     table: Table, log: Table, by: list[str], order: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
     """Row and event codes of the same keys, and their order columns in the same unit."""

@@ -29,10 +29,8 @@ def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
     Returns:
         keys ``[K]`` and codes int64 ``[n]`` (0 = missing, ``i`` = key ``i - 1``).
     """
-    order = coded.keys.sort_order()
-    table = torch.zeros(coded.size, dtype=torch.int64)
-    table[order + 1] = torch.arange(1, len(order) + 1)
-    return coded.keys.take(order), table.to(coded.codes.device)[coded.codes]
+    done = coded.in_order()
+    return done.keys, done.codes
 
 
 def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -108,6 +106,15 @@ def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, 
     """Sum of ``values`` (``[n]``) by cell and code: ``[cells, size]``, int64 or float64."""
     places, count = cell_places(codes, cells, size)
     return segment_sum(values, places, count * size).view(count, size)
+
+
+def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+    """Sum over the kept cells of ``[cells, K]``: ``[K]``, cell by cell from the first; ``keep``: bool ``[cells]``."""
+    rows = range(len(values)) if keep is None else keep.nonzero().squeeze(1).tolist()
+    total = torch.zeros_like(values[0])
+    for row in rows:
+        total += values[row]
+    return total
 
 
 def extreme_by_cell(

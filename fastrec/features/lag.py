@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 
+from fastrec.durations import positive, seconds_in, short
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, number_of, order_keys
 from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.segments import Groups, shift_in_group
 from fastrec.table import Column, Table
+from fastrec.windows import first_at_least, keys_before, tie_start
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
-    """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``."""
-    keys = order_keys(table, order)
-    if not by:
+    """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``.
+
+    Several generators of one ``by`` and ``order`` sort once: the last arrangement is kept with its first column.
+    """
+    columns = [table[name] for name in (*by, *order)]
+    if not columns:
         zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        return Groups.of(zeros, *keys), zeros.bool()
-    codes = table.coded(list(by)).codes
-    return Groups.of(codes, *keys), codes == 0
+        return Groups.of(zeros), zeros.bool()
+    kept = columns[0]._cache.get("groups")
+    if kept is not None and kept[0] == len(by) and [ref() for ref in kept[1]] == columns[1:]:
+        return kept[2]
+    keys = order_keys(table, order)
+    if by:
+        codes = table.coded(list(by)).codes
+        made = Groups.of(codes, *keys), codes == 0
+    else:
+        zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        made = Groups.of(zeros, *keys), zeros.bool()
+    # References to the other columns are weak: two columns that kept each other would outlive their table.
+    columns[0]._cache["groups"] = (len(by), [weakref.ref(c) for c in columns[1:]], made)
+    return made
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The order values of grouped rows, and how to measure with them.
+
+    Args:
+        keys: int64 or float64 ``[n]``, sorted as the groups are.
+        tied: int64 ``[n]``, for each sorted place the first one of its group at the same time: what is before it is
+            strictly earlier.
+        per_second: units of the keys in a second; 1 where the order is a number.
+    """
+
+    keys: torch.Tensor
+    tied: torch.Tensor
+    per_second: int
+
+    @classmethod
+    def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
+        """The timeline of an order column (``groups`` are in its order)."""
+        keys = groups.sort(order_keys(table, [order])[0])
+        return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
+
+
+def one_order(feature: Grouped, why: str) -> str:
+    """The one column that a generator orders by.
+
+    Raises:
+        DataError: there is none, or there are several, and ``why`` that does not do.
+    """
+    order = as_list(feature.order)  # type: ignore[attr-defined]
+    if len(order) != 1:
+        name = type(feature).__name__
+        raise DataError(f"{name}: {why} needs one order column, not {len(order)}", remedy="Give order= one column")
+    return order[0]
 
 
 class Lag(Grouped):
@@ -32,6 +85,10 @@ class Lag(Grouped):
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
         n: how many rows back, or several; below 0: ahead (the future).
+        horizon: count from the last row that is known this long before the row: ``'42D'``, ``'12h'``, ``'30min'`` …, or
+            a number in the unit of ``order`` (seconds for times; an order of numbers is taken as seconds where a text
+            is given). With 1 it is the last row whose order is at most the row's own less the horizon. None: the row
+            before, however close.
 
     Example:
         >>> import pandas as pd
@@ -39,7 +96,13 @@ class Lag(Grouped):
         >>> df = pd.DataFrame({"user": [1, 2, 1], "day": [2, 1, 1], "price": [30, 20, 10]})
         >>> Lag("price", by="user", order="day").fit_transform(df)["lag1_price__user"].tolist()
         [10, <NA>, <NA>]
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-06", "2024-01-09"]), "sold": [5, 6, 7]})
+        >>> Lag("sold", order="t", horizon="7D").fit_transform(df)["lag1_7D_sold"].tolist()
+        [<NA>, <NA>, 5]
     """
+
+    own_row = False
+    _word = "lag"
 
     def __init__(
         self,
@@ -48,10 +111,19 @@ class Lag(Grouped):
         by: str | Sequence[str] | None = None,
         order: str | Sequence[str] | None = None,
         n: int | Sequence[int] = 1,
+        horizon: str | float | None = None,
     ) -> None:
-        self.cols, self.by, self.order, self.n = cols, by, order, n
+        self.cols, self.by, self.order, self.n, self.horizon = cols, by, order, n, horizon
+        name = type(self).__name__
         if 0 in as_list(n):
-            raise DataError(f"{type(self).__name__}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
+            raise DataError(f"{name}: n is 0", remedy="Use 1 for the row before, -1 for the row after")
+        if horizon is not None:
+            if any(k < 0 for k in as_list(n)):
+                raise DataError(
+                    f"{name}: a horizon looks back, and n is below 0", remedy="Use n above 0, or no horizon"
+                )
+            self._span(1)
+            one_order(self, "a horizon")
 
     @property
     def uses_future(self) -> bool:  # type: ignore[override]
@@ -66,20 +138,45 @@ class Lag(Grouped):
         return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
 
     def _name(self, col: str | Feature, n: int) -> str:
-        word = f"lag{n}" if n > 0 else f"lead{-n}"
-        return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+        word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
+        known = "" if self.horizon is None else f"_{short(self.horizon)}"
+        return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        end = None if self.horizon is None else self._known(table, groups)
         result = {}
         for n in as_list(self.n):
-            rows = torch.where(outside, -1, shift_in_group(groups, n))
+            rows = shift_in_group(groups, n) if end is None else _rows_before(groups, end, n)
+            rows = torch.where(outside, -1, rows)
             for col in as_list(self.cols):
-                result[self._name(col, n)] = self._value(table, name_of(col), rows)
+                made = self._value(table, name_of(col), rows)
+                result[self._name(col, n)] = replace(made, name=self._name(col, n), _cache={})
         return {n: result[n] for n in self.outputs}
+
+    def _span(self, per_second: int) -> Fraction:
+        """The horizon in the unit of the order column."""
+        name = type(self).__name__
+        if isinstance(self.horizon, str):
+            return seconds_in(self.horizon, wanted_by=name, what="horizon") * per_second
+        return positive(self.horizon, wanted_by=name, what="horizon") * per_second
+
+    def _known(self, table: Table, groups: Groups) -> torch.Tensor:
+        """For each sorted row the place after the last one of its group that is known a horizon before it."""
+        timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
+        bounds = keys_before(timeline.keys, self._span(timeline.per_second), beyond=True)
+        return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         return take_or_missing(table[col], rows)
+
+
+def _rows_before(groups: Groups, end: torch.Tensor, n: int) -> torch.Tensor:
+    """The row ``n`` places before ``end`` (int64 ``[n]``, for sorted rows) in the group: row numbers, -1 for none."""
+    place = end - n
+    found = place >= groups.start
+    place = place.clamp_min(0)
+    return groups.unsort(torch.where(found, place if groups.order is None else groups.order[place], -1))
 
 
 class Diff(Lag):
@@ -95,8 +192,8 @@ class Diff(Lag):
         [nan, 5.0, 95.0, nan, 1.0, nan]
     """
 
-    def _name(self, col: str | Feature, n: int) -> str:
-        return f"diff{n}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
+    own_row = True
+    _word = "diff"
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         column = table[col]

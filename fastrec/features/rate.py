@@ -8,8 +8,10 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, name_of, number_of
-from fastrec.features.keyed import sum_by_cell
+from fastrec.features.keyed import merge_moments, sum_by_cell
 from fastrec.table import Table
+
+_USUAL_WEIGHT = 20.0
 
 
 class BayesianRate(Fitted):
@@ -17,16 +19,26 @@ class BayesianRate(Fitted):
 
     Clicks and views are columns that are known before the row (for instance of ``History``). The prior's mean is given,
     or learned: the training rows' total clicks over their total views. Where the clicks are the target's own kind a
-    learned prior is one number that later rows have a share in; give it to rule that out.
+    learned prior is one number that later rows have a share in; give it to rule that out. The same holds for a learned
+    weight.
+
+    With ``weight=None`` the weight is learned, too, so that the prior is the beta distribution (``α = m·r``,
+    ``β = m·(1 - r)``) whose rows' rates would differ as much as those of the training rows do (empirical Bayes, method
+    of moments): with trials ``n``, rates ``p``, ``N = Σn`` and ``S = Σn(p - r)²``,
+    ``ρ = (S/(r(1 - r)) - (k - 1)) / (N - Σn²/N - (k - 1))`` over the ``k`` rows with trials, and ``m = 1/ρ - 1``. Rates
+    that differ no more than by chance would give an endless weight: it ends at ``N``. Where nothing can be learned (no
+    row has two trials, all rates are 0 or all 1, clicks exceed views overall) it is 20.
 
     Args:
         clicks: a column of successes so far, or a generator of one.
         views: a column of trials so far, or a generator of one.
-        weight: the prior's weight in trials, ``m``.
-        prior: the prior's mean, ``r``; None: learned.
+        weight: the prior's weight in trials, ``m``; None: learned.
+        prior: the prior's mean, ``r``; None: learned. With a given one ``S`` is about it: ``k`` and ``N`` take the
+            places of ``k - 1`` and ``N - Σn²/N``.
         name: the output's name; None: ``rate_{clicks}``.
 
-    Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4.
+    Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4; Kleinman 1973, "Proportions with extraneous
+        variance: single and independent samples", JASA 68, the moment estimator with weights ``n``.
 
     Example:
         >>> import pandas as pd
@@ -41,14 +53,18 @@ class BayesianRate(Fitted):
         clicks: str | Feature,
         views: str | Feature,
         *,
-        weight: float = 20.0,
+        weight: float | None = _USUAL_WEIGHT,
         prior: float | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__()
         self.clicks, self.views, self.weight, self.prior, self.name = clicks, views, weight, prior, name
-        if not weight > 0:
-            raise DataError(f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0")
+        if weight is not None and not 0 < weight < math.inf:
+            raise DataError(
+                f"BayesianRate: the prior's weight is {weight}", remedy="Use a number above 0, None to learn it"
+            )
+        if prior is not None and not math.isfinite(prior):
+            raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -58,27 +74,77 @@ class BayesianRate(Fitted):
     def outputs(self) -> list[str]:
         return [self.name or f"rate_{name_of(self.clicks)}"]
 
-    def _totals(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
+    def _numbers(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
+        """Clicks and views, 0 where missing."""
         clicks = number_of(table, name_of(self.clicks), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
         return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        clicks, views = (sum_by_cell(v, one, cells, 1).squeeze(1) for v in self._totals(table))
-        return {"clicks": clicks, "views": views}
+
+        def summed(values: torch.Tensor) -> torch.Tensor:
+            return sum_by_cell(values, one, cells, 1).squeeze(1)
+
+        clicks, views = self._numbers(table)
+        finite = clicks.isfinite() & views.isfinite()
+        clicks, views = torch.where(finite, clicks, 0), torch.where(finite, views, 0)
+        state = {"clicks": summed(clicks), "views": summed(views)}
+        if self.weight is None:
+            tried = views > 0
+            trials, rate = torch.where(tried, views, 0), torch.where(tried, clicks / torch.where(tried, views, 1), 0)
+            total = summed(trials)
+            mean = summed(trials * rate) / torch.where(total > 0, total, 1)
+            own = mean[0 if cells is None else cells.codes]
+            state |= {"rows": summed(tried.double()), "squares": summed(trials**2), "trials": total, "mean": mean}
+            state["m2"] = summed(trials * (rate - own) ** 2)
+        return state
 
     def merge(self, a: State, b: State) -> State:
-        return {n: a[n] + b[n] for n in ("clicks", "views")}
+        cells = max(len(a["clicks"]), len(b["clicks"]))
+        a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v))]) for n, v in s.items()} for s in (a, b))
+        return _joined(a, b)
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        kept = state if keep is None else {n: v[keep.to(v.device)] for n, v in state.items()}
+        total = {n: v.new_zeros(()) for n, v in kept.items()}
+        for i in range(len(kept["clicks"])):
+            total = _joined(total, {n: v[i] for n, v in kept.items()})
+        clicks, views = total["clicks"], total["views"]
+        prior = torch.where(views > 0, clicks / views.clamp_min(1e-300), 0.0)
         if self.prior is not None:
-            return {"prior": torch.tensor(float(self.prior), dtype=torch.float64)}
-        clicks, views = (state[n].sum() if keep is None else state[n][keep].sum() for n in ("clicks", "views"))
-        return {"prior": torch.where(views > 0, clicks / views.clamp_min(1e-300), 0.0)}
+            prior = torch.full_like(prior, self.prior)
+        if self.weight is not None:
+            return {"prior": prior, "weight": torch.full_like(prior, self.weight)}
+        return {"prior": prior, "weight": _learned_weight(total, prior, given=self.prior is not None)}
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        return dict(zip(("clicks", "views"), self._totals(table), strict=True))
+        return dict(zip(("clicks", "views"), self._numbers(table), strict=True))
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        prior = fit["prior"].to(tensors["clicks"].device)
-        return {self.outputs[0]: (tensors["clicks"] + self.weight * prior) / (tensors["views"] + self.weight)}
+        prior, weight = (fit[n].to(tensors["clicks"].device) for n in ("prior", "weight"))
+        rate = (tensors["clicks"] + weight * prior) / (tensors["views"] + weight)
+        return {self.outputs[0]: torch.where((weight == 0) & (tensors["views"] == 0), prior, rate)}
+
+
+def _joined(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    made = {n: a[n] + b[n] for n in a if n not in ("mean", "m2")}
+    if "m2" in a:
+        first, second = ((s["trials"], s["mean"], s["m2"]) for s in (a, b))
+        _, made["mean"], made["m2"] = merge_moments(first, second)
+    return made
+
+
+def _learned_weight(total: dict[str, torch.Tensor], prior: torch.Tensor, *, given: bool) -> torch.Tensor:
+    """The weight of a beta prior by the method of moments (see ``BayesianRate``): float64 ``[]``."""
+    rows, trials, m2 = total["rows"], total["trials"], total["m2"]
+    around = torch.where(trials > 0, trials, 1)
+    if given:
+        spread, most, least = m2 + trials * (total["mean"] - prior) ** 2, trials, rows
+    else:
+        spread, most, least = m2, trials - total["squares"] / around, rows - 1
+    single = prior * (1 - prior)
+    known = (single > 0) & (most - least > 1e-9 * around)
+    share = (spread / torch.where(known, single, 1) - least) / torch.where(known, most - least, 1)
+    # A share of 1 / (N + 1) is a weight of N, the surest that N trials can make one.
+    share = share.clamp(1 / (1 + around), torch.ones_like(share))
+    return torch.where(known, 1 / share - 1, _USUAL_WEIGHT)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
 from fastrec.features.keyed import Moments, merge_moments, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.target_values import class_numbers, row_weights, target_number
 from fastrec.table import Table
 
-Stat = Literal["mean", "std", "count"]
+Stat = Literal["mean", "std", "count", "woe"]
 
 
 class TargetEncode(Fitted):
@@ -28,11 +30,15 @@ class TargetEncode(Fitted):
         folds: how many folds training rows' values are made with; None: the FeatureSet's.
         fold_column: a column of fold numbers (from 0) instead.
         smooth: how many rows' worth of prior each key gets.
-        stats: of ``mean``, ``std`` (population; the prior's where fewer than two rows) and ``count``.
+        stats: of ``mean``, ``std`` (population; the prior's where fewer than two rows), ``count``, and ``woe`` (weight
+            of evidence, the log odds of the smoothed mean less those of the prior; targets of 0 and 1).
         weight: a column of sample weights.
+        classes: the values of a target of classes: each has a column of its own, ``te_item__y_a``, for whether the
+            target is it; values not listed are none of them.
 
     Source: Micci-Barreca 2001, "A preprocessing scheme for high-cardinality categorical attributes", eq. 3-4, with
-        ``λ(n) = n / (n + smooth)``.
+        ``λ(n) = n / (n + smooth)``; weight of evidence: Good 1950, "Probability and the weighing of evidence":
+        ``ln(p / q) - ln(P / Q)`` for a key's ``p`` ones and ``q`` zeros among all ``P`` and ``Q``.
 
     Example:
         >>> import pandas as pd
@@ -55,37 +61,54 @@ class TargetEncode(Fitted):
         smooth: float = 20.0,
         stats: Stat | Sequence[Stat] = ("mean",),
         weight: str | None = None,
+        classes: Sequence[Any] | None = None,
     ) -> None:
         super().__init__()
         self.cols, self.target, self.folds, self.fold_column = cols, target, folds, fold_column
-        self.smooth, self.stats, self.weight = smooth, stats, weight
-        unknown = set(as_list(stats)) - {"mean", "std", "count"}
-        if unknown:
-            raise DataError(f"TargetEncode has no statistic {unknown.pop()!r}", remedy="Use 'mean', 'std' or 'count'")
-        if smooth < 0:
-            raise DataError(f"TargetEncode: smooth is {smooth}, below 0", remedy="Use 0 for none")
-        if folds is not None and folds < 2:
-            raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
+        self.smooth, self.stats, self.weight, self.classes = smooth, stats, weight, classes
+        _check(as_list(stats), smooth, folds, classes)
 
     @property
     def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *self.fit_only]
+        return [*as_list(self.cols), *self._for_fitting]
 
     @property
-    def fit_only(self) -> list[str]:
+    def _for_fitting(self) -> list[str]:
         return [*as_list(self.target), *as_list(self.fold_column), *as_list(self.weight)]
 
     @property
-    def outputs(self) -> list[str]:
-        targets, stats = as_list(self.target), as_list(self.stats)
-        return [self._name(c, t, s) for c in as_list(self.cols) for t in targets for s in stats]
+    def fit_only(self) -> list[str]:
+        keys = as_list(self.cols)
+        return [n for n in self._for_fitting if n not in keys]
 
-    def _name(self, col: str | Feature, target: str, stat: Stat) -> str:
-        return f"te_{'' if stat == 'mean' else stat + '_'}{name_of(col)}__{target}"
+    @property
+    def outputs(self) -> list[str]:
+        return [name for _, _, _, name in self._columns()]
+
+    def _columns(self) -> list[tuple[str | Feature, int, Stat, str]]:
+        """For each output its key, which of the averaged numbers it is of, the statistic and the name."""
+        found = []
+        each = 1 if self.classes is None else len(self.classes)
+        for col in as_list(self.cols):
+            for t, target in enumerate(as_list(self.target)):
+                for stat in as_list(self.stats):
+                    start = f"te_{'' if stat == 'mean' else stat + '_'}{name_of(col)}__{target}"
+                    if self.classes is None or stat == "count":  # rows are counted once, whatever their class
+                        found.append((col, t * each, stat, start))
+                    else:
+                        found += [(col, t * each + i, stat, f"{start}_{c}") for i, c in enumerate(self.classes)]
+        return found
+
+    def _averaged(self, table: Table) -> list[torch.Tensor]:
+        """The numbers that are averaged: every target, or every target's classes. float64 ``[n]``, NaN = missing."""
+        if self.classes is None:
+            binary = "woe" in as_list(self.stats)
+            return [target_number(table, t, wanted_by=self, binary=binary) for t in as_list(self.target)]
+        return [y for t in as_list(self.target) for y in class_numbers(table, t, self.classes, wanted_by=self)]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        targets = [self._finite(table, t) for t in as_list(self.target)]
-        given = self._weights(table)
+        targets = self._averaged(table)
+        given = row_weights(table, self.weight, wanted_by=self)
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
         state: State = {"total": [self._moments(y, given, one, cells, 1) for y in targets], "keys": [], "columns": []}
         for col in as_list(self.cols):
@@ -95,22 +118,6 @@ class TargetEncode(Fitted):
             state["keys"].append(keys)
             state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in made])
         return state
-
-    def _weights(self, table: Table) -> torch.Tensor:
-        if self.weight is None:
-            return torch.ones(len(table), dtype=torch.float64, device=table.device)
-        weight = self._finite(table, self.weight).nan_to_num(0)
-        if bool((weight < 0).any()):
-            row = int((weight < 0).nonzero()[0])
-            raise DataError("TargetEncode: a weight is below 0", column=self.weight, row=row, remedy="Use 0 or more")
-        return weight
-
-    def _finite(self, table: Table, name: str) -> torch.Tensor:
-        values = number_of(table, name, wanted_by=self)
-        if bool(values.isinf().any()):
-            row = int(values.isinf().nonzero()[0])
-            raise DataError("TargetEncode: a value is infinite", column=name, row=row, remedy="Clip or drop such rows")
-        return values
 
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int
@@ -138,36 +145,77 @@ class TargetEncode(Fitted):
         return merged
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        cols = as_list(self.cols)
+        totals = [_over_cells(total, keep) for total in state["total"]]
+        made: dict[tuple[int, int], tuple[Moments, Moments]] = {}
         tables = {}
-        for t, target in enumerate(as_list(self.target)):
-            count, total, m2 = _over_cells(state["total"][t], keep)
-            prior = torch.where(count > 0, total / torch.where(count > 0, count, 1), 0)
-            spread_of_all = torch.sqrt(m2 / torch.where(count > 0, count, 1))
-            for c, col in enumerate(as_list(self.cols)):
-                n, s, d = (torch.cat([v.new_zeros(1), v]) for v in _over_cells(state["columns"][c][t], keep))
-                weight = n + self.smooth
-                smoothed = (s + self.smooth * prior) / torch.where(weight > 0, weight, 1)
-                made = {
-                    "mean": torch.where(weight > 0, smoothed, prior),
-                    "std": torch.where(n > 1, torch.sqrt(d / torch.where(n > 0, n, 1)), spread_of_all),
-                    "count": n,
-                }
-                tables.update({self._name(col, target, stat): made[stat] for stat in as_list(self.stats)})
+        for col, i, stat, name in self._columns():
+            c = cols.index(col)
+            if (c, i) not in made:
+                own = tuple(torch.cat([v.new_zeros(1), v]) for v in _over_cells(state["columns"][c][i], keep))
+                made[c, i] = own, totals[i]
+            tables[name] = _statistic(stat, *made[c, i], self.smooth)
         return tables
 
     def prepare(self, state: State, table: Table) -> Tensors:
         pairs = zip(as_list(self.cols), state["keys"], strict=True)
         return {name_of(col): table.coded(names_of(col)).recode(keys) for col, keys in pairs}
 
+    def lookups(self) -> dict[str, str]:
+        return {name: name_of(col) for col, _, _, name in self._columns()}
+
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        result = {}
-        for col in as_list(self.cols):
-            codes = tensors[name_of(col)]
-            for target in as_list(self.target):
-                for stat in as_list(self.stats):
-                    name = self._name(col, target, stat)
-                    result[name] = fit[name].to(codes.device)[codes]
-        return result
+        found = {name: tensors[codes] for name, codes in self.lookups().items()}
+        return {name: fit[name].to(codes.device)[codes] for name, codes in found.items()}
+
+
+def _check(stats: list[Stat], smooth: float, folds: int | None, classes: Sequence[Any] | None) -> None:
+    unknown = set(stats) - {"mean", "std", "count", "woe"}
+    if unknown:
+        raise DataError(
+            f"TargetEncode has no statistic {unknown.pop()!r}", remedy="Use 'mean', 'std', 'count' or 'woe'"
+        )
+    if not 0 <= smooth < math.inf:
+        raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
+    if "woe" in stats and not smooth:
+        raise DataError(
+            "TargetEncode: smooth is 0, so that the weight of evidence of a key of ones alone would be infinite",
+            remedy="Use a number above 0",
+        )
+    if folds is not None and folds < 2:
+        raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
+    if classes is not None:
+        _check_classes(classes)
+
+
+def _check_classes(classes: Sequence[Any]) -> None:
+    if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
+        raise DataError(f"TargetEncode: the classes are {classes!r}", remedy="Give a list of different values")
+    if any(c is None or c != c for c in classes) or len({type(c) for c in classes}) > 1:
+        raise DataError(
+            f"TargetEncode: the classes {list(classes)!r} are not values of one kind",
+            remedy="Give all of them as text, or all as numbers; a missing target is of no class",
+        )
+
+
+def _statistic(stat: Stat, own: Moments, every: Moments, smooth: float) -> torch.Tensor:
+    """A statistic of keys: float64 ``[K]``, from their and all rows' counts, sums and sums of squared deviations."""
+    (n, s, d), (count, total, m2) = own, every
+    if stat == "count":
+        return n
+    if stat == "std":
+        spread_of_all = torch.sqrt(m2 / torch.where(count > 0, count, 1))
+        return torch.where(n > 1, torch.sqrt(d / torch.where(n > 0, n, 1)), spread_of_all)
+    prior = torch.where(count > 0, total / torch.where(count > 0, count, 1), 0)
+    if stat == "woe":
+        rest = (count - total) / torch.where(count > 0, count, 1)
+        both = (prior > 0) & (rest > 0)  # of one class alone there is no evidence
+        prior, rest = torch.where(both, prior, 0.5), torch.where(both, rest, 0.5)
+        odds = torch.log(s + smooth * prior) - torch.log((n - s).clamp_min(0) + smooth * rest)
+        return torch.where(both, odds - (torch.log(prior) - torch.log(rest)), 0)
+    weight = n + smooth
+    smoothed = (s + smooth * prior) / torch.where(weight > 0, weight, 1)
+    return torch.where(weight > 0, smoothed, prior)
 
 
 def _add(

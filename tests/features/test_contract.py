@@ -6,9 +6,11 @@ import importlib
 import itertools
 import json
 import math
+import zlib
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
@@ -22,7 +24,7 @@ from fastrec.features import (
     Lag,
     TargetEncode,
 )
-from fastrec.features.base import Cells, Feature, Fitted, Grouped, as_list
+from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, as_list
 from fastrec.features.folds import row_folds
 from fastrec.keys import Keys
 from fastrec.table import Table
@@ -239,7 +241,7 @@ def test_constant_columns(make):
     feature = one(make)
     made = feature.fit_transform(to_arrow(same), tables=tables())
     assert_finite_or_missing(made, feature.outputs)
-    if not any(isinstance(s, Grouped) or s.uses_target for s in feature.steps):
+    if not any(isinstance(s, Grouped) or s.uses_target or s.online == "history" for s in feature.steps):
         for name in feature.outputs:
             assert len(set(map(repr, column_of(made, name)))) == 1, name
 
@@ -286,6 +288,24 @@ def assert_same_state(a, b):
             assert a[name] == b[name], name
 
 
+def parts_of(feature, work, context, parts):
+    """The rows of each part, and the other tables that go with it: with its groups whole where they have to be."""
+    if not feature.whole_groups:
+        bounds = np.linspace(0, len(work), parts + 1).astype(int)
+        return [(torch.arange(a, b), context) for a, b in itertools.pairwise(bounds)]
+    read = {n: part_of_row(t, feature.within, parts) for n, t in context.tables.items()}
+    own, made = part_of_row(work, feature.within, parts), []
+    for i in range(parts):
+        others = {n: t.take(read[n] == i) for n, t in context.tables.items()}
+        made.append(((own == i).nonzero().squeeze(1), Context(others)))
+    return made
+
+
+def part_of_row(table, names, parts):
+    keys = zip(*(column_of(table, n) for n in names), strict=True)
+    return torch.tensor([zlib.crc32(repr(key).encode()) % parts for key in keys], dtype=torch.int64)
+
+
 @pytest.mark.parametrize("make", [p for p in CASES if isinstance(p.values[0](), Fitted)])
 @pytest.mark.parametrize("parts", [2, 7, 64])
 def test_partitions_in_any_order_give_the_same_state(make, parts):
@@ -296,13 +316,14 @@ def test_partitions_in_any_order_give_the_same_state(make, parts):
     for step in whole.steps[:-1]:
         work, _ = whole._chain().fit_step(step, work, context, None)
     cells = Cells(row_folds(work, ["row"], 5), 5)
-    expected = feature.collect(work, cells)
-    bounds = np.linspace(0, 40, parts + 1).astype(int)
+    with feature.using(context):
+        expected = feature.collect(work, cells)
     states = []
-    for a, b in itertools.pairwise(bounds):
+    for chosen, others in parts_of(feature, work, context, parts):
         # Each part is read for itself: its dictionaries know its own values only.
-        part = Table.read(work.to_arrow().slice(a, b - a)) if parts <= 7 else work.take(torch.arange(a, b))
-        states.append(feature.collect(part, Cells(row_folds(part, ["row"], 5), 5)))
+        part = Table.read(work.to_arrow().take(pa.array(chosen.numpy()))) if parts <= 7 else work.take(chosen)
+        with feature.using(others):
+            states.append(feature.collect(part, Cells(row_folds(part, ["row"], 5), 5)))
     for seed in range(3):
         order = np.random.default_rng(seed).permutation(parts) if seed else range(parts)
         merged = states[order[0]]
@@ -340,7 +361,7 @@ def test_what_is_not_fitted_says_so_and_can_be_saved(make, tmp_path):
     feature = one(make)
     feature.save(tmp_path / "blank")
     again = FeatureSet.load(tmp_path / "blank")
-    needs = [s for s in feature.steps if isinstance(s, Fitted) and getattr(s, "over", "") != "group"]
+    needs = [s for s in feature.steps if s.kind == "fitted" and getattr(s, "over", "") != "group"]
     for which in (feature, again):
         if needs:
             with pytest.raises(NotFittedError, match=type(needs[0]).__name__):

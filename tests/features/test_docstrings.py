@@ -30,7 +30,7 @@ def test_the_docstring_says_what_its_arguments_are(name):
     if "Arguments as" not in text:
         assert "Args:" in text
     if isinstance(thing, type):
-        for word in getattr(thing, "get_params", None) and thing.__init__.__code__.co_varnames[1:]:
+        for word in thing.__init__.__code__.co_varnames[1:]:
             takes = word in thing.__init__.__annotations__
             if takes and "Arguments as" not in text and word != "more":
                 assert f"        {word}: " in text or word in text.split("Args:")[1].split("\n\n")[0], word

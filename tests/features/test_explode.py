@@ -3,13 +3,14 @@ from __future__ import annotations
 import math
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import explode
+from fastrec.features import Explode, FeatureSet, explode
 from fastrec.table import Table
 
 word = st.text("ab🎉 ", max_size=3)
@@ -154,3 +155,92 @@ def test_a_name_may_be_used_again_for_what_it_replaces():
 
 def test_numbers_too_large_are_infinite_as_in_python():
     assert explode({"x": ["1e400"]}, "x", numbers=["x"])["x"].values.tolist() == [math.inf]
+
+
+# Explode -------------------------------------------------------------------------------------------------------------
+
+ROWS = {"id": [7, 8, 9, 10], "items": [["a", None], [], None, ["b"]], "prices": [[1, 2], [], None, [3]]}
+EXPLODED = {"id": [7, 7, 10], "item": ["a", None, "b"], "prices": [1, 2, 3], "position": [1, 2, 1], "r": [0, 0, 3]}
+
+
+def expander():
+    return Explode({"items": "item", "prices": "prices"}, row="r")
+
+
+def test_the_library_that_came_in_comes_out():
+    arrow = pa.table(ROWS)
+    assert expander().fit_transform(arrow).to_pydict() == EXPLODED
+    assert expander().fit_transform(arrow.to_batches()[0]).to_pydict() == EXPLODED
+    polars = expander().fit_transform(pl.from_arrow(arrow))
+    assert isinstance(polars, pl.DataFrame)
+    assert polars.to_dict(as_series=False) == EXPLODED
+    table = expander().fit_transform(Table.read(arrow))
+    assert isinstance(table, Table)
+    assert table.to_arrow().to_pydict() == EXPLODED
+    plain = expander().fit_transform(ROWS)
+    assert {n: list(v) for n, v in plain.items()} == EXPLODED
+
+
+def test_pandas_keeps_its_index_and_types_as_its_own_explode_does():
+    frame = pd.DataFrame({"id": pd.array([2**53 + 1, None], dtype="Int64"), "x": [["a", "b"], ["c"]]})
+    frame["c"] = pd.Categorical(["k", "l"], categories=["l", "k"], ordered=True)
+    frame["d"] = pd.to_datetime(["2024-01-01", None]).tz_localize("Asia/Tokyo")
+    frame.index = pd.Index(["i", "j"], name="name")
+    before = frame.copy(deep=True)
+    made = Explode("x", position=None).fit_transform(frame)
+    expected = frame.explode("x")[["id", "c", "d", "x"]]
+    pd.testing.assert_frame_equal(made, expected, check_dtype=False)
+    pd.testing.assert_frame_equal(made[["id", "c", "d"]], expected[["id", "c", "d"]])
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@settings(max_examples=30, deadline=None)
+@given(lists)
+def test_the_class_gives_what_the_function_gives(rows):
+    real = pa.table(
+        {
+            "id": pa.array([f"r{i}" for i in range(len(rows))]),
+            "items": pa.array([None if r is None else [w for w, _ in r] for r in rows], pa.list_(pa.string())),
+            "prices": pa.array([None if r is None else [p for _, p in r] for r in rows], pa.large_list(pa.int32())),
+        }
+    )
+    options = {"row": "row", "numbers": ["prices"]}
+    made = Explode({"items": "item", "prices": "price"}, **options).fit_transform(real)
+    assert made.to_pydict() == explode(real, {"items": "item", "prices": "price"}, **options).to_arrow().to_pydict()
+
+
+def test_a_frame_of_lists_alone_and_of_vectors():
+    assert Explode("x").fit_transform(pd.DataFrame({"x": [["a"], ["b", "c"]]}))["x"].tolist() == ["a", "b", "c"]
+    assert Explode("x", position=None).fit_transform(pa.table({"x": [["a"], []]})).to_pydict() == {"x": ["a"]}
+    assert Explode("x").fit_transform(pl.DataFrame({"x": ["a|b"]})).rows() == [("a", 1), ("b", 2)]
+    vectors = pa.table({"i": [1, 2], "x": pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))})
+    assert Explode("x").fit_transform(vectors).to_pydict() == {"i": [1, 1], "x": [1.0, 2.0], "position": [1, 2]}
+
+
+def test_scikit_learns_manners():
+    from sklearn.base import clone
+
+    feature = Explode(["x"], sep=",", position="place", numbers=("x",))
+    assert feature.get_params() == {"cols": ["x"], "sep": ",", "position": "place", "row": None, "numbers": ("x",)}
+    other = clone(feature)
+    assert repr(other) == repr(feature) == "Explode(cols=['x'], sep=',', position='place', numbers=('x',))"
+    assert other.set_params(sep=";") is other
+    assert other.fit({"x": ["1;2"], "k": [0]}).get_feature_names_out() == ["k", "x", "place"]
+    assert [list(v) for v in other.transform({"x": ["1;2"], "k": [0]}).values()] == [[0, 0], [1.0, 2.0], [1, 2]]
+    assert feature.get_feature_names_out(["a", "x"]) == ["a", "x", "place"]
+    with pytest.raises(FastrecError, match="no_such"):
+        feature.set_params(no_such=1)
+
+
+def test_it_is_no_generator_of_a_set_and_names_what_is_wrong():
+    with pytest.raises(FastrecError, match="Explode"):
+        FeatureSet([Explode("x")])
+    with pytest.raises(FastrecError, match="'y'"):
+        Explode("y").fit({"x": ["a"]})
+    with pytest.raises(FastrecError, match="'y'"):
+        Explode("y").transform({"x": ["a"]})
+    with pytest.raises(FastrecError, match="position"):
+        Explode("x").fit({"x": ["a"], "position": [1]})
+    with pytest.raises(FastrecError) as caught:
+        Explode(["x", "y"]).fit_transform(pa.table({"x": [["a"], ["b"]], "y": [["c"], []]}))
+    assert (caught.value.column, caught.value.row) == ("y", 1)

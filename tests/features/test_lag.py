@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import Diff, FeatureSet, Lag
+from fastrec.features import Diff, FeatureSet, Lag, PctChange
+from fastrec.table import Table
 
 rows = st.lists(
     st.tuples(
@@ -145,3 +146,126 @@ def test_lists_cannot_be_shifted():
     with pytest.raises(FastrecError, match="list") as caught:
         Lag("x").fit_transform(pd.DataFrame({"x": [[1], [2, 3]]}))
     assert caught.value.column == "x"
+
+
+def test_another_order_is_not_taken_for_the_one_before():
+    table = Table.read(pd.DataFrame({"g": [1, 1, 1], "t": [1, 2, 3], "x": [1.0, 2.0, 3.0]}))
+    lag = Lag("x", by="g", order="t")
+    assert plain(lag.fit_transform(table)["lag1_x__g"].number().tolist()) == [None, 1, 2]
+    turned = table.with_columns({"t": [3, 2, 1]})
+    assert plain(lag.fit_transform(turned)["lag1_x__g"].number().tolist()) == [2, 3, None]
+    assert plain(Lag("x", by="g").fit_transform(turned)["lag1_x__g"].number().tolist()) == [None, 1, 2]
+
+
+# Horizons ------------------------------------------------------------------------------------------------------------
+
+
+def known_by(rows, field, n, horizon):
+    """The ``n``-th last value that is at least a horizon old, by a loop."""
+    result = []
+    for here in rows:
+        group = sorted((r[1], j) for j, r in enumerate(rows) if here[0] is not None and r[0] == here[0])
+        old = [j for t, j in group if t <= here[1] - horizon]
+        result.append(rows[old[-n]][field] if len(old) >= n else None)
+    return result
+
+
+@settings(max_examples=60, deadline=None)
+@given(rows, st.sampled_from([1, 2, 3]), st.sampled_from([1, 2, 0.5, 1.5, "1s", "1500ms"]))
+def test_lags_behind_a_horizon_equal_a_loop(data, n, horizon):
+    frame = frame_of(data)
+    span = {"1s": 1, "1500ms": 1.5}.get(horizon, horizon)
+    feature = Lag(["v", "s"], by="g", order="t", n=n, horizon=horizon)
+    made = feature.fit_transform(frame)
+    for field, name in zip((2, 3), feature.outputs, strict=True):
+        assert plain(made[name]) == known_by(data, field, n, span)
+    floats = frame.assign(t=frame["t"] / 4)
+    quarter = Lag("v", by="g", order="t", n=n, horizon=0.5).fit_transform(floats)
+    assert plain(quarter[f"lag{n}_0.5_v__g"]) == known_by(data, 2, n, 2)
+
+
+def test_a_horizon_equals_pandas_merge_asof():
+    rng = np.random.default_rng(0)
+    day = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.permutation(400), unit="D")
+    frame = pd.DataFrame({"store": rng.integers(0, 5, 400), "day": day, "sold": rng.normal(size=400)})
+    made = Lag("sold", by="store", order="day", horizon="42D").fit_transform(frame)
+    ordered = frame.sort_values("day")
+    late = ordered.assign(day=ordered["day"] - pd.Timedelta("42D"))
+    expected = pd.merge_asof(late, ordered, on="day", by="store", suffixes=("", "_then"))
+    expected = expected.set_index(late.index)["sold_then"].sort_index()
+    assert made["lag1_42D_sold__store"].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_a_horizon_of_seconds_in_every_unit(unit):
+    t = pd.to_datetime(["2024-01-01 00:00:00", "2024-01-01 00:00:09", "2024-01-01 00:00:10"]).as_unit(unit)
+    frame = pd.DataFrame({"t": t, "x": [1, 2, 3]})
+    for horizon, name in ((10, "lag1_10_x"), (10.0, "lag1_10_x"), ("10s", "lag1_10s_x"), ("1W", "lag1_1W_x")):
+        made = plain(Lag("x", order="t", horizon=horizon).fit_transform(frame)[name])
+        assert made == [None, None, None if horizon == "1W" else 1]
+
+
+def test_rows_closer_than_a_horizon_are_never_seen_at_the_edges_of_numbers():
+    wide = pd.DataFrame({"t": [-(2**63), -(2**63) + 1, 0, 2**63 - 1], "x": [1, 2, 3, 4]})
+    assert plain(Lag("x", order="t", horizon="1ns").fit_transform(wide)["lag1_1ns_x"]) == [None, 1, 2, 3]
+    assert plain(Lag("x", order="t", horizon=2**62).fit_transform(wide)[f"lag1_{2**62}_x"]) == [None, None, 2, 3]
+    large = pd.DataFrame({"t": [1e17, 1e17, math.inf, math.inf, -math.inf], "x": [1, 2, 3, 4, 5]})
+    assert plain(Lag("x", order="t", horizon=1).fit_transform(large)["lag1_1_x"]) == [5, 5, 2, 2, None]
+
+
+def test_a_horizon_reaches_into_the_past():
+    past = pd.DataFrame({"g": [1, 1, 2], "t": [1, 4, 1], "x": [10.0, 20.0, 30.0]})
+    new = pd.DataFrame({"g": [2, 1, 1], "t": [9, 9, 6], "x": [1.0, 2.0, 3.0]})
+    fs = FeatureSet([f("x", by="g", order="t", horizon=4) for f in (Lag, Diff, PctChange)]).fit(past)
+    made = fs.transform(new, history=past)
+    assert made["lag1_4_x__g"].tolist() == [30, 20, 10]
+    assert made["diff1_4_x__g"].tolist() == [-29, -18, -7]
+    assert made["pct1_4_x__g"].tolist() == pytest.approx([-29 / 30, -0.9, -0.7])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"horizon": "42D"}, "one order column"),
+        ({"horizon": "42D", "order": ["a", "b"]}, "one order column"),
+        ({"horizon": "42D", "order": "t", "n": [1, -1]}, "looks back"),
+        ({"horizon": "42 days", "order": "t"}, "42 days"),
+        ({"horizon": 0, "order": "t"}, "horizon=0"),
+        ({"horizon": -7, "order": "t"}, "horizon=-7"),
+    ],
+)
+@pytest.mark.parametrize("make", [Lag, Diff, PctChange])
+def test_a_bad_horizon_is_named(make, options, words):
+    with pytest.raises(FastrecError, match=words) as caught:
+        make("x", **options)
+    assert make.__name__ in str(caught.value)
+    assert caught.value.remedy
+
+
+# Shares --------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows, st.sampled_from([1, 2, -1]))
+def test_shares_equal_pandas_where_they_are_finite(data, n):
+    frame = frame_of(data)
+    made = PctChange("v", by="g", order="t", n=n).fit_transform(frame)[f"pct{n}_v__g"]
+    ordered = frame.astype({"v": "float64"}).sort_values("t", kind="stable")
+    expected = ordered.groupby("g")["v"].pct_change(n, fill_method=None).replace([math.inf, -math.inf], math.nan)
+    expected = expected.where(ordered["g"].notna()).sort_index()
+    assert made.tolist() == pytest.approx(expected.tolist(), nan_ok=True)
+
+
+def test_shares_are_exact_and_finite():
+    frame = pd.DataFrame({"i": [2**53, 2**53 + 1, 0, 5], "f": [0.0, 1.0, math.inf, 2.0], "g": [1e-300, 1e300, -2, 1]})
+    made = PctChange(["i", "f", "g"]).fit_transform(frame)
+    assert plain(made["pct1_i"]) == [None, 2.0**-53, -1.0, None]
+    assert plain(made["pct1_f"]) == [None, None, None, None]
+    assert plain(made["pct1_g"]) == [None, None, -1.0, -1.5]
+
+
+def test_times_have_no_share():
+    frame = pd.DataFrame({"t": pd.to_datetime([None, "2024-01-01", "2024-01-02"])})
+    with pytest.raises(FastrecError, match="PctChange") as caught:
+        PctChange("t").fit_transform(frame)
+    assert (caught.value.column, caught.value.row) == ("t", 1)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import Cross, FeatureSet, TargetEncode
+from fastrec.features import Cross, CumTarget, FeatureSet, TargetEncode
 from fastrec.features.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 
@@ -142,9 +142,176 @@ def test_it_tells_the_good_categories_from_the_bad():
     assert ours > roc_auc_score(frame["y"], frame["k"]) + 0.1
 
 
+# Weight of evidence --------------------------------------------------------------------------------------------------
+
+
+@some
+@given(st.lists(row, min_size=1, max_size=15), st.sampled_from([0.5, 20.0]), st.booleans())
+def test_weight_of_evidence_equals_a_loop(rows, smooth, weighted):
+    rows = [(k, None if y is None else int(y > 0), w if weighted else 1) for k, y, w in rows]
+    frame = frame_of(rows)
+    te = TargetEncode("k", "y", smooth=smooth, stats="woe", weight="w" if weighted else None, folds=3)
+    made = FeatureSet([te], key="id").fit_transform(frame)["te_woe_k__y"]
+    fold = row_folds(Table.read(frame), ["id"], 3, seed=INNER_SEED).tolist()
+    for i, (key, _, _) in enumerate(rows):
+        others = [r for j, r in enumerate(rows) if fold[j] != fold[i]]
+        assert made[i] == pytest.approx(evidence(others, key, smooth), abs=1e-9)
+    new = te.transform(pd.DataFrame({"k": ["a", "🎉", "never", None]}))["te_woe_k__y"]
+    for i, key in enumerate(["a", "🎉", "never", None]):
+        assert new[i] == pytest.approx(evidence(rows, key, smooth), abs=1e-9)
+
+
+def evidence(train, key, smooth):
+    mean, prior = loop(train, key, smooth)[0], loop(train, None, 1)[0]
+    if prior in (0, 1):
+        return 0.0
+    return math.log(mean / (1 - mean)) - math.log(prior / (1 - prior))
+
+
+@pytest.mark.parametrize("bad", [2, -1, 0.5])
+def test_weight_of_evidence_is_for_zeros_and_ones(bad):
+    frame = pd.DataFrame({"k": ["a", "b", "a", "a"], "y": [None, 1.0, bad, 5]})
+    with pytest.raises(FastrecError, match="0 and 1") as caught:
+        TargetEncode("k", "y", stats=["mean", "woe"]).fit(frame)
+    assert (caught.value.column, caught.value.row) == ("y", 2)
+    frame["y"] = pd.array([None, True, False, True], dtype="boolean")
+    made = TargetEncode("k", "y", stats="woe", smooth=1).fit(frame).transform(frame)["te_woe_k__y"]
+    assert made.tolist() == pytest.approx([math.log(5 / 4 / 2)] * 1 + [math.log(5 / 2)] + [math.log(5 / 4 / 2)] * 2)
+
+
+def test_weight_of_evidence_of_keys_of_one_class_is_finite():
+    frame = pd.DataFrame({"k": ["a"] * 1000 + ["b"] * 1000, "y": [1] * 1000 + [0] * 1000})
+    made = TargetEncode("k", "y", stats="woe", smooth=1e-6).fit(frame).transform(frame)["te_woe_k__y"]
+    assert made[0] == -made[1999] == pytest.approx(math.log(1000 / 0.5e-6), rel=1e-9)
+    for only in (0, 1):
+        one_class = TargetEncode("k", "y", stats="woe").fit(frame.assign(y=only)).transform(frame)
+        assert (one_class["te_woe_k__y"] == 0).all()
+
+
+# Classes -------------------------------------------------------------------------------------------------------------
+
+
+def test_each_class_has_a_column_as_if_it_were_a_target_of_its_own():
+    rng = np.random.default_rng(2)
+    frame = pd.DataFrame({"id": range(200), "k": rng.integers(0, 9, 200), "c": rng.choice(list("xyz"), 200)})
+    frame.loc[::7, "c"] = None
+    stats = ["mean", "std", "count", "woe"]
+    te = TargetEncode("k", "c", classes=["z", "x"], stats=stats, smooth=3)
+    names = [
+        "te_k__c_z",
+        "te_k__c_x",
+        "te_std_k__c_z",
+        "te_std_k__c_x",
+        "te_count_k__c",
+        "te_woe_k__c_z",
+        "te_woe_k__c_x",
+    ]
+    assert te.outputs == names
+    made = FeatureSet([te], key="id").fit_transform(frame)
+    new = te.transform(frame[["k"]])
+    for c in ("x", "z"):
+        alone = frame.assign(y=(frame["c"] == c).astype(float).where(frame["c"].notna()))
+        own = TargetEncode("k", "y", stats=stats, smooth=3)
+        expected = FeatureSet([own], key="id").fit_transform(alone)
+        for stat in ("", "std_", "woe_"):
+            assert made[f"te_{stat}k__c_{c}"].tolist() == pytest.approx(expected[f"te_{stat}k__y"].tolist(), rel=1e-12)
+        assert made["te_count_k__c"].tolist() == expected["te_count_k__y"].tolist()
+        assert new[f"te_k__c_{c}"].tolist() == own.transform(frame[["k"]])["te_k__y"].tolist()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        pd.Series([1, 2, 1, 3]),
+        pd.Series([1.0, 2.0, 1.0, 3.0]),
+        pd.Series([1, 2, 1, 3], dtype="uint64"),
+        pd.Series([1, 2, 1, 3]).astype("category"),
+    ],
+    ids=lambda s: str(s.dtype),
+)
+def test_classes_are_values_whatever_type_holds_them(target):
+    frame = pd.DataFrame({"k": ["a", "a", "b", "b"], "c": target})
+    made = TargetEncode("k", "c", classes=[1, 2], smooth=0).fit(frame).transform(frame)
+    assert made["te_k__c_1"].tolist() == [0.5] * 4
+    assert made["te_k__c_2"].tolist() == [0.5, 0.5, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["object", "category", "str"])
+@pytest.mark.parametrize("make", [TargetEncode, lambda *a: CumTarget(*a, order="k")], ids=["TargetEncode", "CumTarget"])
+def test_a_target_of_classes_is_named_with_the_classes_found(kind, make):
+    frame = pd.DataFrame({"k": [1, 2, 3], "c": pd.Series([None, "no", "maybe"], dtype=kind)})
+    with pytest.raises(FastrecError, match=r"classes \('maybe', 'no'\)") as caught:
+        make("k", "c").fit(frame)
+    assert (caught.value.column, caught.value.row) == ("c", 1)
+    assert "classes=['maybe', 'no']" in caught.value.remedy
+
+
+def test_classes_of_another_kind_than_the_target_are_named():
+    frame = pd.DataFrame({"k": [1, 2], "c": ["x", "y"]})
+    with pytest.raises(FastrecError, match="different kinds") as caught:
+        TargetEncode("k", "c", classes=[1, 2]).fit(frame)
+    assert caught.value.column == "c"
+
+
+# Others' encoders ----------------------------------------------------------------------------------------------------
+
+
+def test_classes_equal_scikit_learns_encoder():
+    from sklearn.preprocessing import TargetEncoder
+
+    rng = np.random.default_rng(4)
+    frame = pd.DataFrame(
+        {"k": rng.integers(0, 12, 300), "j": rng.integers(0, 3, 300), "c": rng.choice(list("abc"), 300)}
+    )
+    theirs = TargetEncoder(smooth=7.0, target_type="multiclass").fit(frame[["k", "j"]], frame["c"])
+    ours = TargetEncode(["k", "j"], "c", smooth=7, classes=["a", "b", "c"]).fit(frame)
+    made = ours.transform(frame)[ours.outputs].to_numpy()
+    assert made == pytest.approx(theirs.transform(frame[["k", "j"]]), rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:.*no_silent_downcasting")  # an option of pandas 2 that the encoders set
+def test_it_equals_category_encoders_where_the_formulas_agree():
+    ce = pytest.importorskip("category_encoders")
+    rng = np.random.default_rng(5)
+    frame = pd.DataFrame({"k": rng.choice(list("abcdef"), 400), "y": rng.integers(0, 2, 400)})
+    new = pd.DataFrame({"k": ["a", "f", "never", None]})
+
+    def theirs(encoder):
+        return encoder.fit(frame[["k"]], frame["y"]).transform(new)["k"].to_numpy()
+
+    ours = TargetEncode("k", "y", smooth=9).fit(frame).transform(new)["te_k__y"].to_numpy()
+    assert ours == pytest.approx(theirs(ce.MEstimateEncoder(m=9)), rel=1e-12)
+    # Its share of a key's own mean is a logistic curve of the count; at its midpoint it is a half, as where n = smooth.
+    even = pd.DataFrame({"k": list("ab") * 30, "y": [0, 1, 0, 1, 1, 1] * 10})
+    target = ce.TargetEncoder(smoothing=10, min_samples_leaf=30).fit(even[["k"]], even["y"])
+    ours = TargetEncode("k", "y", smooth=30).fit(even).transform(even)["te_k__y"]
+    assert ours.to_numpy() == pytest.approx(target.transform(even[["k"]])["k"].to_numpy(), rel=1e-12)
+    # Its regularisation adds rows otherwise; without any the weights of evidence are the same.
+    woe = TargetEncode("k", "y", stats="woe", smooth=1e-12).fit(frame).transform(new)["te_woe_k__y"].to_numpy()
+    assert woe == pytest.approx(theirs(ce.WOEEncoder(regularization=0)), rel=1e-9, abs=1e-12)
+
+
+def test_a_column_that_is_key_and_target_both_is_no_target_alone():
+    te = TargetEncode(["y", "k"], "y", weight="k")
+    assert te.fit_only == []
+    assert te.inputs == ["y", "k"]
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"stats": "median"}, "median"), ({"smooth": -1}, "smooth"), ({"folds": 1}, "folds"), ({"folds": 0}, "folds")],
+    [
+        ({"stats": "median"}, "median"),
+        ({"smooth": -1}, "smooth"),
+        ({"smooth": math.nan}, "smooth"),
+        ({"smooth": 0, "stats": "woe"}, "smooth"),
+        ({"folds": 1}, "folds"),
+        ({"folds": 0}, "folds"),
+        ({"classes": []}, "classes"),
+        ({"classes": "ab"}, "classes"),
+        ({"classes": ["a", "a"]}, "classes"),
+        ({"classes": ["a", None]}, "classes"),
+        ({"classes": [1, "b"]}, "classes"),
+    ],
 )
 def test_options_that_cannot_be(options, word):
     with pytest.raises(FastrecError, match=word):

@@ -1,0 +1,275 @@
+"""``FeatureCache``: what generators have learned and made, kept so that a set grown by one refits that one only."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import fastrec
+from fastrec.device import DeviceLike
+from fastrec.errors import DataError, DataWarning, FastrecError
+from fastrec.features.base import Context, Feature, State
+from fastrec.features.digests import NoDigestError, columns_digest, digest, remember
+from fastrec.keys import Keys
+from fastrec.state import load_state, save_state
+from fastrec.table import Column, Table
+
+_PARTS = ("kind", "values", "missing", "distinct", "ordered", "elements", "unit", "zone")
+
+
+class FeatureCache:
+    """Learned states and made columns, by generator, parameters and the contents of all that it reads.
+
+    Give one to ``FeatureSet(…, cache=)``, to several sets if need be: with a generator added or changed, only that one,
+    and what reads it, is fitted again, in ``fit``, ``fit_transform``, ``transform`` and ``cross_fit`` alike. A value
+    in the data, a fold, a key or a parameter that differs makes another entry; so does the code of a class or function
+    of one's own (of what it calls in other modules only the name counts).
+
+    Args:
+        folder: keep entries there (JSON and safetensors), for other runs too; None: in memory.
+        max_bytes: entries beyond this size together are dropped, those used longest ago first; None: none is.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, FeatureCache, FeatureSet, TargetEncode
+        >>> df = pd.DataFrame({"item": ["a", "a", "b"], "clicked": [1, 0, 1]})
+        >>> cache = FeatureCache()
+        >>> _ = FeatureSet([CountEncode("item")], cache=cache).fit_transform(df)
+        >>> _ = FeatureSet([CountEncode("item"), TargetEncode("item", "clicked")], cache=cache).fit_transform(df)
+        >>> cache.hits, cache.misses
+        (2, 4)
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, max_bytes: int | None = 4 << 30) -> None:
+        if max_bytes is not None and max_bytes < 0:
+            raise DataError(f"FeatureCache: max_bytes is {max_bytes}", remedy="Use 0 or more, or None for no limit")
+        self.folder = None if folder is None else Path(folder)
+        self.max_bytes = max_bytes
+        self.hits = self.misses = 0
+        self._kept: OrderedDict[str, tuple[dict[str, Any], int]] = OrderedDict()
+        self._size = 0
+        self._lock = threading.Lock()
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise DataError("FeatureCache: this is a file, not a folder", file=folder, remedy="Choose another folder")
+
+    @classmethod
+    def of(cls, given: FeatureCache | str | Path | None) -> FeatureCache | None:
+        """The cache that a user gave as one, or as a folder."""
+        if given is None or isinstance(given, FeatureCache):
+            return given
+        if isinstance(given, str | Path):
+            return cls(given)
+        raise DataError(
+            f"FeatureSet: a {type(given).__name__} is no cache", remedy="Give a FeatureCache, or the path of a folder"
+        )
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        with self._lock:
+            self._kept.clear()
+            self._size = 0
+            for entry in self._entries():
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def __len__(self) -> int:
+        return len(self._kept) if self.folder is None else len(self._entries())
+
+    def __repr__(self) -> str:
+        where = "in memory" if self.folder is None else f"at {self.folder}"
+        return f"FeatureCache({len(self)} entries {where}, {self.hits} hits, {self.misses} misses)"
+
+    # Entries ---------------------------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The entry of a key, None where there is none or it cannot be read (a warning says so)."""
+        with self._lock:
+            found = self._from_memory(key) if self.folder is None else self._from_folder(key)
+            self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
+        return found
+
+    def put(self, key: str, entry: dict[str, Any]) -> None:
+        """Keep an entry: nested dicts and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values."""
+        with self._lock:
+            if self.folder is None:
+                self._to_memory(key, entry)
+            else:
+                self._to_folder(key, entry)
+
+    def _from_memory(self, key: str) -> dict[str, Any] | None:
+        if key not in self._kept:
+            return None
+        self._kept.move_to_end(key)
+        return self._kept[key][0]
+
+    def _to_memory(self, key: str, entry: dict[str, Any]) -> None:
+        size = size_of(entry)
+        if self.max_bytes is not None and size > self.max_bytes:
+            return
+        if key in self._kept:
+            self._size -= self._kept.pop(key)[1]
+        self._kept[key] = (entry, size)
+        self._size += size
+        while self.max_bytes is not None and self._size > self.max_bytes:
+            self._size -= self._kept.popitem(last=False)[1][1]
+
+    def _place(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / key[:2] / key
+
+    def _entries(self) -> list[Path]:
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        return [e for e in self.folder.glob("[0-9a-f][0-9a-f]/*") if len(e.name) == 32 and (e / "state.json").exists()]
+
+    def _from_folder(self, key: str) -> dict[str, Any] | None:
+        place = self._place(key)
+        if not place.is_dir():
+            return None
+        try:
+            entry = unpacked(load_state(place))
+            if entry.pop("digest") != digest(packed(entry)):
+                raise ValueError("its contents are not those that were written")
+            place.touch()
+            return entry
+        except (FastrecError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            warnings.warn(f"the cache entry {place} is damaged and is made anew ({error})", DataWarning, stacklevel=2)
+            shutil.rmtree(place, ignore_errors=True)
+            return None
+
+    def _to_folder(self, key: str, entry: dict[str, Any]) -> None:
+        place, plain = self._place(key), packed(entry)
+        try:
+            save_state(place, {**plain, "digest": digest(plain)})
+            self._drop_oldest()
+        except (DataError, NoDigestError):  # it holds something that no file can: it stays uncached
+            return
+        except (FastrecError, OSError) as error:
+            warnings.warn(f"a cache entry could not be kept ({error})", DataWarning, stacklevel=2)
+
+    def _drop_oldest(self) -> None:
+        if self.max_bytes is None:
+            return
+        sizes = {e: sum(f.stat().st_size for f in e.iterdir()) for e in self._entries()}
+        total = sum(sizes.values())
+        for entry in sorted(sizes, key=lambda e: e.stat().st_mtime):
+            if total <= self.max_bytes:
+                return
+            total -= sizes[entry]
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+class Recall:
+    """What a cache holds of one step on given rows; without a cache, or a digest, everything is made.
+
+    Args:
+        cache: where to look.
+        key: what the step computes from, as a digest; None: not to be kept.
+        device: where the columns are to be.
+    """
+
+    def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
+        self.cache, self.key, self.device = cache, key, device
+
+    @classmethod
+    def of(
+        cls,
+        cache: FeatureCache | None,
+        step: Feature,
+        work: Table,
+        context: Context,
+        *,
+        key: tuple[str, ...] = (),
+        also: tuple[Any, ...] = (),
+    ) -> Recall:
+        """What a cache holds of a step.
+
+        Args:
+            cache: the cache, if there is one.
+            step: the generator.
+            work: the rows.
+            context: the other tables.
+            key: columns beside the step's inputs that count: those of the folds' key.
+            also: whatever else the result depends on: numbers of folds, hidden rows, other tables.
+        """
+        if cache is None:
+            return cls()
+        names = dict.fromkeys([*step.inputs, *key])
+        tables = [
+            (n, columns_digest(context.tables[n], cols)) for n, cols in step.table_inputs.items() if n in context.tables
+        ]
+        try:
+            found = digest(fastrec.__version__, step, columns_digest(work, names), tables, list(key), list(also))
+        except NoDigestError:
+            return cls()
+        return cls(cache, found, work.device)
+
+    def state(self, make: Callable[[], State]) -> State:
+        """The step's statistics, remembered or made."""
+        if self.cache is None or self.key is None:
+            return make()
+        key = digest(self.key, "state")
+        found = self.cache.get(key)
+        state = found["state"] if found is not None else make()
+        if found is None:
+            self.cache.put(key, {"state": state})
+        return state
+
+    def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
+        """The step's columns, remembered or made.
+
+        Args:
+            what: which of the columns that the step makes of these rows.
+            make: how they are made.
+        """
+        if self.cache is None or self.key is None:
+            return dict(make())
+        key = digest(self.key, what)
+        found = self.cache.get(key)
+        if found is None:
+            found = {"columns": dict(make())}
+            self.cache.put(key, found)
+        made = {n: c.to(self.device) for n, c in found["columns"].items()}
+        for name, column in made.items():
+            remember(column, digest(key, name))
+        return made
+
+
+def packed(value: Any) -> Any:
+    """An entry without columns: each as a dict of its parts, as files hold them."""
+    if isinstance(value, Column):
+        parts = {p: packed(getattr(value, p)) for p in _PARTS}
+        return {"column": {**parts, "name": value.name}}
+    if isinstance(value, dict):
+        return {n: packed(v) for n, v in value.items()}
+    return [packed(v) for v in value] if isinstance(value, list | tuple) else value
+
+
+def unpacked(value: Any) -> Any:
+    """The inverse of ``packed``."""
+    if isinstance(value, dict) and set(value) == {"column"} and isinstance(value["column"], dict):
+        return Column(**{n: unpacked(v) for n, v in value["column"].items()})
+    if isinstance(value, dict):
+        return {n: unpacked(v) for n, v in value.items()}
+    return [unpacked(v) for v in value] if isinstance(value, list) else value
+
+
+def size_of(value: Any) -> int:
+    """The bytes of an entry's tensors and arrays, about."""
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    if isinstance(value, Column):
+        return sum(size_of(getattr(value, p)) for p in _PARTS)
+    if isinstance(value, Keys):
+        return sum(c.nbytes for c in value.columns)
+    if isinstance(value, dict):
+        return sum(map(size_of, value.values()))
+    if isinstance(value, list | tuple):
+        return sum(map(size_of, value))
+    return value.nbytes if hasattr(value, "nbytes") else 0

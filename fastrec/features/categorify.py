@@ -1,0 +1,290 @@
+"""``Categorify``: values as the codes that embeddings are indexed by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of
+from fastrec.features.keyed import key_text, spread, sum_by_cell, union_keys
+from fastrec.features.options import check_columns_of, check_scope, is_open
+from fastrec.table import Column, Table
+from fastrec.vocab import MISSING, RARE, UNSEEN, Vocab, hash_codes
+
+
+class Categorify(Fitted):
+    """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
+
+    The codes equal ``TabularPandas``'s: a categorical keeps its own order, and its categories without a row. Elements
+    of a list column are coded one by one, and a list of codes comes out. ``vocabs`` tells what the codes mean. For a
+    ``TabularFrame`` use ``fastrec.procs.Categorify``, which changes its columns in place.
+
+    Args:
+        cols: key or list columns of any type, or generators of one column each.
+        min_count: values seen less often in training share a code of their own, ``#rare#``, before the others; a
+            number, or column → number. The elements of lists count one by one.
+        max_size: keep the codes of at most this many values, the most frequent (ties: the first in order); the others
+            are rare. A number, or column → number.
+        buckets: hash rare and never seen values into this many codes (1 … buckets) instead; the kept values follow.
+        shared: one vocabulary for all ``cols`` together, so that a value has one code in all of them; a text gives it
+            that name in ``vocabs``.
+        unseen: give values never seen in training a code of their own, ``#unseen#``, apart from missing.
+        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        name: the outputs' first word.
+
+    The outputs are int64, named ``code_{col}``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Categorify
+        >>> df = pd.DataFrame({"tags": [["A"], ["A", "E"], ["B", "C"], ["C"]]})
+        >>> codes = Categorify("tags", min_count=2)
+        >>> [list(map(int, row)) for row in codes.fit_transform(df)["code_tags"]]
+        [[2], [2, 1], [1, 3], [3]]
+        >>> codes.vocabs["tags"].classes
+        ['#na#', '#rare#', 'A', 'C']
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *,
+        min_count: int | Mapping[str, int] = 1,
+        max_size: int | Mapping[str, int] | None = None,
+        buckets: int | None = None,
+        shared: bool | str = False,
+        unseen: bool = False,
+        scope: Literal["train", "all"] = "train",
+        name: str = "code",
+    ) -> None:
+        super().__init__()
+        self.cols, self.min_count, self.max_size, self.buckets = cols, min_count, max_size, buckets
+        self.shared, self.unseen, self.scope, self.name = shared, unseen, scope, name
+        check_scope(self)
+        self._check_options()
+
+    def _check_options(self) -> None:
+        for word, option in (("min_count", self.min_count), ("max_size", self.max_size)):
+            given = list(option.values()) if isinstance(option, Mapping) else [option]
+            if any(v is not None and v < 0 for v in given):
+                raise DataError(f"Categorify: {word} is {option}", remedy="Use 0 or more, or leave it out")
+            if isinstance(option, Mapping) and self.shared:
+                raise DataError(
+                    f"Categorify: {word} by column for a shared vocabulary", remedy="Give the vocabulary one number"
+                )
+            if not is_open(self.cols):
+                check_columns_of(self, word, self.columns)
+        if self.buckets is not None and (self.buckets < 1 or self.unseen):
+            raise DataError(
+                f"Categorify: buckets={self.buckets} with unseen={self.unseen}",
+                remedy="Use 1 bucket or more, which then hold the unseen values",
+            )
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return as_list(self.cols)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are coded."""
+        return [name_of(c) for c in as_list(self.cols)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{self.name}_{c}" for c in self.columns]
+
+    @property
+    def vocabs(self) -> dict[str, Vocab]:
+        """What the codes mean: column → ``Vocab``, or the shared vocabulary's name → it (``'shared'`` if it has none).
+
+        Raises:
+            NotFittedError: nothing was fitted.
+        """
+        return {n: Vocab.from_state(s) for n, s in zip(self._vocab_names(), self._learned()[1]["vocabs"], strict=True)}
+
+    def _vocab_names(self) -> list[str]:
+        if not self.shared:
+            return self.columns
+        return [self.shared if isinstance(self.shared, str) else "shared"]
+
+    def _vocab_of(self, state: State, place: int) -> Any:
+        return state["vocabs"][0 if self.shared else place]
+
+    # Learning --------------------------------------------------------------------------------------------------------
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        found = []
+        for name in self.columns:
+            column = table[name]
+            if column.kind == "list":
+                rows, column = _elements(column)
+                found.append(self._count(column, None if cells is None else Cells(cells.codes[rows], cells.count)))
+            else:
+                found.append(self._count(column, cells))
+        if self.shared:
+            whole = found[0]
+            for other in found[1:]:
+                whole = _merged(whole, other)
+            found = [whole]
+        return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
+
+    def _count(self, column: Column, cells: Cells | None) -> State:
+        """Sorted keys, their counts ``[cells, K]``, and their places in a categorical's own order (-1: it has none)."""
+        coded = column.coded()
+        if cells is None or cells.count == 1:
+            count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
+        else:
+            count = sum_by_cell(torch.ones_like(coded.codes), coded.codes, cells, coded.size)[:, 1:]
+        own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
+        order = coded.keys.sort_order()
+        if not own:  # a dictionary may hold values that no row has
+            order = order[(count.sum(0) > 0).cpu()[order]]
+        place = order if own else torch.full_like(order, -1)
+        return {"keys": coded.keys.take(order), "count": count[:, order.to(count.device)], "place": place}
+
+    def merge(self, a: State, b: State) -> State:
+        return {
+            "vocabs": [_merged(x, y) for x, y in zip(a["vocabs"], b["vocabs"], strict=True)],
+            "lists": [x or y for x, y in zip(a["lists"], b["lists"], strict=True)],
+        }
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        made = [self._codes(v, n, keep) for n, v in zip(self._vocab_names(), state["vocabs"], strict=True)]
+        return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
+
+    def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
+        """The code of every place that ``prepare`` tells apart, and what the codes mean."""
+        minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
+        largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
+        keys, place = learned["keys"], learned["place"]
+        count = learned["count"].cpu()
+        count = (count if keep is None else count[keep.cpu()]).sum(0)
+        own = bool((place >= 0).all())
+        order = torch.sort(place, stable=True).indices if own else torch.arange(len(keys))
+        count = count[order]
+        kept = torch.ones_like(count, dtype=torch.bool) if own and minimum <= 1 else count >= max(minimum, 1)
+        if largest is not None and int(kept.sum()) > largest:
+            ranked = torch.sort(torch.where(kept, count, -1), descending=True, stable=True).indices
+            kept = torch.zeros_like(kept).index_fill_(0, ranked[:largest], value=True)
+        reserved = self._reserved(rare=minimum > 1 or largest is not None)
+        tail = torch.tensor([reserved.index(UNSEEN) if self.unseen else 0])
+        codes = torch.full_like(count, int(tail[0]))
+        gone = (~kept & ((count > 0) | own)) if RARE in reserved else torch.zeros_like(kept)
+        if RARE in reserved:
+            codes[gone] = reserved.index(RARE)
+        if self.buckets is not None:
+            tail = torch.arange(1, self.buckets + 1)
+            codes[~kept] = self._hashed(keys.take(order[~kept]).columns[0])
+        codes[kept] = torch.arange(int(kept.sum())) + len(reserved)
+        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
+        table[order + 1] = codes
+        rare = keys.take(order[gone]).columns[0] if RARE in reserved else None
+        vocab = Vocab(keys.take(order[kept]).columns[0], reserved=reserved, rare=rare, name=name)
+        return torch.cat([table, tail]), vocab.to_state()
+
+    def _reserved(self, *, rare: bool) -> tuple[str, ...]:
+        if self.buckets is not None:
+            return (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
+        return (MISSING, *((UNSEEN,) if self.unseen else ()), *((RARE,) if rare else ()))
+
+    def _hashed(self, values: pa.Array) -> torch.Tensor:
+        return torch.from_numpy(hash_codes(key_text(values), self.buckets)) + 1
+
+    # Applying --------------------------------------------------------------------------------------------------------
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        """Each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
+        tensors = {}
+        for i, name in enumerate(self.columns):
+            if name not in table:
+                continue
+            keys, coded = self._vocab_of(state, i)["keys"], table[name].coded()
+            found = coded.keys.find_in(keys)
+            absent = found < 0
+            place = torch.where(absent, len(keys) + 1, found + 1)
+            if self.buckets is not None and bool(absent.any()):
+                place[absent] = len(keys) + self._hashed(coded.keys.take(absent.nonzero().squeeze(1)).columns[0])
+            place = torch.cat([place.new_zeros(1), place])
+            tensors[name] = place.to(coded.codes.device)[coded.codes]
+        return tensors
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        tables = fit["tables"] * len(self.columns) if self.shared else fit["tables"]
+        return {
+            f"{self.name}_{name}": table.to(tensors[name].device)[tensors[name]]
+            for name, table in zip(self.columns, tables, strict=True)
+            if name in tensors
+        }
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        state, fit = self._learned()
+        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        fit = self.finalize(state)
+        return self._each(table, state, lambda flat, _: self.wrap(self.apply(fit, self.prepare(state, flat))))
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        def make(flat: Table, rows: torch.Tensor | None) -> dict[str, Column]:
+            own = cells if rows is None else Cells(cells.codes[rows], cells.count)
+            return Fitted.compute_out_of_cell(self, flat, state, own, excluded)
+
+        return self._each(table, state, make)
+
+    def _each(
+        self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
+    ) -> dict[str, Column]:
+        """The output columns: ``make`` sees plain columns together, then the elements of each list column."""
+        plain, made = [], {}
+        for name, was_list in zip(self.columns, state["lists"], strict=True):
+            if name not in table:  # a list's elements are coded by themselves
+                continue
+            column = table[name]
+            if column.kind == "list" or (was_list and column.kind == "number" and bool(column.is_missing().all())):
+                rows, elements = _elements(column)
+                output = f"{self.name}_{name}"
+                made[output] = _list_of(column, make(Table({name: elements}), rows)[output], output)
+            else:
+                plain.append(name)
+        if plain:
+            made.update(make(table.select(plain), None))
+        return {o: made[o] for o in self.outputs if o in made}
+
+
+def _merged(a: State, b: State) -> State:
+    keys, left, right = union_keys(a["keys"], b["keys"])
+    cells = max(len(a["count"]), len(b["count"]))
+    count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+    places = [spread(s["place"][None], at, len(keys), 1, -1)[0] for s, at in ((a, left), (b, right))]
+    return {"keys": keys, "count": count, "place": torch.maximum(*places)}
+
+
+def _elements(column: Column) -> tuple[torch.Tensor, Column]:
+    """The row that each of a list column's elements is in (int64 ``[m]``), and the elements; else nothing."""
+    if column.kind != "list":
+        nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
+        return nothing, column.take(nothing)
+    lengths = column.values[1:] - column.values[:-1]
+    rows = torch.repeat_interleave(torch.arange(len(column), device=lengths.device), lengths)
+    first, last = int(column.values[0]), int(column.values[-1])
+    if (first, last) == (0, len(column.elements)):
+        return rows, column.elements
+    return rows, column.elements.take(torch.arange(first, last, device=lengths.device))
+
+
+def _list_of(column: Column, elements: Column, name: str) -> Column:
+    """A column's lists with other elements; a column without any value gives missing lists."""
+    if column.kind == "list":
+        offsets, missing = column.values - column.values[0], column.missing
+    else:
+        offsets, missing = (
+            torch.zeros(len(column) + 1, dtype=torch.int64, device=column.values.device),
+            column.is_missing(),
+        )
+    return Column("list", offsets, name=name, missing=missing, elements=elements)

@@ -1,0 +1,363 @@
+"""``search_crosses``: which pairs of columns say more together than apart, found by cross-validation."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Cells, Feature, as_list, name_of
+from fastrec.features.cross import Cross
+from fastrec.features.feature_set import FeatureSet
+from fastrec.features.folds import given_folds, row_folds
+from fastrec.features.target import TargetEncode
+from fastrec.segments import rank_in_group
+from fastrec.table import Column, Table
+
+Metric = Literal["auto", "logloss", "auc", "r2"]
+_STEPS, _RIDGE = 20, 1e-4  # of Newton's method; a share of the rows, against columns that say the same
+_FIT_ROWS = 200_000  # as many rows tell a model's three or four weights well enough
+
+
+@dataclass(frozen=True)
+class CrossGain:
+    """What a pair of columns adds.
+
+    Args:
+        columns: the two columns' names.
+        alone: the score of the two columns' encodings, added up, on rows that they were not fitted on.
+        together: the score with the pair's own encoding besides.
+        gain: the mean over the folds of how much better that is; above 0 is better whatever the metric.
+        error: the standard error of that mean, over the folds or, if that is more, the rows; corrected for what
+            the folds' models have in common.
+        kept: whether the gain is large enough to count.
+    """
+
+    columns: tuple[str, str]
+    alone: float
+    together: float
+    gain: float
+    error: float
+    kept: bool
+
+
+@dataclass(frozen=True)
+class CrossSearch:
+    """What ``search_crosses`` found.
+
+    Args:
+        pairs: all pairs tried, the largest gain first.
+        metric: what the scores are.
+        target: the target column.
+        sources: each column's name, and the column or generator that it stands for.
+    """
+
+    pairs: list[CrossGain]
+    metric: str
+    target: str
+    sources: dict[str, str | Feature] = field(default_factory=dict)
+
+    @property
+    def kept(self) -> list[tuple[str, str]]:
+        """The pairs that are worth a column, the best first."""
+        return [p.columns for p in self.pairs if p.kept]
+
+    def crosses(self) -> list[Cross]:
+        """A ``Cross`` of each pair kept, the best first."""
+        return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
+
+    def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
+        """A target encoding of each pair kept.
+
+        Args:
+            target: the target column; None: the one searched with.
+            **options: of ``TargetEncode``.
+        """
+        return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
+
+    def table(self) -> Any:
+        """All pairs as a pandas frame: ``a``, ``b``, ``alone``, ``together``, ``gain``, ``error``, ``kept``."""
+        import pandas as pd
+
+        rows = [(*p.columns, p.alone, p.together, p.gain, p.error, p.kept) for p in self.pairs]
+        return pd.DataFrame(rows, columns=["a", "b", "alone", "together", "gain", "error", "kept"])
+
+    def __str__(self) -> str:
+        width = max((len(" × ".join(p.columns)) for p in self.pairs), default=0)
+        lines = [f"{len(self.kept)} of {len(self.pairs)} pairs kept, by {self.metric}"]
+        for p in self.pairs:
+            mark = "+" if p.kept else " "
+            pair = " × ".join(p.columns)
+            lines.append(f"{mark} {pair:<{width}}  {p.gain:+.5f} ± {p.error:.5f}  ({p.alone:.5f} → {p.together:.5f})")
+        return "\n".join(lines)
+
+
+def search_crosses(
+    df: Any,
+    cols: Sequence[str | Feature],
+    target: str,
+    *,
+    folds: Any = 5,
+    key: str | Sequence[str] | None = None,
+    metric: Metric = "auto",
+    max_pairs: int | None = None,
+    min_gain: float = 0.0,
+    errors: float = 2.0,
+    smooth: float = 20.0,
+) -> CrossSearch:
+    """Try all pairs of columns as crosses, and keep those whose target encoding says more than the two apart.
+
+    For each pair a small model of the two columns' target encodings is compared with one of the same and the pair's
+    own encoding: a logistic regression on log-odds for 0/1 targets, a ridge regression for others. Everything is
+    nested: rows of fold k are encoded from the other folds, the other rows out of fold among themselves, and the model
+    is fitted without fold k, which it is then scored on. A pair is kept if its mean gain is above ``min_gain`` and
+    above ``errors`` standard errors (over the folds, or over the rows where that is more). Scores of the pairs kept are
+    those that they were chosen by: validate the model that they end in for itself.
+
+    Source: Nadeau, Bengio 2003, "Inference for the generalization error", section 4 (the corrected standard error).
+
+    Args:
+        df: training rows of any supported library.
+        cols: columns to pair (text, categories, codes; numbers by way of a generator, as in ``Bucketize('age')``), or
+            generators of one column each that use no target.
+        target: the target column: 0/1, bool or numbers; rows where it is missing do not count.
+        folds: how many folds, by a hash of ``key``; or integers ``[n]`` from 0, or a column's name.
+        key: the column(s) of rows that belong together; None: the row's number.
+        metric: ``logloss`` or ``auc`` (0/1 targets), ``r2``; ``'auto'``: ``logloss`` for 0/1 targets, else ``r2``.
+        max_pairs: at most this many pairs are kept, the best; None: all that pass.
+        min_gain: the least gain that is worth a column, in the metric's unit.
+        errors: how many standard errors the gain must be above 0.
+        smooth: of the target encodings.
+
+    Returns:
+        The search: ``print(search)``, ``search.kept``, ``search.table()``, and ``search.features()`` for a FeatureSet.
+
+    Raises:
+        DataError: fewer than two columns, a column twice, a target that does not fit the metric, fewer than two folds.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import search_crosses
+        >>> a, b, c = [0, 0, 1, 1] * 50, [0, 1, 0, 1] * 50, [0, 1] * 30 + [1, 0] * 70
+        >>> df = pd.DataFrame({"a": a, "b": b, "c": c, "y": [int(i != j) for i, j in zip(a, b)]})
+        >>> search = search_crosses(df, ["a", "b", "c"], "y")
+        >>> search.kept, search.features()
+        ([('a', 'b')], [TargetEncode(cols=Cross(cols=['a', 'b']), target='y')])
+    """
+    sources = _sources(cols)
+    fold_names = as_list(folds) if isinstance(folds, str) else []
+    table = _read(df, sources, [target, *as_list(key), *fold_names])
+    cell = row_folds(table, as_list(key), max(folds, 1)) if isinstance(folds, int) else given_folds(df, folds, table)
+    known = (~table[target].is_missing()).nonzero().squeeze(1)
+    table, cells = table.take(known), _cells(cell[known])
+    y, metric = _target(table[target], target, metric)
+    trial = _Trial(table.with_columns({"y": y}), y, cells, metric, smooth)
+    pairs = [trial.gain(a, b) for a, b in itertools.combinations(sources, 2)]
+    pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
+    room = len(pairs) if max_pairs is None else max_pairs
+    result = []
+    for p in pairs:
+        good = p.gain > max(min_gain, 0.0) and p.gain > errors * p.error and room > 0
+        room -= good
+        result.append(CrossGain(p.columns, p.alone, p.together, p.gain, p.error, good))
+    return CrossSearch(result, metric, target, sources)
+
+
+def _sources(cols: Sequence[str | Feature]) -> dict[str, str | Feature]:
+    listed = as_list(cols)
+    odd = next((c for c in listed if not isinstance(c, str | Feature)), None)
+    if odd is not None:
+        raise DataError(f"search_crosses: {odd!r} is neither a column nor a generator", remedy="List names")
+    names = [name_of(c) for c in listed]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise DataError("search_crosses was given this column twice", column=twice, remedy="Name it once")
+    if len(names) < 2:
+        raise DataError("search_crosses needs two columns or more", remedy="Name them: search_crosses(df, ['a', 'b'])")
+    return dict(zip(names, listed, strict=True))
+
+
+def _read(df: Any, sources: dict[str, str | Feature], others: Sequence[str]) -> Table:
+    """The columns to pair, those that generators make among them, and the others."""
+    made = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
+    using = next((s for s in made.steps if s.uses_target), None)
+    if using is not None:
+        raise DataError(
+            f"search_crosses: {using!r} uses a target, which would not be kept from its own rows",
+            remedy="Pair columns and generators that use none",
+        )
+    plain = [n for n, s in sources.items() if isinstance(s, str)]
+    table = Table.read(df, list(dict.fromkeys([*plain, *made.fit_inputs, *others])))
+    return made.fit_transform(table) if made.features else table
+
+
+def _cells(cell: torch.Tensor) -> Cells:
+    present, codes = torch.unique(cell, return_inverse=True)
+    if len(present) < 2:
+        raise DataError(
+            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
+            remedy="Use 2 folds or more, and more rows than folds",
+        )
+    return Cells(codes, len(present))
+
+
+def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
+    """The target as float64 ``[n]``, and the metric that is meant."""
+    if metric not in ("auto", "logloss", "auc", "r2"):
+        raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
+    try:
+        y = column.number()
+    except DataError as error:
+        raise DataError(
+            f"search_crosses: {error.problem}", column=name, row=error.row, remedy="Give 0/1 or numbers"
+        ) from error
+    if bool(y.isinf().any()):
+        row = int(y.isinf().nonzero()[0])
+        raise DataError("search_crosses: a target is infinite", column=name, row=row, remedy="Clip or drop such rows")
+    binary = bool(((y == 0) | (y == 1)).all())
+    if metric in ("logloss", "auc") and not binary:
+        row = int(((y != 0) & (y != 1)).nonzero()[0])
+        raise DataError(
+            f"search_crosses: {metric} needs a target of 0 and 1", column=name, row=row, remedy="Use metric='r2'"
+        )
+    if len(y) == 0 or bool((y == y[0]).all()):
+        raise DataError("search_crosses: the target has one value only", column=name, remedy="Give more rows")
+    return y, ("logloss" if binary else "r2") if metric == "auto" else metric
+
+
+class _Trial:
+    """Nested encodings of columns and pairs, and the small models that are made of them.
+
+    Args:
+        table: the rows, their target as ``y``.
+        y: float64 ``[n]``.
+        cells: the folds.
+        metric, smooth: see ``search_crosses``.
+    """
+
+    def __init__(self, table: Table, y: torch.Tensor, cells: Cells, metric: str, smooth: float) -> None:
+        self.table, self.y, self.cells, self.metric, self.smooth = table, y, cells, metric, smooth
+        self.single: dict[str, torch.Tensor] = {}
+        mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
+        self.fold_rows = [(cells.codes == k).nonzero().squeeze(1) for k in range(cells.count)]
+        self.fit_rows = [mixed[cells.codes[mixed] != k][:_FIT_ROWS] for k in range(cells.count)]
+
+    def gain(self, a: str, b: str) -> CrossGain:
+        """What the pair of two columns adds to them."""
+        for name in (a, b):
+            if name not in self.single:
+                self.single[name] = self._encode(self.table[name])
+        joint = self.table.select([a, b]).coded([a, b])  # a table of its own: codes of all pairs would not fit
+        numbers = pa.array(range(len(joint.keys)))
+        pair = self._encode(Column("category", joint.codes.int(), name="pair", distinct=numbers))
+        apart = torch.stack([self.single[a], self.single[b]], 2)
+        alone, base = self._scores(apart)
+        together, rows = self._scores(torch.cat([apart, pair.unsqueeze(2)], 2))
+        gains = together - alone
+        # A few folds may agree by chance: the rows tell how much that is worth. The folds' models share training rows.
+        error = max(float(gains.std()) / len(gains) ** 0.5, float((rows - base).std()) / len(rows) ** 0.5)
+        error *= (1 + len(gains) / (len(gains) - 1)) ** 0.5
+        sign = -1.0 if self.metric == "logloss" else 1.0
+        scores = (sign * float(alone.mean()), sign * float(together.mean()))
+        return CrossGain((a, b), *scores, float(gains.mean()), error, False)
+
+    def _encode(self, column: Column) -> torch.Tensor:
+        """The target encoding of a column for every outer fold: float64 ``[folds, n]``."""
+        table = Table({"x": column, "y": self.y})
+        encode = TargetEncode("x", "y", smooth=self.smooth)
+        state = encode.collect(table, self.cells)
+        found = []
+        for k in range(self.cells.count):
+            excluded = torch.eye(self.cells.count, dtype=torch.bool)
+            excluded[:, k] = True
+            made = encode.compute_out_of_cell(table, state, self.cells, excluded)["te_x__y"].values
+            found.append(torch.logit(made, eps=1e-6) if self.metric != "r2" else made)
+        return torch.stack(found)
+
+    def _scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """How well a model of encodings ``x`` (``[folds, n, columns]``) does on rows that it was not fitted on.
+
+        Returns:
+            The score of each fold ``[folds]``, and what each row adds to it ``[n]``, but for a constant.
+        """
+        scores, parts = [], []
+        for k in range(self.cells.count):
+            train, valid = x[k][self.fit_rows[k]], x[k][self.fold_rows[k]]
+            mean, spread = train.mean(0), train.std(0).nan_to_num(0)
+            spread = torch.where(spread > 1e-12, spread, 1)
+            fit = _ridge if self.metric == "r2" else _logistic
+            y = self.y[self.fit_rows[k]]
+            raw = _with_one((valid - mean) / spread) @ fit(_with_one((train - mean) / spread), y)
+            score, rows = self._score(raw, self.y[self.fold_rows[k]], y.mean())
+            scores.append(score)
+            parts.append(rows)
+        return torch.stack(scores), torch.cat(parts)
+
+    def _score(self, raw: torch.Tensor, y: torch.Tensor, mean: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        if self.metric == "auc":
+            return _auc(raw, y)
+        if self.metric == "logloss":
+            rows = -torch.nn.functional.binary_cross_entropy_with_logits(raw, y, reduction="none")
+        else:
+            total = ((y - mean) ** 2).mean()
+            rows = 1 - (y - raw) ** 2 / torch.where(total > 0, total, 1)
+        return rows.mean(), rows
+
+
+def _with_one(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x, x.new_ones(len(x), 1)], 1)
+
+
+def _penalty(x: torch.Tensor) -> torch.Tensor:
+    scale = x.new_full((x.shape[1],), _RIDGE * len(x))
+    scale[-1] = 1e-9 * len(x)  # the constant is free
+    return torch.diag(scale)
+
+
+def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.solve(x.T @ x + _penalty(x), x.T @ y)
+
+
+def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Weights of a logistic regression, by Newton's method with steps halved until the loss falls."""
+    penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
+
+    def loss(w: torch.Tensor) -> torch.Tensor:
+        fitted = torch.nn.functional.binary_cross_entropy_with_logits(x @ w, y, reduction="sum")
+        return fitted + w @ penalty @ w / 2
+
+    now = loss(weights)
+    for _ in range(_STEPS):
+        p = torch.sigmoid(x @ weights)
+        slope = x.T @ (p - y) + penalty @ weights
+        bend = (x * (p * (1 - p)).unsqueeze(1)).T @ x + penalty
+        step = torch.linalg.solve(bend, slope)
+        size = 1.0
+        while size > 1e-6 and not bool((new := loss(weights - size * step)) <= now):
+            size /= 2
+        if size <= 1e-6:
+            break
+        weights, before, now = weights - size * step, now, new
+        if bool(before - now <= 1e-10 * before.abs()):
+            break
+    return weights
+
+
+def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The AUC, and how far each row moves it times the number of rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
+    positive = y > 0
+    count = positive.sum()
+    others = len(y) - count
+    if not bool((count > 0) & (others > 0)):
+        return scores.new_tensor(0.5), torch.zeros_like(scores)
+    among_all = rank_in_group(scores, torch.zeros_like(positive, dtype=torch.int64), method="average")
+    among_own = rank_in_group(scores, positive.long(), method="average")
+    below = (among_all - among_own) / torch.where(positive, others, count)  # share of the other kind below the row
+    auc = below[positive].mean()
+    rows = torch.where(positive, (below - auc) / count, (1 - below - auc) / others) * len(y)
+    return auc, rows

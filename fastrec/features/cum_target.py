@@ -1,0 +1,288 @@
+"""``CumTarget``: a key's mean target so far, smoothed towards the overall mean so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
+from fastrec.features.keyed import cell_places, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.running import Clock, Earlier, Timeline, decay
+from fastrec.features.target_values import row_weights, target_number
+from fastrec.segments import segment_max, segment_sum
+from fastrec.table import Column, Table
+
+Sums = dict[str, torch.Tensor]
+
+
+class CumTarget(Fitted):
+    """A key's mean target in earlier rows, ``(sum + smooth · prior) / (count + smooth)``; the prior is that of all.
+
+    Training rows get values made from the training rows at strictly earlier points of ``order``, prior included: rows
+    at one point do not see each other, and where nothing is earlier the value is 0. Other rows get values made from all
+    training rows, as they follow them; then the target is not needed, nor ``order`` unless sums decay. A key that is
+    missing or was not seen before gets the prior.
+
+    Args:
+        cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
+        target: the column(s) to average: 0/1, bool or numbers; rows where it is missing do not count.
+        order: the columns that say what is earlier, none of them missing in a row.
+        smooth: how many rows' worth of prior each key gets.
+        half_life: the age at which a row counts half, in seconds for times, else in the order column's unit; None: all
+            rows count alike.
+        weight: a column of sample weights.
+        name: the word that the outputs' names begin with; None: ``cumte``.
+
+    Source: Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features", section 3.2, ordered
+        target statistics, in the order of time instead of a random one.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CumTarget
+        >>> df = pd.DataFrame({"item": ["a", "b", "a", "a"], "day": [1, 2, 3, 3], "clicked": [1, 0, 0, 1]})
+        >>> ct = CumTarget("item", "clicked", order="day", smooth=1)
+        >>> ct.fit_transform(df)["cumte_item__clicked"].tolist()
+        [0.0, 1.0, 0.75, 0.75]
+        >>> ct.transform(pd.DataFrame({"item": ["a", "new"]}))["cumte_item__clicked"].tolist()
+        [0.625, 0.5]
+    """
+
+    uses_target = True
+    causal = True
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        target: str | Sequence[str],
+        *,
+        order: str | Sequence[str],
+        smooth: float = 20.0,
+        half_life: float | None = None,
+        weight: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.cols, self.target, self.order, self.smooth = cols, target, order, smooth
+        self.half_life, self.weight, self.name = half_life, weight, name
+        if not 0 <= smooth < math.inf:
+            raise DataError(f"CumTarget: smooth is {smooth}", remedy="Use 0 (none) or more")
+        if not as_list(order):
+            raise DataError("CumTarget: nothing says which rows are earlier", remedy="Name a column: order='time'")
+        if half_life is not None and not 0 < half_life < math.inf:
+            raise DataError(
+                f"CumTarget: the half-life is {half_life}", remedy="Use a number above 0, None for no decay"
+            )
+        if half_life is not None and len(as_list(order)) > 1:
+            raise DataError(
+                f"CumTarget: {len(as_list(order))} order columns have no age in common",
+                remedy="Order by one column of times or numbers where half_life is given",
+            )
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [*as_list(self.cols), *as_list(self.target), *as_list(self.order), *as_list(self.weight)]
+
+    @property
+    def fit_only(self) -> list[str]:
+        order = as_list(self.order)
+        used = [*as_list(self.cols), *(order if self.half_life is not None else [])]
+        return [n for n in (*as_list(self.target), *order, *as_list(self.weight)) if n not in used]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c, t) for c in as_list(self.cols) for t in as_list(self.target)]
+
+    def _name(self, col: str | Feature, target: str) -> str:
+        return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
+
+    def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each target its weight and its values (0 where it is missing): float64 ``[n]``."""
+        given = row_weights(table, self.weight, wanted_by=self)
+        targets = [target_number(table, t, wanted_by=self) for t in as_list(self.target)]
+        return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
+
+    def _clock(self, table: Table) -> Clock | None:
+        return None if self.half_life is None else Clock.of(table, as_list(self.order)[0])
+
+    # Sums of all rows ------------------------------------------------------------------------------------------------
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        counted, clock = self._counted(table), self._clock(table)
+        one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        state: State = {"total": [self._sums(w, y, clock, one, cells, 1) for w, y in counted], "keys": []}
+        state["columns"] = []
+        for col in as_list(self.cols):
+            keys, codes = sort_keys(table.coded(names_of(col)))
+            made = [self._sums(w, y, clock, codes, cells, len(keys) + 1) for w, y in counted]
+            state["keys"].append(keys)
+            state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in made])
+        return state
+
+    def _sums(
+        self,
+        weight: torch.Tensor,
+        y: torch.Tensor,
+        clock: Clock | None,
+        codes: torch.Tensor,
+        cells: Cells | None,
+        size: int,
+    ) -> Sums:
+        """Counts and sums by cell and code, ``[cells, size]``, decaying ones as at the last row that counts."""
+        if clock is None:
+            return {n: sum_by_cell(v, codes, cells, size) for n, v in (("count", weight), ("sum", weight * y))}
+        places, count = cell_places(codes, cells, size)
+        counts = weight > 0
+        none = torch.iinfo(torch.int64).min
+        whole = segment_max(torch.where(counts, clock.whole, none), places, size * count)
+        at_last = counts & (clock.whole == whole[places])
+        part = segment_max(torch.where(at_last, clock.part, 0), places, size * count).clamp_min(0)
+        last = Clock(torch.where(whole == none, 0, whole), part)
+        left = weight * decay(last[places].since(clock), self.half_life)
+        made = {
+            "count": segment_sum(left, places, size * count),
+            "sum": segment_sum(left * y, places, size * count),
+            "whole": last.whole,
+            "part": last.part,
+        }
+        return {n: v.view(count, size) for n, v in made.items()}
+
+    def merge(self, a: State, b: State) -> State:
+        cells = max(s["total"][0]["count"].shape[0] for s in (a, b))
+        one = torch.zeros(1, dtype=torch.int64)
+        merged: State = {"keys": [], "columns": []}
+        merged["total"] = [
+            self._add(_spread(x, one, 1, cells), _spread(y, one, 1, cells))
+            for x, y in zip(a["total"], b["total"], strict=True)
+        ]
+        for i in range(len(a["keys"])):
+            keys, left, right = union_keys(a["keys"][i], b["keys"][i])
+            size = len(keys)
+            pairs = zip(a["columns"][i], b["columns"][i], strict=True)
+            made = [self._add(_spread(x, left, size, cells), _spread(y, right, size, cells)) for x, y in pairs]
+            merged["keys"].append(keys)
+            merged["columns"].append(made)
+        return merged
+
+    def _add(self, a: Sums, b: Sums) -> Sums:
+        """Two partitions' sums together, decaying ones as they are at the later of their last rows."""
+        if self.half_life is None:
+            return {n: a[n] + b[n] for n in ("count", "sum")}
+        here, there = Clock(a["whole"], a["part"]), Clock(b["whole"], b["part"])
+        is_later = (b["count"] > 0) & ((a["count"] <= 0) | there.after(here))
+        last = Clock(torch.where(is_later, there.whole, here.whole), torch.where(is_later, there.part, here.part))
+        x, y = (decay(last.since(c), self.half_life) for c in (here, there))
+        return {"whole": last.whole, "part": last.part} | {n: a[n] * x + b[n] * y for n in ("count", "sum")}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        tables = {}
+        for t, target in enumerate(as_list(self.target)):
+            total = self._over_cells(state["total"][t], keep)
+            prior = _mean(total["sum"], total["count"], torch.zeros_like(total["sum"]))
+            for c, col in enumerate(as_list(self.cols)):
+                name, own = self._name(col, target), self._over_cells(state["columns"][c][t], keep)
+                own = {n: torch.cat([v.new_zeros(1), v]) for n, v in own.items()}
+                if self.half_life is None:
+                    tables[name] = smoothed(own["count"], own["sum"], 1.0, prior, self.smooth)
+                else:
+                    tables.update({f"{name}.{n}": v for n, v in own.items()})
+                    tables[f"{name}.prior"] = prior
+        return tables
+
+    def _over_cells(self, sums: Sums, keep: torch.Tensor | None) -> Sums:
+        kept = sums if keep is None else {n: v[keep.to(v.device)] for n, v in sums.items()}
+        if self.half_life is None:
+            return {n: v.sum(0) for n, v in kept.items()}
+        total = {n: torch.zeros_like(v[0]) if len(v) else v.new_zeros(v.shape[1:]) for n, v in kept.items()}
+        for i in range(len(kept["count"])):
+            total = self._add(total, {n: v[i] for n, v in kept.items()})
+        return total
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        pairs = zip(as_list(self.cols), state["keys"], strict=True)
+        tensors = {f"key.{name_of(col)}": table.coded(names_of(col)).recode(keys) for col, keys in pairs}
+        clock = self._clock(table)
+        return tensors if clock is None else tensors | {"clock.whole": clock.whole, "clock.part": clock.part}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        result = {}
+        for col in as_list(self.cols):
+            codes = tensors[f"key.{name_of(col)}"]
+            for name in (self._name(col, t) for t in as_list(self.target)):
+                if self.half_life is None:
+                    result[name] = fit[name].to(codes.device)[codes]
+                    continue
+                own = {n: fit[f"{name}.{n}"].to(codes.device)[codes] for n in ("count", "sum", "whole", "part")}
+                now = Clock(tensors["clock.whole"], tensors["clock.part"])
+                left = decay(now.since(Clock(own["whole"], own["part"])), self.half_life)
+                prior = fit[f"{name}.prior"].to(codes.device)
+                result[name] = smoothed(own["count"], own["sum"], left, prior, self.smooth)
+        return result
+
+    # Sums of earlier rows --------------------------------------------------------------------------------------------
+
+    def compute_out_of_cell(
+        self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
+    ) -> dict[str, Column]:
+        patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
+        if len(patterns) == 1:
+            return self.wrap(self._causal(table, ~patterns[0].to(cells.codes.device)[cells.codes]))
+        results: Tensors = {}
+        of_row = pattern_of.to(cells.codes.device)[cells.codes]
+        for i, pattern in enumerate(patterns):
+            made = self._causal(table, ~pattern.to(cells.codes.device)[cells.codes])
+            results = {n: torch.where(of_row == i, v, results.get(n, 0)) for n, v in made.items()}
+        return self.wrap(results)
+
+    def _causal(self, table: Table, seen: torch.Tensor) -> Tensors:
+        """Values of all rows from the rows before them among those ``seen`` (bool ``[n]``)."""
+        timeline, clock = Timeline.of(table, as_list(self.order)), self._clock(table)
+        counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
+        every = Earlier.of(timeline)
+        totals = [self._before(every, w, y, clock) for w, y in counted]
+        priors = [_mean(total, count, torch.zeros_like(total)) for count, total, _ in totals]
+        result = {}
+        for col in as_list(self.cols):
+            codes = table.coded(names_of(col)).codes
+            earlier, missing = Earlier.of(timeline, codes), codes == 0
+            for target, (w, y), prior in zip(as_list(self.target), counted, priors, strict=True):
+                count, total, left = self._before(earlier, w, y, clock)
+                count, total = (v.masked_fill_(missing, 0) for v in (count, total))
+                result[self._name(col, target)] = smoothed(count, total, left, prior, self.smooth)
+        return {n: result[n] for n in self.outputs}
+
+    def _before(
+        self, earlier: Earlier, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | float]:
+        """Count and sum over the rows before each row, float64 ``[n]``, and what share of them is left."""
+        if clock is None and bool((weight == 1).all()):
+            return earlier.count(), earlier.sums(y[None], weight > 0)[0][0], 1.0
+        sums, left = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)
+        return sums[0], sums[1], left if clock is not None else 1.0
+
+
+def _spread(sums: Sums, places: torch.Tensor, size: int, cells: int) -> Sums:
+    return {n: spread(v, places, size, cells) for n, v in sums.items()}
+
+
+def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> torch.Tensor:
+    return torch.where(count > 0, total / torch.where(count > 0, count, 1), otherwise)
+
+
+def smoothed(
+    count: torch.Tensor, total: torch.Tensor, left: torch.Tensor | float, prior: torch.Tensor, smooth: float
+) -> torch.Tensor:
+    """``(sum + smooth · prior) / (count + smooth)``; the prior where nothing is known.
+
+    Args:
+        count: float64 ``[n]``.
+        total: float64 ``[n]``, the sum.
+        left: what share of both is left by now, float64 ``[n]`` or 1.
+        prior: float64 ``[n]`` or ``[1]``.
+        smooth: the prior's weight.
+    """
+    if not smooth:  # a mean does not change by decay
+        return _mean(total, count, prior.expand_as(total))
+    return (total * left + smooth * prior) / (count * left + smooth)

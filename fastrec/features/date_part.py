@@ -1,0 +1,223 @@
+"""``DatePart``: the parts of a date or time as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of, number_of
+from fastrec.features.cyclic import local_seconds
+from fastrec.key_types import UNITS_PER_SECOND
+from fastrec.table import Column, Table
+
+_DAY = 86_400
+_LAST = 1 << 53  # seconds beyond this, either way, are not told apart by a float and are no date
+
+
+class DatePart(RowWise):
+    """The parts of a time that fastai's ``add_datepart`` makes, and a few more, as ``{col}_{part}``; missing if it is.
+
+    Args:
+        col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone; numbers are
+            read as seconds since 1970 in UTC.
+        parts: of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
+            ``dayofweek`` (Monday 0; also ``weekday``), ``dayofyear`` (1-366), ``is_month_end``, ``is_month_start``,
+            ``is_quarter_end``, ``is_quarter_start``, ``is_year_end``, ``is_year_start`` (booleans), ``elapsed`` (whole
+            seconds since 1970 in UTC), and ``quarter`` (1-4), ``hour``, ``minute``, ``second``. fastai's spelling
+            (``'Dayofweek'``) is understood too. None: those up to ``elapsed``, which are fastai's.
+
+    Integers are int64. Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import DatePart
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-02-29 06:30", "1969-12-31 00:00"])})
+        >>> made = DatePart("t", ["year", "dayofyear", "is_month_end", "hour"]).fit_transform(df)
+        >>> made.drop(columns="t").values.tolist()
+        [[2024, 60, True, 6], [1969, 365, True, 0]]
+    """
+
+    def __init__(self, col: str | Feature, parts: str | Sequence[str] | None = None) -> None:
+        self.col, self.parts = col, parts
+        known = [*_FASTAI, *_MORE]
+        unknown = next((p for p in as_list(parts) if str(p).lower() not in known), None)
+        if unknown is not None or (parts is not None and not as_list(parts)):
+            raise DataError(f"DatePart has no part {unknown!r}", remedy=f"Use one of {', '.join(known)}")
+
+    @property
+    def _parts(self) -> list[str]:
+        return list(_FASTAI) if self.parts is None else [str(p).lower() for p in as_list(self.parts)]
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [self.col]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"{name_of(self.col)}_{p}" for p in self._parts]
+
+    def prepare(self, table: Table) -> Tensors:
+        name = name_of(self.col)
+        column = table[name]
+        if column.kind == "datetime":
+            local = local_seconds(column)
+            if not column.zone:
+                return {"local": local, "utc": local}
+            utc = torch.div(column.integer(), UNITS_PER_SECOND[column.unit], rounding_mode="floor").double()
+            return {"local": local, "utc": torch.where(column.is_missing(), torch.nan, utc)}
+        seconds = torch.floor(number_of(table, name, wanted_by=self))
+        return {"local": seconds, "utc": seconds}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        local, utc = tensors["local"], tensors["utc"]
+        missing = _no_date(local)
+        clock = _Clock(torch.where(missing, 0, local), torch.where(missing, 0, utc))
+        made = {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
+        return {**made, "missing": missing}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        tensors = self.prepare(table)
+        missing = _no_date(tensors["local"])
+        gone = bool(missing.any())
+        local, utc = (torch.where(missing, 0, tensors[n]) if gone else tensors[n] for n in ("local", "utc"))
+        clock = _Clock(local, utc)
+        made = self._by_day(clock) or {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
+        columns = {}
+        for part, (name, values) in zip(self._parts, made.items(), strict=True):
+            values = values.to(torch.bool if part.startswith("is_") else torch.int64)
+            values = values.masked_fill(missing, 0) if gone else values
+            columns[name] = Column("number", values, name=name, missing=missing if gone else None)
+        return columns
+
+    def _by_day(self, clock: _Clock) -> Tensors:
+        """The outputs, what a day alone decides computed once for every day of the times' span; {}: it is too long."""
+        days = clock.days
+        low, high = (int(days.min()), int(days.max())) if len(days) else (0, 0)
+        if high - low >= len(days) // 4:
+            return {}
+        whole = torch.arange(low, high + 1, dtype=torch.float64, device=days.device) * _DAY
+        calendar, place = _Clock(whole, whole), (days - low).long()
+        made = {}
+        for output, part in zip(self.outputs, self._parts, strict=True):
+            if part in ("elapsed", "hour", "minute", "second"):
+                made[output] = _MAKERS[part](clock)
+            else:
+                of_day = _MAKERS[part](calendar)
+                made[output] = (of_day if part.startswith("is_") else of_day.long())[place]
+        return made
+
+
+def _no_date(seconds: torch.Tensor) -> torch.Tensor:
+    return ~(seconds.abs() < _LAST)  # NaN too
+
+
+class _Clock:
+    """The parts of times, each computed once and only if it is asked for.
+
+    Whole numbers as float64 ``[n]``: exact up to 2^53, and a division of floats is much faster than one of integers.
+
+    Args:
+        local: whole seconds since 1970 on the column's clock.
+        utc: whole seconds since 1970.
+    """
+
+    def __init__(self, local: torch.Tensor, utc: torch.Tensor) -> None:
+        self.local, self.utc = local, utc
+
+    @cached_property
+    def days(self) -> torch.Tensor:
+        return torch.floor(self.local / _DAY)
+
+    @cached_property
+    def second_of_day(self) -> torch.Tensor:
+        return self.local - self.days * _DAY
+
+    @cached_property
+    def weekday(self) -> torch.Tensor:
+        return torch.remainder(self.days + 3, 7)  # 1970-01-01 was a Thursday
+
+    @cached_property
+    def civil(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The year, counted from March; the day of it, from 0; and the month, March 0."""
+        era_day = self.days + 719_468  # days since 0000-03-01
+        era = torch.floor(era_day / 146_097)
+        day = era_day - era * 146_097
+        year = torch.floor(
+            (day - torch.floor(day / 1460) + torch.floor(day / 36_524) - torch.floor(day / 146_096)) / 365
+        )
+        day = day - (365 * year + torch.floor(year / 4) - torch.floor(year / 100))
+        return year + era * 400, day, torch.floor((5 * day + 2) / 153)
+
+    @cached_property
+    def month(self) -> torch.Tensor:
+        march = self.civil[2]
+        return torch.where(march < 10, march + 3, march - 9)
+
+    @cached_property
+    def year(self) -> torch.Tensor:
+        return self.civil[0] + (self.civil[2] >= 10)
+
+    @cached_property
+    def day(self) -> torch.Tensor:
+        _, day, march = self.civil
+        return day - torch.floor((153 * march + 2) / 5) + 1
+
+    @cached_property
+    def leap(self) -> torch.Tensor:
+        fourth, hundredth, fourhundredth = (torch.remainder(self.year, n) == 0 for n in (4, 100, 400))
+        return fourth & (~hundredth | fourhundredth)
+
+    @cached_property
+    def dayofyear(self) -> torch.Tensor:
+        _, day, march = self.civil
+        return torch.where(march >= 10, day - 305, day + 60 + self.leap)
+
+    @cached_property
+    def week(self) -> torch.Tensor:
+        """The ISO week: the one that the year's first Thursday is in is the first."""
+        week = torch.floor((self.dayofyear - self.weekday + 9) / 7)
+        before = week < 1
+        long = _has_53_weeks(torch.where(before, self.year - 1, self.year))
+        return torch.where(before, 52 + long.double(), torch.where((week == 53) & ~long, 1, week))
+
+    @cached_property
+    def month_end(self) -> torch.Tensor:
+        short = (self.month == 4) | (self.month == 6) | (self.month == 9) | (self.month == 11)
+        return self.day == torch.where(self.month == 2, 28 + self.leap.double(), 31 - short.double())
+
+
+def _has_53_weeks(year: torch.Tensor) -> torch.Tensor:
+    # A year has 53 weeks if it ends on a Thursday, or the year before ended on a Wednesday.
+    def last_weekday(y: torch.Tensor) -> torch.Tensor:
+        return torch.remainder(y + torch.floor(y / 4) - torch.floor(y / 100) + torch.floor(y / 400), 7)
+
+    return (last_weekday(year) == 4) | (last_weekday(year - 1) == 3)
+
+
+_FASTAI: dict[str, Callable[[_Clock], torch.Tensor]] = {
+    "year": lambda c: c.year,
+    "month": lambda c: c.month,
+    "week": lambda c: c.week,
+    "day": lambda c: c.day,
+    "dayofweek": lambda c: c.weekday,
+    "dayofyear": lambda c: c.dayofyear,
+    "is_month_end": lambda c: c.month_end,
+    "is_month_start": lambda c: c.day == 1,
+    "is_quarter_end": lambda c: c.month_end & (torch.remainder(c.month, 3) == 0),
+    "is_quarter_start": lambda c: (c.day == 1) & (torch.remainder(c.month, 3) == 1),
+    "is_year_end": lambda c: c.month_end & (c.month == 12),
+    "is_year_start": lambda c: (c.day == 1) & (c.month == 1),
+    "elapsed": lambda c: c.utc,
+}
+_MORE: dict[str, Callable[[_Clock], torch.Tensor]] = {
+    "quarter": lambda c: torch.floor((c.month + 2) / 3),
+    "hour": lambda c: torch.floor(c.second_of_day / 3600),
+    "minute": lambda c: torch.remainder(torch.floor(c.second_of_day / 60), 60),
+    "second": lambda c: torch.remainder(c.second_of_day, 60),
+    "weekofyear": lambda c: c.week,
+    "weekday": lambda c: c.weekday,
+}
+_MAKERS = {**_FASTAI, **_MORE}

@@ -1,0 +1,97 @@
+"""``LastAction``: what was done last before a row in its group, and how long ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Context, Grouped, as_list
+from fastrec.features.earlier import earlier_events, time_since
+from fastrec.features.lag import take_or_missing
+from fastrec.table import Column, Table
+
+
+class LastAction(Grouped):
+    """The kind of the last event strictly before the row in its group, and the time since then.
+
+    An event at the row's own place in the order does not count, nor does one without a kind. Of several events at one
+    place the one with the larger row number is the last. Later events never change a value.
+
+    Args:
+        by: the columns of the group, in rows and log.
+        order: the columns that order events and rows, both having them: ``['timestamp', 'step']``; None: the rows' own
+            order, without ``table`` and ``since``.
+        action: the column that says of what kind an event is: text, a number or a time, given back as such.
+        table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
+        n: 1 for the last event, 2 for the one before it, or several.
+        since: make the time since the event too, in the first order column: seconds for times, else the order's unit.
+        name: a first word for the outputs' names.
+
+    Missing where nothing happened before, or the group is missing.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import LastAction
+        >>> df = pd.DataFrame({"user": [1, 1, 1], "t": [1, 4, 9], "kind": ["search", "click", "buy"]})
+        >>> made = LastAction("user", order="t", action="kind").fit_transform(df)
+        >>> made[["last1_kind__user", "since_last1_kind__user"]].values.tolist()[1:]
+        [['search', 3.0], ['click', 5.0]]
+    """
+
+    own_row = False
+
+    def __init__(
+        self,
+        by: str | Sequence[str],
+        *,
+        order: str | Sequence[str] | None,
+        action: str,
+        table: str | None = None,
+        n: int | Sequence[int] = 1,
+        since: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self.by, self.order, self.action, self.table = by, order, action, table
+        self.n, self.since, self.name = n, since, name
+        if any(i < 1 for i in as_list(n)):
+            raise DataError(f"LastAction: n is {n}", remedy="Use 1 for the last event, 2 for the one before it")
+        if not as_list(order) and (since or table is not None):
+            raise DataError(
+                "LastAction needs an order to compare rows with a log, or to say how long ago an event was",
+                remedy="Name its columns with order=, or leave table out and set since=False",
+            )
+
+    @property
+    def sources(self) -> list[str]:  # type: ignore[override]
+        return [*as_list(self.by), *as_list(self.order), *([self.action] if self.table is None else [])]
+
+    @property
+    def table_inputs(self) -> dict[str, list[str]]:
+        return {} if self.table is None else {self.table: [*as_list(self.by), *as_list(self.order), self.action]}
+
+    @property
+    def outputs(self) -> list[str]:
+        return [name for n in as_list(self.n) for name in self._names(n)]
+
+    def _names(self, n: int) -> list[str]:
+        end = f"last{n}_{self.action}" + "".join(f"__{b}" for b in as_list(self.by))
+        names = [end, f"since_{end}"] if self.since else [end]
+        return [f"{self.name}_{x}" if self.name else x for x in names]
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        log = None if self.table is None else context.table(self.table, wanted_by="LastAction")
+        kinds = (table if log is None else log)[self.action]
+        known = ~kinds.is_missing()
+        order = as_list(self.order)
+        found = earlier_events(table, log, as_list(self.by), order, counted=None if bool(known.all()) else known)
+        result = {}
+        for n in as_list(self.n):
+            rows, names = found.back(n), self._names(n)
+            result[names[0]] = replace(take_or_missing(kinds, rows), name=names[0], _cache={})
+            if self.since:
+                gap = time_since(table, log, order[0], rows)
+                result[names[1]] = Column("number", gap.to(torch.float64), name=names[1])
+        return result

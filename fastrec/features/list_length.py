@@ -1,0 +1,51 @@
+"""``ListLength``: how long a row's list is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of
+from fastrec.features.lists import lengths_of, list_of
+from fastrec.table import Column, Table
+
+
+class ListLength(RowWise):
+    """How many elements a row's list has, missing ones too, as int64; a missing list has no length: it is missing.
+
+    Args:
+        cols: columns of lists or vectors, or generators of one such column each.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import ListLength
+        >>> df = pd.DataFrame({"tags": [["a", "b"], [], None]})
+        >>> ListLength("tags").fit_transform(df)["length_tags"].tolist()
+        [2, 0, <NA>]
+    """
+
+    def __init__(self, cols: str | Feature | Sequence[str | Feature]) -> None:
+        self.cols = cols
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return as_list(self.cols)
+
+    @property
+    def outputs(self) -> list[str]:
+        return [f"length_{name_of(c)}" for c in as_list(self.cols)]
+
+    def prepare(self, table: Table) -> Tensors:
+        names = [name_of(c) for c in as_list(self.cols)]
+        return {name: list_of(table, name, wanted_by=self).values for name in names}
+
+    def apply(self, tensors: Tensors) -> Tensors:
+        return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
+
+    def compute(self, table: Table) -> dict[str, Column]:
+        made = self.apply(self.prepare(table))
+        result = {}
+        for col in as_list(self.cols):
+            name = f"length_{name_of(col)}"
+            missing = table[name_of(col)].is_missing().to(made[name].device)
+            result[name] = Column("number", made[name], name=name, missing=missing if bool(missing.any()) else None)
+        return result

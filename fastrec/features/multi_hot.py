@@ -1,0 +1,156 @@
+"""``MultiHot``: which values are in a row's list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Cells, Feature, State, Tensors, as_columns, as_list, name_of
+from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.lists import FittedOnLists, coded_elements, list_of, rows_of
+from fastrec.keys import Keys
+from fastrec.table import Column, Table
+
+
+class MultiHot(FittedOnLists):
+    """Which of some values a row's list holds, as int8 0 or 1: a column for each given value, or one vector.
+
+    With ``values`` there is a column for each. Without, the values that are in most training rows' lists are learned
+    (equally many: the smaller value first), and the output is one vector column of ``max_size`` places, those past the
+    last learned value always 0: its width is known before the data. Missing and empty lists, unseen and missing
+    elements give 0. A list may hold a value several times: it counts once.
+
+    Args:
+        col: a column of lists or vectors, or a generator of one.
+        values: text, numbers or booleans, the values to look for; None: learn them.
+        max_size: how many values are learned at most.
+        min_count: learn only values that are in this many training rows' lists.
+        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
+            transductive).
+        name: the outputs' first word; None: the column's.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import MultiHot
+        >>> df = pd.DataFrame({"tags": [["a", "b"], ["a"], None]})
+        >>> MultiHot("tags", values=["a", "c"]).fit_transform(df)[["tags_has_a", "tags_has_c"]].values.tolist()
+        [[1, 0], [1, 0], [0, 0]]
+        >>> [x.tolist() for x in MultiHot("tags", max_size=3).fit_transform(df)["tags_multihot"]]
+        [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
+    """
+
+    def __init__(
+        self,
+        col: str | Feature,
+        values: Sequence[str | int | float | bool] | None = None,
+        *,
+        max_size: int = 64,
+        min_count: int = 1,
+        scope: Literal["train", "all"] = "train",
+        name: str | None = None,
+    ) -> None:
+        super().__init__()
+        self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
+        self.scope, self.name = scope, name
+        if scope not in ("train", "all"):
+            raise DataError(f"MultiHot has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        if max_size < 1:
+            raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
+        if values is not None:
+            self._given()
+
+    def _given(self) -> Keys:
+        values = as_list(self.values)
+        try:
+            found = pa.array(values, from_pandas=True)  # NaN is a missing value
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = None
+        nested = found is not None and pa.types.is_nested(found.type)
+        if found is None or nested or not values or found.null_count or len(found.unique()) < len(values):
+            raise DataError(
+                f"MultiHot: values are to be of one type, each once and none missing, not {values!r}",
+                remedy="Leave values out to learn them",
+            )
+        found = found.cast(pa.large_string()) if pa.types.is_string(found.type) else found
+        return Keys((found,), (name_of(self.col),))
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [self.col]
+
+    @property
+    def outputs(self) -> list[str]:
+        word = self.name or name_of(self.col)
+        if self.values is None:
+            return [f"{word}_multihot"]
+        return [f"{word}_has_{v}" for v in as_list(self.values)]
+
+    @property
+    def learned(self) -> list[Any]:
+        """The values that the places of the vector stand for, in their order; those given, where they were."""
+        if self.values is not None:
+            return as_list(self.values)
+        state, fit = self._learned()
+        place = fit["place"][1:].cpu()
+        order = torch.argsort(torch.where(place > 0, place, len(place) + 1), stable=True)[: int((place > 0).sum())]
+        return state["keys"].take(order).columns[0].to_pylist()
+
+    def collect(self, table: Table, cells: Cells | None = None) -> State:
+        if self.values is not None:
+            keys = self._given()
+            return {"keys": keys, "count": torch.zeros(1 if cells is None else cells.count, len(keys)).long()}
+        column = list_of(table, name_of(self.col), wanted_by=self)
+        keys, codes = sort_keys(coded_elements(column, wanted_by=self))
+        rows = rows_of(column.values)
+        # One pair of row and value each, however often the value is in the list.
+        pairs = torch.unique(rows * (len(keys) + 1) + codes)
+        rows, codes = pairs // (len(keys) + 1), pairs % (len(keys) + 1)
+        of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)
+        return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
+
+    def merge(self, a: State, b: State) -> State:
+        cells = max(len(a["count"]), len(b["count"]))
+        if self.values is not None:
+            return a if len(a["count"]) == cells else b
+        keys, left, right = union_keys(a["keys"], b["keys"])
+        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+        return {"keys": keys, "count": count}
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        """Each known key's place, from 1; 0: it has none."""
+        count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
+        total = count.sum(0)
+        place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)
+        if self.values is not None:
+            place = torch.arange(len(total) + 1, device=total.device)
+        else:
+            first = torch.sort(total, descending=True, stable=True).indices[: self.max_size]
+            first = first[total[first] >= max(self.min_count, 1)]
+            place[first + 1] = torch.arange(1, len(first) + 1, device=total.device)
+        return {"place": place}
+
+    def prepare(self, state: State, table: Table) -> Tensors:
+        column = list_of(table, name_of(self.col), wanted_by=self)
+        return {"offsets": column.values, "key": coded_elements(column, wanted_by=self).recode(state["keys"])}
+
+    def apply(self, fit: State, tensors: Tensors) -> Tensors:
+        offsets = tensors["offsets"]
+        width = self.max_size if self.values is None else len(as_list(self.values))
+        place = fit["place"].to(offsets.device)[tensors["key"]]
+        found = place > 0
+        at = (rows_of(offsets) * width + place - 1)[found]
+        hot = torch.zeros((len(offsets) - 1) * width, dtype=torch.int8, device=offsets.device)
+        hot[at] = 1
+        hot = hot.view(-1, width)
+        if self.values is None:
+            return {self.outputs[0]: hot}
+        return {name: column.contiguous() for name, column in zip(self.outputs, hot.unbind(1), strict=True)}
+
+    def wrap(self, tensors: Tensors) -> dict[str, Column]:
+        if self.values is not None:
+            return as_columns(tensors)
+        return {n: Column("vector", t, name=n) for n, t in tensors.items()}

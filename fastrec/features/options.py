@@ -1,0 +1,53 @@
+"""What several generators ask of their constructors' arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastrec.errors import DataError
+from fastrec.features.base import Feature, as_list
+from fastrec.features.select import Selector
+
+
+def ascending(numbers: Sequence[Any]) -> bool:
+    """Whether numbers ascend, each once, none of them NaN."""
+    values = [float(x) for x in numbers]
+    return not any(map(math.isnan, values)) and values == sorted(set(values))
+
+
+def check_scope(feature: Feature) -> None:
+    """Refuse a scope that there is not.
+
+    Raises:
+        DataError: naming the generator.
+    """
+    if feature.scope not in ("train", "all"):
+        raise DataError(f"{type(feature).__name__} has no scope {feature.scope!r}", remedy="Use 'train' or 'all'")
+
+
+def is_open(cols: Any) -> bool:
+    """Whether a selector among the columns has still to choose: their names are not known yet."""
+    return any(isinstance(c, Selector) for c in as_list(cols))
+
+
+def check_columns_of(feature: Feature, option: str, columns: Sequence[str]) -> None:
+    """Refuse an option given by column that names another column.
+
+    Args:
+        feature: the generator.
+        option: the argument's name; its value may be a mapping from column names.
+        columns: the columns that it may name.
+
+    Raises:
+        DataError: naming the generator and the column.
+    """
+    given = getattr(feature, option)
+    odd = next((n for n in given if n not in columns), None) if isinstance(given, Mapping) else None
+    if odd is not None:
+        raise DataError(
+            f"{type(feature).__name__}: {option} names a column that is not among its own",
+            column=odd,
+            remedy="Check the spelling, or add the column to cols",
+        )

@@ -1,0 +1,80 @@
+"""Steps of a chain side by side, each in a thread of its own, as far as they do not read one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+
+from fastrec.features.base import Feature
+from fastrec.table import Column, Table
+
+Made = dict[str, Column]
+Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
+
+_MIN_ROWS = 50_000  # below, threads cost more than they save
+_MAX_WORKERS = 8  # each holds the intermediate columns of its step
+
+
+def walk(steps: Sequence[Feature], work: Table, extra: Table | None, do: Do) -> tuple[Table, Table | None]:
+    """Every step's columns added to the rows.
+
+    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``): one
+    step per thread beats one step after the other on all of them, since a step is many short operations.
+
+    Args:
+        steps: the generators, those that others read before them.
+        work: the rows.
+        extra: other rows beside them (unlabeled ones); None: none.
+        do: makes a step's columns for the rows and for the others.
+
+    Returns:
+        Both tables with the columns added. The values do not depend on the number of threads.
+    """
+    workers = _workers(steps, work)
+    if workers < 2:
+        for step in steps:
+            work, extra = _added(work, extra, do(step, work, extra))
+        return work, extra
+
+    def task(step: Feature, needed: list[Future]) -> tuple[Made, Made]:
+        here, there = work, extra
+        for future in needed:
+            here, there = _added(here, there, future.result())
+        return do(step, here, there)
+
+    done: list[Future] = []
+    with _pool(workers) as pool:
+        for step in steps:
+            reads = set(step.inputs)
+            # What a task waits for was handed in before it, so that it is done or under way.
+            needed = [future for other, future in zip(steps, done) if reads & set(other.outputs)]
+            done.append(pool.submit(task, step, needed))
+    for future in done:  # the first error in the steps' order
+        work, extra = _added(work, extra, future.result())
+    return work, extra
+
+
+def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[Table, Table | None]:
+    work = work.with_columns(made[0]) if made[0] else work
+    return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
+
+
+def _workers(steps: Sequence[Feature], work: Table) -> int:
+    if work.device.type != "cpu" or len(work) < _MIN_ROWS or any(hasattr(s, "function") for s in steps):
+        return 1  # a user's own function may not be made for threads
+    return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    threads = torch.get_num_threads()
+    each = max(1, threads // workers)
+    with ThreadPoolExecutor(workers, "fastrec", initializer=lambda: torch.set_num_threads(each)) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown()
+            torch.set_num_threads(threads)

@@ -1,0 +1,58 @@
+"""``RankByCount``: how a key stands among all keys by how often it occurs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features.base import Feature, State, as_list, name_of
+from fastrec.features.key_counts import KeyCounts, over_cells
+from fastrec.segments import rank_in_group
+
+
+class RankByCount(KeyCounts):
+    """Rank of the row's key by how many training rows have it: 1 is the most frequent; 0 if missing or not seen.
+
+    Args:
+        cols: key columns, or generators of one column each.
+        method: keys of one frequency share the best place (``min``: one more than there are keys that are more
+            frequent), or places count frequencies (``dense``), or each key has a place of its own, the smaller key
+            before the larger (``ordinal``).
+        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
+            transductive).
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import RankByCount
+        >>> df = pd.DataFrame({"city": ["x", "y", "z", "z", None]})
+        >>> RankByCount("city").fit_transform(df)["countrank_city"].tolist()
+        [2, 2, 1, 1, 0]
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        *,
+        method: Literal["min", "dense", "ordinal"] = "min",
+        scope: Literal["train", "all"] = "train",
+    ) -> None:
+        self.cols, self.method, self.scope = cols, method, scope
+        super().__init__()
+        if method not in ("min", "dense", "ordinal"):
+            raise DataError(f"RankByCount has no method {method!r}", remedy="Use 'min', 'dense' or 'ordinal'")
+
+    def _name(self, col: str | Feature) -> str:
+        word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
+        return f"{word}countrank_{name_of(col)}"
+
+    def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
+        tables = {}
+        for col, counts in zip(as_list(self.cols), state["count"], strict=True):
+            total = over_cells(counts, keep)
+            rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
+            rank = torch.where(total > 0, rank, 0).long()
+            tables[self._name(col)] = torch.cat([rank.new_zeros(1), rank])
+        return tables

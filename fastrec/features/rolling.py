@@ -1,0 +1,158 @@
+"""``Rolling``: what the last few rows of the row's group, or those of the last few days, come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from fastrec.durations import positive, seconds_in, short
+from fastrec.errors import DataError
+from fastrec.features.base import Context, Feature, Grouped, as_list, names_of, number_of
+from fastrec.features.lag import Timeline, one_order, ordered_groups
+from fastrec.segments import Groups
+from fastrec.table import Column, Table
+from fastrec.windows import (
+    count_before,
+    first_at_least,
+    keys_before,
+    window_extreme,
+    window_median,
+    window_squares,
+    window_sum,
+)
+
+Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
+_STATS = ("mean", "sum", "count", "std", "min", "max", "median")
+_CLOSED = ("left", "right", "both", "neither")
+
+
+class Rolling(Grouped):
+    """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
+
+    As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but that an
+    infinite value is a value, and ``count`` is never missing. Every window is computed from its own rows alone.
+
+    Args:
+        cols: number columns, or generators.
+        stats: of ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` and ``median`` (exact).
+        by: the columns of the group; None: all rows are one group.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order.
+        window: how many rows, or how long: ``'7D'``, ``'12h'``, ``'30min'``, ``'90s'`` … of the one ``order`` column
+            (an order of numbers is taken as seconds); or several of them.
+        min_count: with fewer values in the window all but ``count`` are NaN.
+        closed: which ends of the window are in it: ``'left'`` (the row itself is not, nor, in a window of time, are
+            others at the same time), ``'right'`` (the row itself is the last; what is exactly a window ago is not in),
+            ``'both'`` or ``'neither'``.
+        name: a word for the outputs' names instead of ``roll``.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Rolling
+        >>> df = pd.DataFrame({"shop": [1, 1, 1, 1], "day": [1, 2, 3, 4], "sold": [1.0, 3.0, None, 5.0]})
+        >>> Rolling("sold", by="shop", order="day", window=2).fit_transform(df)["rollmean2_sold__shop"].tolist()
+        [nan, 1.0, 2.0, 3.0]
+    """
+
+    def __init__(
+        self,
+        cols: str | Feature | Sequence[str | Feature],
+        stats: Stat | Sequence[Stat] = ("mean",),
+        *,
+        by: str | Sequence[str] | None = None,
+        order: str | Sequence[str] | None = None,
+        window: int | str | Sequence[int | str],
+        min_count: int = 1,
+        closed: Literal["left", "right", "both", "neither"] = "left",
+        name: str | None = None,
+    ) -> None:
+        self.cols, self.stats, self.by, self.order = cols, stats, by, order
+        self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
+        unknown = [s for s in as_list(stats) if s not in _STATS]
+        if unknown:
+            raise DataError(f"Rolling has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        if closed not in _CLOSED:
+            raise DataError(f"Rolling cannot be closed {closed!r}", remedy=f"Use one of {', '.join(_CLOSED)}")
+        if min_count < 0:
+            raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
+        if not as_list(window):
+            raise DataError("Rolling: there is no window", remedy="Give a number of rows, or a time such as '7D'")
+        for length in as_list(window):
+            if isinstance(length, str):
+                seconds_in(length, wanted_by="Rolling", what="window")
+                one_order(self, "a window of time")
+            elif positive(length, wanted_by="Rolling", what="window").denominator != 1:
+                raise DataError(f"Rolling: window={length} is not whole", remedy="Count rows, or write a time ('7D')")
+
+    @property
+    def own_row(self) -> bool:  # type: ignore[override]
+        return self.closed in ("right", "both")
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are summarised."""
+        return [n for c in as_list(self.cols) for n in names_of(c)]
+
+    @property
+    def outputs(self) -> list[str]:
+        return [self._name(c, s, w) for c in self.columns for w in as_list(self.window) for s in as_list(self.stats)]
+
+    def _name(self, col: str, stat: Stat, window: int | str) -> str:
+        word = f"{self.name or 'roll'}{stat}{short(window)}{'' if self.closed == 'left' else self.closed}"
+        return f"{word}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for window in as_list(self.window):
+            first, end = self._bounds(table, groups, window)
+            for col in self.columns:
+                values = number_of(table, col, wanted_by=self)
+                made = self._statistics(values, ~values.isnan() & ~outside, groups, first, end)
+                for stat in as_list(self.stats):
+                    name = self._name(col, stat, window)
+                    result[name] = Column("number", groups.unsort(made[stat]), name=name)
+        return {n: result[n] for n in self.outputs}
+
+    def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each sorted row's window: its first place and the place after its last."""
+        places = torch.arange(len(groups.codes), device=groups.codes.device)
+        from_left, to_right = self.closed in ("left", "both"), self.closed in ("right", "both")
+        if not isinstance(window, str):
+            first = torch.maximum(places - int(window) + (not from_left), groups.start)
+            return first, torch.maximum(places + to_right, first)
+        timeline = Timeline.of(table, groups, one_order(self, "a window of time"))
+        span = seconds_in(window, wanted_by="Rolling", what="window") * timeline.per_second
+        bounds = keys_before(timeline.keys, span, beyond=not from_left)
+        first = first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
+        return first, places + 1 if to_right else timeline.tied
+
+    def _statistics(
+        self, values: torch.Tensor, known: torch.Tensor, groups: Groups, first: torch.Tensor, end: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """Every statistic that is asked for, of sorted rows, from the known values in each window."""
+        values, known = groups.sort(values), groups.sort(known)
+        codes = groups.codes
+        if not bool(known.all()):
+            counts = count_before(known)
+            values, codes, first, end = values[known], codes[known], counts[first], counts[end]
+        count, wanted = end - first, set(as_list(self.stats))
+        made = {"count": count.double()}
+        if wanted & {"sum", "mean"}:
+            made["sum"] = window_sum(values, first, end)
+            made["mean"] = made["sum"] / count
+        if "std" in wanted:
+            spread = window_squares(values, first, end) / (count - 1).clamp_min(1)
+            made["std"] = torch.where(count > 1, spread.sqrt(), torch.nan)
+        for stat in wanted & {"min", "max"}:
+            extreme = window_extreme(values, first, end, largest=stat == "max")
+            made[stat] = torch.where(count > 0, extreme, torch.nan)
+        if "median" in wanted:
+            made["median"] = window_median(values, codes, first, end)
+        few = count < self.min_count
+        return {n: v if n == "count" else torch.where(few, torch.nan, v) for n, v in made.items()}

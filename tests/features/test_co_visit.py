@@ -1,0 +1,220 @@
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import CoVisit, FeatureSet
+from fastrec.features.co_visit import _group_hash
+from fastrec.table import Table
+
+some = settings(max_examples=30, deadline=None)
+few = settings(max_examples=15, deadline=None)
+item = st.one_of(st.none(), st.sampled_from("abcd"))
+events = st.lists(
+    st.tuples(st.one_of(st.none(), st.integers(0, 7)), st.integers(0, 5), item, st.sampled_from(["see", "buy", "x"])),
+    min_size=1,
+    max_size=25,
+)
+WEIGHTS = {"see": 0.5, "buy": 2, "never": 1}
+STATS = ["sum", "max", "mean"]
+
+
+def frame_of(data):
+    s, t, item, kind = zip(*(data or [(None, 0, None, "x")]), strict=True)
+    return pd.DataFrame(
+        {
+            "s": pd.array(s, "Int64"),
+            "t": t,
+            "item": pd.Series(item, dtype=object),
+            "kind": pd.Series(kind, dtype=object),
+        }
+    )
+
+
+def folds_of(data, folds):
+    frame = pd.DataFrame({"s": pd.array([r[0] for r in data], "Int64")})
+    return [h % folds for h in _group_hash(Table.read(frame), ["s"]).tolist()]
+
+
+def usable(data, weights):
+    """Groups' events that count, in order: (time, item, weight, row)."""
+    found = defaultdict(list)
+    for i, (s, t, thing, kind) in enumerate(data):
+        weight = 1.0 if weights is None else weights.get(kind, 0)
+        if s is not None and thing is not None and weight:
+            found[s].append((t, thing, weight, i))
+    return {s: sorted(v) for s, v in found.items()}
+
+
+def scores(groups, window, half_life):
+    """The scores of all pairs of items, by a plain loop over pairs of events."""
+    together, own = defaultdict(float), defaultdict(float)
+    for seen in groups:
+        for i, (t, a, w, _) in enumerate(seen):
+            own[a] += w * w
+            for u, b, v, _ in seen[i + 1 : i + 1 + window]:
+                if a != b:
+                    decay = 1.0 if half_life is None else 0.5 ** ((u - t) / half_life)
+                    together[frozenset((a, b))] += w * v * decay
+    return {pair: w / math.sqrt(math.prod(own[x] for x in pair)) for pair, w in together.items()}
+
+
+def by_loop(data, log, learned, *, window=5, last=5, half_life=None, weights=None, folds=5):
+    """The statistics of each row of ``data`` with its past in ``log``, learned from ``learned``."""
+    known = usable(learned, weights)
+    fold = dict(zip([r[0] for r in learned], folds_of(learned, folds), strict=True))
+    tables = {
+        f: scores([v for s, v in known.items() if fold[s] != f], window, half_life) for f in (None, *range(folds))
+    }
+    past, made = usable(log, weights), []
+    for s, t, thing, _ in data:
+        before = [e for e in past.get(s, []) if e[0] < t][-last:]
+        table = tables[fold[s] if s in known else None]
+        found = [table.get(frozenset((thing, e[1])), 0.0) for e in before if e[1] != thing]
+        if thing is None or not found:
+            made.append([math.nan] * 3)
+        else:
+            made.append([sum(found), max(found), sum(found) / len(found)])
+    return made
+
+
+def check(made, expected, name="covisit"):
+    found = made[[f"{name}_{s}" for s in STATS]].values.tolist()
+    for a, b in zip(found, expected, strict=True):
+        assert a == pytest.approx(b, rel=1e-9, nan_ok=True)
+
+
+OPTIONS = [
+    {},
+    {"window": 1, "last": 2, "folds": 2},
+    {"half_life": 1.5, "window": 3},
+    {"weights": WEIGHTS, "half_life": 2, "folds": 3},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@few
+@given(train=events, new=events)
+def test_scores_of_the_rows_themselves_equal_a_loop(options, train, new):
+    event = {"event": "kind"} if "weights" in options else {}
+    feature = CoVisit("item", by="s", order="t", stats=STATS, **options, **event)
+    check(feature.fit_transform(frame_of(train)), by_loop(train, train, train, **options))
+    check(feature.transform(frame_of(new)), by_loop(new, new, train, **options))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@few
+@given(rows=events, log=events, later=events)
+def test_scores_from_a_log_equal_a_loop(options, rows, log, later):
+    event = {"event": "kind"} if "weights" in options else {}
+    feature = CoVisit("item", by="s", order="t", table="log", stats=STATS, name="c", **options, **event)
+    frame = frame_of(rows)[["s", "t", "item"]]
+    check(feature.fit_transform(frame, tables={"log": frame_of(log)}), by_loop(rows, log, log, **options), "c")
+    # Later the log holds other events: they are a row's past, and nothing is learned from them.
+    check(feature.transform(frame, tables={"log": frame_of(later)}), by_loop(rows, later, log, **options), "c")
+
+
+@some
+@given(data=events, more=events, group=st.integers(0, 7), now=st.integers(0, 5))
+def test_what_a_rows_own_group_does_later_never_moves_it(data, more, group, now):
+    kept = [r for r in data if r[0] != group or r[1] < now]
+    changed = [*kept, *(r for r in more if r[0] == group and r[1] >= now)]
+    feature = CoVisit("item", by="s", order="t", stats=STATS)
+    found = []
+    for rows in (data, changed):
+        made = feature.fit_transform(frame_of(rows))
+        mine = made[(made["s"] == group) & (made["t"] < now)]
+        found.append(mine[feature.outputs].values.tolist())
+    for a, b in zip(*found, strict=True):
+        assert a == pytest.approx(b, rel=1e-12, nan_ok=True)
+
+
+def test_a_row_does_not_meet_its_own_pairs():
+    # Only one group ever had a and b together.
+    frame = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": list("abacbc")})
+    feature = CoVisit("item", by="s", order="t", stats="sum")
+    assert feature.fit_transform(frame)["covisit_sum"][1] == 0
+    assert feature.transform(frame)["covisit_sum"][1] == 0  # the group is known to be one that was learned from
+    again = frame.assign(s=frame["s"] + 100)
+    assert feature.transform(again)["covisit_sum"][1] == pytest.approx(0.5)
+
+
+def test_groups_are_known_whatever_type_holds_their_key(tmp_path):
+    frame = pd.DataFrame({"s": [1, 1, 2, 2, 3, 3], "t": [1, 2] * 3, "item": list("abacbc")})
+    feature = CoVisit("item", by="s", order="t", stats="sum").fit(frame)
+    feature.save(tmp_path / "f")
+    for loaded in (feature, CoVisit.load(tmp_path / "f")):
+        for kind in ("int8", "float64", "Int64"):
+            assert loaded.transform(frame.astype({"s": kind}))["covisit_sum"][1] == 0
+
+
+def test_times_decay_in_seconds():
+    times = pd.to_datetime(["2024-01-01 00:00:00", "2024-01-01 00:01:00"] * 2)
+    train = pd.DataFrame({"s": [1, 1, 2, 2], "t": times, "item": list("abab")})
+    new = train.assign(s=9).iloc[:2]
+    made = CoVisit("item", by="s", order="t", half_life=60, stats="max").fit(train).transform(new)
+    assert made["covisit_max"].tolist() == pytest.approx([math.nan, 0.5], nan_ok=True)
+
+
+def test_a_chain_of_blocks_gives_the_same_pairs(monkeypatch):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"s": rng.integers(0, 40, 500), "t": np.arange(500), "item": rng.integers(0, 30, 500)})
+    feature = CoVisit("item", by="s", order="t", half_life=50)
+    whole = feature.collect(Table.read(frame))
+    monkeypatch.setattr("fastrec.features.item_pairs._BLOCK", 7)
+    parts = feature.collect(Table.read(frame))
+    for name in ("low", "high", "own", "groups"):
+        assert torch.equal(whole[name], parts[name])
+    torch.testing.assert_close(whole["weight"], parts["weight"], rtol=1e-12, atol=0)
+
+
+def test_it_tells_pairs_that_go_together_from_those_that_do_not():
+    rng = np.random.default_rng(4)
+    kind = rng.integers(0, 10, 300)  # each group stays with the ten items of one kind
+    frame = pd.DataFrame({"s": np.repeat(np.arange(300), 6), "t": np.tile(np.arange(6), 300)})
+    frame["item"] = np.repeat(kind, 6) * 10 + rng.integers(0, 10, 1800)
+    wrong = frame.assign(item=np.where(frame["t"] == 5, (frame["item"] + 50) % 100, frame["item"]))
+    feature = FeatureSet([CoVisit("item", by="s", order="t", stats="mean")])
+    feature.fit(frame)
+    right, other = (feature.transform(f)["covisit_mean"][f["t"] == 5] for f in (frame, wrong))
+    assert right.mean() > 0.05
+    assert other.mean() < 0.01
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stats": "min"},
+        {"window": 0},
+        {"last": 0},
+        {"folds": 1},
+        {"half_life": 0},
+        {"half_life": math.nan},
+        {"event": "kind"},
+        {"weights": {"a": 1}},
+        {"event": "kind", "weights": {"a": -1}},
+        {"event": "kind", "weights": {"a": math.inf}},
+        {"order": []},
+    ],
+)
+def test_options_that_cannot_be(options):
+    with pytest.raises(FastrecError, match="CoVisit"):
+        CoVisit("item", by="s", **({"order": "t"} | options))
+
+
+def test_a_log_that_was_not_given_is_named():
+    frame = pd.DataFrame({"s": [1], "t": [1], "item": ["a"]})
+    feature = CoVisit("item", by="s", order="t", table="log")
+    with pytest.raises(FastrecError, match="'log'"):
+        feature.fit(frame)
+    feature.fit(frame, tables={"log": frame})
+    with pytest.raises(FastrecError, match="'log'"):
+        feature.transform(frame)

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import CountEncode, Cross, CumTarget, FeatureSet, TargetEncode
+
+some = settings(max_examples=40, deadline=None)
+key = st.one_of(st.none(), st.sampled_from(["a", "b", "🎉"]))
+row = st.tuples(
+    key, st.integers(0, 8), st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.integers(0, 3))
+)
+
+
+def loop(earlier, key, now, smooth, half_life):
+    """The formula from ``(key, time, target, weight)`` rows that all count, decayed to ``now``."""
+    known = [(k, t, y, w) for k, t, y, w in earlier if y is not None and w]
+    if not known:
+        return 0.0
+    newest = max(t for _, t, _, _ in known)
+    half_life = half_life or math.inf
+
+    def sums(rows, at):
+        left = [w * 0.5 ** (max(at - t, 0) / half_life) for _, t, _, w in rows]
+        return sum(left), sum(w * r[2] for w, r in zip(left, rows, strict=True))
+
+    count, total = sums(known, newest)
+    prior = total / count
+    own = [r for r in known if r[0] == key and key is not None]
+    if not own:
+        return prior
+    if not smooth:
+        count, total = sums(own, max(t for _, t, _, _ in own))
+        return total / count
+    count, total = sums(own, max(now, max(t for _, t, _, _ in own)))
+    return (total + smooth * prior) / (count + smooth)
+
+
+def frame_of(rows, unit=None):
+    k, t, y, w = zip(*rows, strict=True)
+    t = pd.to_datetime(pd.Series(t), unit=unit) if unit else list(t)
+    return pd.DataFrame(
+        {"k": pd.Series(k, dtype=object), "t": t, "y": pd.array(y, dtype="Int64"), "w": pd.array(w, dtype="Int64")}
+    )
+
+
+SPANS = {None: 1, "s": 1, "h": 3600, "D": 86400}
+
+
+@some
+@given(
+    st.lists(row, min_size=1, max_size=14),
+    st.sampled_from([0, 1, 20.0]),
+    st.sampled_from([None, 0.01, 1.5, 100.0]),
+    st.booleans(),
+    st.sampled_from(sorted(SPANS, key=str)),
+)
+def test_it_equals_a_loop(rows, smooth, half_life, weighted, unit):
+    rows = rows if weighted else [(k, t, y, 1) for k, t, y, _ in rows]
+    frame, span = frame_of(rows, unit), SPANS[unit]
+    ct = CumTarget(
+        "k",
+        "y",
+        order="t",
+        smooth=smooth,
+        half_life=half_life and half_life * span,
+        weight="w" if weighted else None,
+    )
+    made = ct.fit_transform(frame)["cumte_k__y"]
+    for i, (k, t, _, _) in enumerate(rows):
+        earlier = [r for r in rows if r[1] < t]
+        assert made[i] == pytest.approx(loop(earlier, k, t, smooth, half_life), rel=1e-9, abs=1e-12), i
+    new = [("a", 3, None, None), ("a", 20, None, None), ("never", 9, None, None), (None, 9, None, None)]
+    made = ct.transform(frame_of(new, unit)[["k", "t"]])["cumte_k__y"]
+    for i, (k, t, _, _) in enumerate(new):
+        assert made[i] == pytest.approx(loop(rows, k, t, smooth, half_life), rel=1e-9, abs=1e-12), i
+
+
+@some
+@given(st.lists(row, min_size=2, max_size=14), st.sampled_from([None, 1.5]), st.data())
+def test_an_outer_fold_is_in_no_value(rows, half_life, data):
+    frame = frame_of(rows)
+    outer = np.array(data.draw(st.lists(st.integers(0, 1), min_size=len(rows), max_size=len(rows))))
+    ct = CumTarget("k", "y", order="t", smooth=2, half_life=half_life, weight="w")
+    for k, frames in enumerate(FeatureSet([ct]).cross_fit(frame.assign(i=range(len(rows))), outer)):
+        for i, value in pd.concat(frames)[["i", "cumte_k__y"]].itertuples(index=False):
+            seen = [r for r, fold in zip(rows, outer, strict=True) if fold != k and r[1] < rows[i][1]]
+            assert value == pytest.approx(loop(seen, rows[i][0], rows[i][1], 2, half_life), rel=1e-9, abs=1e-12)
+
+
+def test_many_rows_of_few_keys_equal_pandas():
+    rng = np.random.default_rng(0)
+    n = 5000
+    frame = pd.DataFrame({"k": rng.choice(3, n, p=[0.9, 0.09, 0.01]), "t": rng.permutation(n), "y": rng.normal(size=n)})
+    made = CumTarget("k", "y", order="t", smooth=3).fit_transform(frame)
+    ordered = frame.sort_values("t")
+    group = ordered.groupby("k")["y"]
+    count, total = group.cumcount(), group.cumsum() - ordered["y"]
+    prior = ordered["y"].expanding().mean().shift(1).fillna(0)
+    expected = ((total + 3 * prior) / (count + 3)).reindex(frame.index)
+    assert made["cumte_k__y"].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-9, abs=1e-12)
+
+
+def test_decay_over_many_rows_equals_an_exponential_mean_of_pandas():
+    rng = np.random.default_rng(1)
+    n = 3000
+    time = pd.Timestamp("2024-01-01") + pd.to_timedelta(np.sort(rng.choice(10**6, n, replace=False)), unit="s")
+    frame = pd.DataFrame({"k": 1, "t": time, "y": rng.normal(size=n)})
+    made = CumTarget("k", "y", order="t", smooth=0, half_life=3600).fit_transform(frame)["cumte_k__y"]
+    expected = frame["y"].ewm(halflife="1h", times=frame["t"]).mean().shift(1).fillna(0)
+    assert made.to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-7, abs=1e-9)
+
+
+def test_decay_stays_sound_over_any_span():
+    far = 10**15
+    frame = pd.DataFrame({"k": ["a", "b", "a", "b", "a"], "t": [-far, 0, 1, far, 2 * far], "y": [1, 0, 1, 0, 0.0]})
+    ct = CumTarget("k", "y", order="t", smooth=1, half_life=0.5)
+    made = ct.fit_transform(frame)["cumte_k__y"].tolist()
+    # After an age nothing is left of a key but the newest rows' own mean, the prior.
+    assert made == pytest.approx([0, 1, 0, 0.8, 0], abs=1e-12)
+    assert ct.transform(pd.DataFrame({"k": ["a", "b"], "t": [9 * far, far]}))["cumte_k__y"].tolist() == [0, 0]
+    same = ct.set_params(smooth=0).fit_transform(frame)["cumte_k__y"].tolist()
+    assert same == pytest.approx([0, 1, 1, 0, 1], abs=1e-12)  # a mean alone does not wear off
+
+
+def test_times_beyond_the_floats_and_of_every_unit_agree():
+    day = dt.datetime(2024, 5, 6)
+    times = pd.Series([day + dt.timedelta(seconds=s) for s in (0, 1, 2, 4)])
+    frame = pd.DataFrame({"k": [1, 1, 1, 1], "y": [1.0, 0.0, 1.0, 1.0]})
+    ct = CumTarget("k", "y", order="t", smooth=1, half_life=2)
+    made = [ct.fit_transform(frame.assign(t=times.astype(f"datetime64[{u}]"))) for u in ("s", "ms", "us", "ns")]
+    expected = made[0]["cumte_k__y"].tolist()
+    assert all(m["cumte_k__y"].tolist() == expected for m in made)
+    later = ct.transform(
+        pd.DataFrame({"k": [1], "t": [pd.Timestamp(day) + pd.Timedelta("6s")]}).astype({"t": "M8[ms]"})
+    )
+    assert later["cumte_k__y"][0] == pytest.approx(
+        loop([(1, s, y, 1) for s, y in zip((0, 1, 2, 4), frame["y"], strict=True)], 1, 6, 1, 2)
+    )
+    big = frame.assign(t=[2**53 + i for i in (0, 1, 2, 4)])
+    assert ct.fit_transform(big)["cumte_k__y"].tolist() == expected
+
+
+def test_large_targets_keep_their_digits():
+    frame = pd.DataFrame({"k": ["a"] * 3000, "t": range(3000), "y": [1e8 - 1, 1e8, 1e8 + 1] * 1000})
+    ct = CumTarget("k", "y", order="t", smooth=0)
+    assert ct.fit_transform(frame)["cumte_k__y"].tolist()[3::3] == [1e8] * 999
+    assert ct.transform(frame.head(1))["cumte_k__y"].tolist() == [1e8]
+
+
+def test_several_columns_targets_orders_and_combinations():
+    frame = pd.DataFrame(
+        {
+            "a": [1, 1, 2, 1],
+            "b": ["x", "y", "x", "y"],
+            "d": [2, 1, 1, 2],
+            "s": [1, 1, 2, 0],
+            "y": [True, False, True, True],
+        }
+    ).assign(z=[1.0, 2.0, 6.0, 4.0])
+    ct = CumTarget(["a", Cross("a", "b")], ["y", "z"], order=["d", "s"], smooth=0, name="so_far")
+    made = ct.fit_transform(frame)
+    assert ct.outputs == ["so_far_a__y", "so_far_a__z", "so_far_a_x_b__y", "so_far_a_x_b__z"]
+    assert made["so_far_a__z"].tolist() == [3.0, 0.0, 2.0, 2.0]  # the rows' own order is 1, 2, 3, 0
+    assert made["so_far_a_x_b__y"].tolist() == [pytest.approx(2 / 3), 0, 0, 0]
+    assert ct.transform(frame[["a", "b"]])["so_far_a__z"].tolist() == pytest.approx([7 / 3, 7 / 3, 6, 7 / 3])
+
+
+def test_a_row_has_the_value_that_the_rows_before_it_teach():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"k": rng.integers(0, 5, 60), "t": rng.permutation(60), "y": rng.integers(0, 2, 60)})
+    for half_life in (None, 7):
+        made = CumTarget("k", "y", order="t", half_life=half_life).fit_transform(frame)
+        for i in (3, 17, 42):
+            own = frame.loc[[i]]
+            past = frame[frame["t"] < own["t"][i]]
+            taught = CumTarget("k", "y", order="t", half_life=half_life).fit(past).transform(own[["k", "t"]])
+            assert made["cumte_k__y"][i] == pytest.approx(taught["cumte_k__y"][i], rel=1e-9)
+            assert taught["cumte_k__y"][i] == pytest.approx(
+                made["cumte_k__y"][i] if half_life else TargetEncode("k", "y").fit(past).transform(own)["te_k__y"][i]
+            )
+
+
+def test_order_is_needed_later_only_where_sums_decay():
+    frame = pd.DataFrame({"k": [1, 1], "t": [1, 2], "y": [0, 1]})
+    assert FeatureSet([CumTarget("k", "y", order="t"), CountEncode("k")]).inputs == ["k"]
+    assert FeatureSet([CumTarget("k", "y", order="t", half_life=1)]).inputs == ["k", "t"]
+    assert FeatureSet([CumTarget("t", "y", order="t")]).inputs == ["t"]
+    with pytest.raises(FastrecError, match="'t'"):
+        CumTarget("k", "y", order="t", half_life=1).fit(frame).transform(frame[["k"]])
+
+
+def test_an_age_goes_on_from_the_last_row_that_counts():
+    frame = pd.DataFrame({"k": [1, 2, 1, 1, 1], "t": [0, 0, 1, 2, 3], "y": [1, 0, None, None, 0.0]})
+    made = CumTarget("k", "y", order="t", smooth=1, half_life=1).fit_transform(frame)["cumte_k__y"]
+    expected = [(0.5**t + 0.5) / (0.5**t + 1) for t in (1, 2, 3)]
+    assert made.tolist() == pytest.approx([0, 0, *expected])
+
+
+def test_rows_without_a_target_or_weight_count_for_nothing():
+    frame = pd.DataFrame({"k": [1, 1, 1, 1], "t": [1, 2, 3, 4], "y": [1, None, 0, 1], "w": [1, 5, 0, None]})
+    ct = CumTarget("k", "y", order="t", smooth=1, weight="w", half_life=1)
+    made = ct.fit_transform(frame)
+    assert made["cumte_k__y"].tolist() == [0, 1, 1, 1]
+    assert ct.transform(frame[["k", "t"]])["cumte_k__y"].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"smooth": -1}, "smooth"),
+        ({"smooth": math.nan}, "smooth"),
+        ({"half_life": 0}, "half-life"),
+        ({"half_life": math.inf}, "half-life"),
+        ({"half_life": 1, "order": ["a", "b"]}, "order columns"),
+        ({"order": []}, "earlier"),
+    ],
+)
+def test_options_that_cannot_be(options, word):
+    with pytest.raises(FastrecError, match=word) as caught:
+        CumTarget("k", "y", **{"order": "t", **options})
+    assert "CumTarget" in str(caught.value)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("y", math.inf), ("w", -1.0), ("w", math.inf), ("t", math.nan), ("y", "one")]
+)
+def test_values_that_cannot_be_used_are_named(column, value):
+    frame = pd.DataFrame({"k": ["a", "b"], "t": [0.0, 1.0], "y": [0.0, 1.0], "w": [1.0, 1.0]})
+    frame[column] = frame[column].astype(object if isinstance(value, str) else "float64")
+    frame[column] = [None, value] if isinstance(value, str) else [frame[column][0], value]
+    with pytest.raises(FastrecError, match="CumTarget") as caught:
+        CumTarget("k", "y", order="t", weight="w").fit_transform(frame)
+    assert (caught.value.column, caught.value.row) == (column, 1)
+
+
+@pytest.mark.parametrize("half_life", [None, 1.0])
+def test_infinite_orders_are_the_first_and_the_last(half_life):
+    frame = pd.DataFrame({"k": [1, 1, 1, 1], "t": [math.inf, 0.0, -math.inf, math.inf], "y": [0.0, 1.0, 0.0, 1.0]})
+    made = CumTarget("k", "y", order="t", smooth=0, half_life=half_life).fit_transform(frame)["cumte_k__y"].tolist()
+    assert made == ([0.5, 0, 0, 0.5] if half_life is None else [1, 0, 0, 1])

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import FeatureSet, GroupStats
+
+some = settings(max_examples=40, deadline=None)
+STATS = ["mean", "std", "min", "max", "sum", "count"]
+value = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([math.inf, -math.inf, 1e8, 1e8 + 1]))
+rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), value, value), max_size=15)
+
+
+def frame_of(rows):
+    g, x, t = zip(*rows, strict=True) if rows else ((), (), ())
+    return pd.DataFrame(
+        {"g": pd.Series(g, dtype=object), "x": pd.Series(x, dtype="float64"), "t": pd.Series(t, dtype="float64")}
+    )
+
+
+def close(a, b):
+    assert list(a) == pytest.approx(list(b), rel=1e-9, abs=1e-9, nan_ok=True)
+
+
+def by_pandas(train, groups):
+    """pandas' statistics of each group, for rows of these groups: NaN, or 0 for sum and count, where there is none."""
+    known = train[train["g"].notna()]
+    with np.errstate(invalid="ignore"):
+        made = known.groupby("g")["x"].agg(STATS) if len(known) else pd.DataFrame(columns=STATS, dtype="float64")
+        # pandas adds with a compensation that turns infinities into NaN: the plain sum and mean are meant.
+        plain = {g: v["x"].dropna().to_numpy() for g, v in known.groupby("g")}
+        for g, v in plain.items():
+            # pandas' sd of 1e8, 1e8, 1e8 + 1 is off in the ninth digit: numpy's two passes are exact there.
+            sd = v.std(ddof=1) if len(v) > 1 and np.isfinite(v.mean()) else np.nan
+            made.loc[g, ["sum", "mean", "std"]] = [v.sum(), v.mean() if len(v) else np.nan, sd]
+    found = made.reindex([g if isinstance(g, str) else "none" for g in groups])
+    return found.fillna({"count": 0} | ({"sum": 0} if not len(made) else {})).astype("float64")
+
+
+@some
+@given(rows, st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c"])), min_size=1, max_size=4))
+def test_statistics_of_the_training_rows_equal_pandas(data, groups):
+    train = frame_of(data)
+    stats = GroupStats("x", by="g", stats=STATS).fit(train)
+    made = stats.transform(pd.DataFrame({"g": pd.Series(groups, dtype=object), "x": 0.0}))
+    expected = by_pandas(train, groups)
+    for stat in STATS:
+        found = made[f"{stat}_x__g"]
+        if stat == "sum":  # 0 for a group that was not seen
+            expected["sum"] = expected["sum"].where(expected["count"] > 0, 0)
+        close(found, expected[stat])
+
+
+@some
+@given(rows)
+def test_statistics_of_the_rows_own_group_equal_pandas(data):
+    frame = frame_of(data)
+    made = GroupStats("x", by="g", stats=STATS, over="group").fit_transform(frame)
+    expected = by_pandas(frame, frame["g"].tolist())
+    expected["sum"] = expected["sum"].where(expected["count"] > 0, 0)
+    for stat in STATS:
+        close(made[f"{stat}_x__g"], expected[stat])
+
+
+def test_sums_of_integers_are_integers_and_far_means_keep_their_digits():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"g": 1, "i": rng.integers(0, 1000, 997), "x": np.tile([1e8 - 1, 1e8, 1e8 + 1], 333)[:997]})
+    made = GroupStats(["i", "x"], by="g", stats=["sum", "mean", "std"]).fit_transform(frame)
+    assert made["sum_i__g"][0] == frame["i"].sum()
+    assert made["std_x__g"][0] == pytest.approx(frame["x"].std(), rel=1e-12)
+    assert made["mean_x__g"][0] == pytest.approx(frame["x"].mean(), rel=1e-15)
+
+
+def test_unlabeled_rows_where_asked():
+    frame, more = pd.DataFrame({"g": [1, 1], "x": [1.0, 3.0]}), pd.DataFrame({"g": [1, 2], "x": [11.0, 7.0]})
+    both = GroupStats("x", by="g", scope="all").fit(frame, unlabeled=more)
+    assert both.transform(more)["mean_x__g"].tolist() == [5.0, 7.0]
+
+
+# Of the values themselves --------------------------------------------------------------------------------------------
+
+OF_VALUES = ["median", "q05", "q25", "q975", "skew", "nunique"]
+plain = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.1, 1e8, 1e8 + 1, -7.25]))
+plain_rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), plain, plain), max_size=15)
+
+
+def values_by_pandas(train, groups):
+    made = {}
+    for g, x in train[train["g"].notna()].groupby("g")["x"]:
+        found = {"median": x.median(), "skew": x.skew(), "nunique": x.nunique()}
+        made[g] = found | {s: x.quantile(float("0." + s[1:])) for s in OF_VALUES if s[0] == "q"}
+    nothing = dict.fromkeys(OF_VALUES, np.nan) | {"nunique": 0}
+    return pd.DataFrame([made.get(g, nothing) for g in groups], columns=OF_VALUES)
+
+
+@some
+@given(plain_rows, st.lists(st.one_of(st.none(), st.sampled_from(["a", "b", "c"])), min_size=1, max_size=4))
+def test_statistics_of_the_values_equal_pandas(data, groups):
+    train = frame_of(data)
+    new = pd.DataFrame({"g": pd.Series(groups, dtype=object), "x": 0.0})
+    made = GroupStats("x", by="g", stats=OF_VALUES).fit(train).transform(new)
+    own = GroupStats("x", by="g", stats=OF_VALUES, over="group").fit_transform(train)
+    for stat in OF_VALUES:
+        # pandas' skewness of 1e8, 1e8, 1e8 + 1 has few digits left.
+        near = 1e-6 if stat == "skew" else 1e-12
+        for found, expected in (
+            (made, values_by_pandas(train, groups)[stat]),
+            (own, values_by_pandas(train, train["g"])[stat]),
+        ):
+            assert list(found[f"{stat}_x__g"]) == pytest.approx(list(expected), rel=near, abs=near, nan_ok=True), stat
+
+
+@pytest.mark.parametrize(
+    ("values", "shares", "expected"),
+    [
+        ([-math.inf, 1.0, math.inf], ["median", "q05", "q975"], [1.0, -math.inf, math.inf]),
+        ([math.inf, math.inf], ["median"], [math.inf]),
+        ([-math.inf, math.inf], ["median"], [math.nan]),
+        ([-1.5e308, 1.5e308], ["q25", "median"], [-0.75e308, 0.0]),
+        ([0.0, -0.0, 1.0], ["median"], [0.0]),
+    ],
+)
+def test_quantiles_of_values_without_end(values, shares, expected):
+    frame = pd.DataFrame({"g": 1, "x": values})
+    made = GroupStats("x", by="g", stats=shares).fit_transform(frame).iloc[0]
+    assert [made[f"{s}_x__g"] for s in shares] == pytest.approx(expected, nan_ok=True)
+
+
+def test_far_values_keep_their_skewness_and_quantiles():
+    rng = np.random.default_rng(2)
+    x = rng.integers(0, 4, 999) ** 2
+    frame = pd.DataFrame({"g": 1, "x": x.astype("float64"), "far": x + 1e8, "same": 0.1})
+    made = GroupStats(["x", "far", "same"], by="g", stats=["skew", "q975"]).fit_transform(frame).iloc[0]
+    assert made["skew_far__g"] == pytest.approx(made["skew_x__g"], rel=1e-12)
+    assert made["skew_x__g"] == pytest.approx(frame["x"].skew(), rel=1e-12)
+    assert made["q975_far__g"] - 1e8 == pytest.approx(made["q975_x__g"], abs=1e-7)
+    assert made["skew_same__g"] == 0
+
+
+def test_third_moments_merge():
+    from fastrec.table import Table
+
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"g": rng.integers(0, 5, 600), "x": rng.exponential(size=600) + 1e6})
+    stats = GroupStats("x", by="g", stats=["skew", "median"])
+    parts = [stats.collect(Table.read(frame.iloc[i::7])) for i in range(7)]
+    merged = parts[0]
+    for part in parts[1:]:
+        merged = stats.merge(merged, part)
+    made = stats.compute_from(Table.read(frame.iloc[:50]), merged)
+    for stat in ("skew", "median"):
+        expected = frame["g"].map(frame.groupby("g")["x"].agg(stat)).iloc[:50]
+        assert made[f"{stat}_x__g"].values.tolist() == pytest.approx(expected.tolist(), rel=1e-6)
+
+
+@some
+@given(plain_rows, st.booleans())
+def test_first_and_last_equal_a_loop(data, own):
+    frame = frame_of([r for r in data if r[2] is not None])
+    over = "group" if own else "train"
+    made = GroupStats("x", by="g", stats=["first", "last"], order="t", over=over).fit_transform(frame)
+    for end, pick in (("first", min), ("last", max)):
+        expected = []
+        for g in frame["g"]:
+            usable = [(t, x) for h, x, t in frame.values if h == g and g is not None and not math.isnan(x)]
+            expected.append(pick(usable)[1] if usable else math.nan)
+        close(made[f"{end}_x__g"], expected)
+
+
+def test_first_and_last_of_every_type_keep_it():
+    frame = pd.DataFrame(
+        {
+            "g": ["a", "a", "b", "a", None],
+            "t": [3, 1, 5, 2, 0],
+            "word": ["w3", None, "w5", "w2", "w0"],
+            "big": pd.array([2**53 + 1, 2**53, None, 5, 6], dtype="Int64"),
+            "small": pd.Series([3, 1, 5, 2, 0], dtype="int8"),
+            "time": pd.to_datetime(["2024-01-03", None, "2024-01-05", "2024-01-02", "2024-01-01"]),
+            "flag": pd.array([True, False, None, True, True], dtype="boolean"),
+        }
+    )
+    cols = ["word", "big", "small", "time", "flag"]
+    made = GroupStats(cols, by="g", stats=["first", "last"], order="t").fit_transform(frame)
+    none = made.iloc[4]
+    assert all(pd.isna(none[f"{end}_{c}__g"]) for end in ("first", "last") for c in cols)
+    assert made["first_word__g"].tolist()[:4] == ["w2", "w2", "w5", "w2"]
+    assert made["last_big__g"].tolist()[:2] == [2**53 + 1] * 2
+    assert made["first_big__g"].tolist()[:2] == [2**53] * 2
+    assert made["last_small__g"].tolist()[:4] == [3, 3, 5, 3]
+    assert made["first_time__g"].tolist()[:3] == [pd.Timestamp("2024-01-02")] * 2 + [pd.Timestamp("2024-01-05")]
+    assert made["first_flag__g"].tolist()[:2] == [False, False]
+    assert pd.isna(made["last_big__g"][2])
+
+
+def test_the_rows_own_order_is_meant_without_an_order():
+    frame = pd.DataFrame({"g": [1, 2, 1, 1], "x": [None, "u", "b", "a"]})
+    made = GroupStats("x", by="g", stats=["first", "last", "count"], over="group").fit_transform(frame)
+    assert made["first_x__g"].tolist() == ["b", "u", "b", "b"]
+    assert made["last_x__g"].tolist() == ["a", "u", "a", "a"]
+    assert made["count_x__g"].tolist() == [2, 1, 2, 2]
+
+
+def test_distinct_values_of_wide_integers_and_text():
+    frame = pd.DataFrame({"g": [1, 1, 1, 2], "i": [2**53, 2**53 + 1, 2**53, 7], "w": ["a\x00b", "a", None, None]})
+    made = GroupStats(["i", "w"], by="g", stats="nunique").fit_transform(frame)
+    assert made["nunique_i__g"].tolist() == [2, 2, 2, 1]
+    assert made["nunique_w__g"].tolist() == [2, 2, 2, 0]
+    assert made["nunique_w__g"].dtype == "int64"
+
+
+@some
+@given(rows)
+def test_histograms_equal_numpy(data):
+    frame = frame_of(data)
+    edges = [-2, 0, 1.5, 1e8]
+    made = GroupStats("x", by="g", stats="histogram", bins=edges, over="group").fit_transform(frame)
+    for i, g in enumerate(frame["g"]):
+        x = frame["x"][frame["g"] == g].dropna().to_numpy() if g is not None else np.zeros(0)
+        counts = np.histogram(x[np.isfinite(x)], edges)[0]
+        close([made[f"hist{b}_x__g"][i] for b in range(3)], counts / max(len(x), 1))
+
+
+def test_a_histogram_of_everything():
+    frame = pd.DataFrame({"g": 1, "x": [-math.inf, -1.0, 0.0, 5.0, math.inf]})
+    made = GroupStats("x", by="g", stats="histogram", bins=[-math.inf, 0, math.inf]).fit_transform(frame)
+    assert made.iloc[0][["hist0_x__g", "hist1_x__g"]].tolist() == [0.4, 0.6]
+
+
+def test_two_sets_of_statistics_stand_side_by_side():
+    frame = pd.DataFrame({"g": [1, 1], "x": [1.0, 3.0]})
+    fs = FeatureSet([GroupStats("x", by="g"), GroupStats("x", by="g", over="group", name="own")])
+    made = fs.fit(frame).transform(frame.iloc[:1])
+    assert made[["mean_x__g", "own_mean_x__g"]].values.tolist() == [[2.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"stats": "mode"},
+        {"stats": "q5"},
+        {"stats": "quantile"},
+        {"over": "test"},
+        {"over": "group", "scope": "all"},
+        {"scope": "test"},
+        {"stats": "first"},
+        {"stats": "histogram"},
+        {"stats": "histogram", "bins": [1]},
+        {"stats": "histogram", "bins": [1, 1]},
+        {"stats": "histogram", "bins": [2, 1]},
+        {"bins": [0, 1]},
+    ],
+)
+def test_options_that_cannot_be(options):
+    with pytest.raises(FastrecError, match="GroupStats"):
+        GroupStats("x", by="g", **options)
+
+
+def test_text_that_is_no_number_is_named():
+    frame = pd.DataFrame({"g": [1, 1], "x": [None, "word"]})
+    with pytest.raises(FastrecError, match="GroupStats") as caught:
+        GroupStats("x", by="g", stats=["count", "median"]).fit(frame)
+    assert (caught.value.column, caught.value.row) == ("x", 1)

@@ -1,0 +1,695 @@
+"""``check_leakage`` catches planted leaks, names the guilty column and no other, and leaves clean pipelines alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from fastrec.errors import DataError, FastrecError, LeakageError
+from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode, category
+from fastrec.features.base import Cells, Fitted, Grouped
+from fastrec.features.leakage import LeakageReport, check_leakage
+from fastrec.features.leakage_rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
+from fastrec.features.leakage_runs import moved, with_rows_of
+from fastrec.table import Column, Table
+from tests.features.examples import CAUSAL, ENCODERS, EXAMPLES
+from tests.features.frames import columns, tables, to_pandas
+
+
+def data(n=120, seed=0):
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame(
+        {
+            "user": rng.integers(0, 20, n),
+            "item": [f"i{k}" for k in rng.integers(0, 25, n)],
+            "t": rng.permutation(n),
+            "price": rng.normal(size=n),
+            "clicked": rng.integers(0, 2, n),
+            "fold": rng.integers(0, 4, n),
+        }
+    )
+
+
+def kinds(report):
+    return {(leak.column, leak.kind) for leak in report.leaks}
+
+
+# Planted: a row's own target -----------------------------------------------------------------------------------------
+
+
+def in_fold_mean(df):
+    return df.assign(
+        rate=df.groupby("item")["clicked"].transform("mean"),
+        price2=df["price"] * 2,
+        n=df.groupby("item")["t"].transform("count"),
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_functions_in_fold_target_mean_is_named(seed):
+    report = check_leakage(in_fold_mean, data(seed=seed), "clicked", seed=seed)
+    assert kinds(report) == {("rate", "own target")}
+    assert report.outputs == ["rate", "price2", "n"]
+    assert not report.ok
+    leak = report.leaks[0]
+    row = data(seed=seed).iloc[leak.row]
+    assert f"went from {row['clicked']} to {1 - row['clicked']}" in leak.detail
+    assert leak.generator is None
+
+
+def test_group_statistics_of_the_target_are_named_in_a_set():
+    fs = FeatureSet(
+        [GroupStats("clicked", by="item"), CountEncode("item"), GroupStats("price", by="item"), Lag("price", by="user")]
+    )
+    report = check_leakage(fs, data(), "clicked")
+    assert kinds(report) == {("mean_clicked__item", "own target")}
+    assert report.leaks[0].generator == "GroupStats(cols='clicked', by='item')"
+
+
+def test_what_reads_a_leak_is_named_with_the_generator_where_it_begins():
+    fs = FeatureSet([GroupRank(GroupStats("clicked", by="item"), by="user"), CountEncode("item")])
+    report = check_leakage(fs, data(), "clicked")
+    assert report.columns == ["rank_mean_clicked__item__user"]
+    assert report.leaks[0].generator == "GroupStats(cols='clicked', by='item')"
+    assert fs.outputs == ["rank_mean_clicked__item__user", "count_item"]
+
+
+LEAKY = {
+    "sum": lambda g: g.transform("sum"),
+    "max of small groups": lambda g: g.transform("max"),
+    "own value": lambda g: g.transform(lambda s: s * 0.5),
+    "only singles": lambda g: g.transform(lambda s: s if len(s) == 1 else 0.5),
+    "only pairs": lambda g: g.transform(lambda s: s.mean() if len(s) == 2 else 0.5),
+    "missing where 1": lambda g: g.transform(lambda s: s.where(s == 0)),
+    "weak": lambda g: g.transform("mean") * 1e-7 + 1,
+}
+
+
+@pytest.mark.parametrize("how", LEAKY)
+def test_leaks_of_several_shapes_are_caught(how):
+    rng = np.random.default_rng(3)
+    df = pd.DataFrame({"key": rng.integers(0, 50, 70), "a": rng.normal(size=70), "y": rng.integers(0, 2, 70)})
+    report = check_leakage(lambda d: d.assign(x=LEAKY[how](d.groupby("key")["y"]), b=d["a"] + 1), df, "y")
+    assert kinds(report) == {("x", "own target")}
+
+
+@pytest.mark.parametrize("kind", ["float", "bool", "text", "category", "Int64", "time", "several"])
+def test_targets_of_every_type(kind):
+    df = data()
+    rng = np.random.default_rng(1)
+    df["z"] = rng.normal(size=len(df))
+    df["clicked"] = {
+        "float": rng.normal(size=len(df)),
+        "bool": df["clicked"] == 1,
+        "text": np.array(["a", "b", "c"])[rng.integers(0, 3, len(df))],
+        "category": pd.Categorical(np.array(["a", "b", "c"])[rng.integers(0, 3, len(df))]),
+        "Int64": df["clicked"].astype("Int64").where(rng.random(len(df)) < 0.8),
+        "time": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 9, len(df)), unit="D"),
+        "several": df["clicked"],
+    }[kind]
+    before = df.copy()
+
+    def pipeline(d):
+        assert d["clicked"].dtype == before["clicked"].dtype
+        most = d.groupby("item")["clicked"].transform(lambda s: s.nunique())
+        return d.assign(most=most, price2=d["price"] + 1, z2=d.groupby("user")["z"].transform("mean"))
+
+    target = ["clicked", "z"] if kind == "several" else "clicked"
+    report = check_leakage(pipeline, df, target, probes=12)
+    assert set(report.columns) == {"most", *(["z2"] if kind == "several" else [])}
+    pd.testing.assert_frame_equal(df, before)
+
+
+def test_an_honest_leave_one_out_mean_is_no_leak_however_it_rounds():
+    df = data()
+    df["y"] = np.random.default_rng(0).normal(size=len(df)) + 0.1
+
+    def pipeline(d):
+        group = d.groupby("user")["y"]
+        return d.assign(others=(group.transform("sum") - d["y"]) / (group.transform("count") - 1))
+
+    assert check_leakage(pipeline, df, "y", probes=30)
+
+
+# Planted: the future -------------------------------------------------------------------------------------------------
+
+
+def uses_future(d):
+    d = d.sort_values("t")
+    user = d.groupby("user")["price"]
+    d["lag"], d["lead"] = user.shift(1), user.shift(-1)
+    d["trailing"], d["centred"] = d["price"].rolling(3).mean(), d["price"].rolling(3, center=True).mean()
+    d["so_far"], d["ever"] = user.cummax(), user.transform("max")
+    d["past_rate"] = d.groupby("item")["clicked"].transform(lambda s: s.shift().expanding().mean())
+    return d
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_functions_future_columns_are_named(seed):
+    df = data(seed=seed)
+    report = check_leakage(uses_future, df, "clicked", "t", seed=seed)
+    assert kinds(report) == {("lead", "future"), ("centred", "future"), ("ever", "future")}
+    assert report.outputs[0] == "lag"
+    assert "t = " in report.leaks[0].detail
+    assert check_leakage(uses_future, df, "clicked").ok  # without an order there is no future
+
+
+def test_short_sessions_one_after_the_other():
+    n = 300
+    df = pd.DataFrame({"s": np.arange(n) // 3, "t": np.arange(n), "x": np.random.default_rng(0).random(n)})
+    df["y"] = (df["x"] > 0.5).astype(int)
+    report = check_leakage(lambda d: d.assign(lead=d.groupby("s")["x"].shift(-1)), df, "y", "t", key="s")
+    assert kinds(report) == {("lead", "future")}
+    report = check_leakage(lambda d: d.assign(lead=d.groupby("s")["x"].shift(-1)), df, "y", "t")
+    assert kinds(report) == {("lead", "future")}
+
+
+def test_a_time_with_a_zone_and_ties_and_several_order_columns():
+    df = data()
+    df["day"] = pd.Timestamp("2024-01-01", tz="Asia/Tokyo") + pd.to_timedelta(df["t"] // 10, unit="D")
+
+    def pipeline(d):
+        d = d.sort_values(["day", "t"], kind="stable")
+        same_day = d.groupby("day")["price"].transform("mean")
+        return d.assign(same_day=same_day, lag=d["price"].shift(1)).sort_index()
+
+    assert kinds(check_leakage(pipeline, df, "clicked", "day")) == set()
+    assert kinds(check_leakage(pipeline, df, "clicked", ["day", "t"])) == {("same_day", "future")}
+
+
+class Ahead(Grouped):
+    """The largest value of the group, later rows included; nothing is declared."""
+
+    def __init__(self, col, by):
+        self.col, self.by = col, by
+
+    @property
+    def sources(self):
+        return [self.col, self.by]
+
+    @property
+    def outputs(self):
+        return ["ahead"]
+
+    def compute(self, table, context):
+        codes = table.coded(self.by).codes
+        best = torch.full((int(codes.max()) + 1,), -torch.inf, dtype=torch.float64)
+        best.scatter_reduce_(0, codes, table[self.col].number(), "amax")
+        return {"ahead": Column("number", best[codes], name="ahead")}
+
+
+def test_a_set_that_looks_ahead_is_named_declared_or_not():
+    clean = [Lag("price", by="user", order="t"), CountEncode("item"), Lag(CountEncode("user"), by="item", order="t")]
+    fs = FeatureSet([*clean, Lag("price", order="t", n=-1), Ahead("price", "user")])
+    report = check_leakage(fs, data(), "clicked", "t")
+    assert kinds(report) == {("lead1_price", "future"), ("ahead", "future")}
+    assert {leak.generator.split("(")[0] for leak in report.leaks} == {"Lag", "Ahead"}
+
+
+def test_statistics_of_all_training_rows_are_noted_and_with_strict_reported():
+    fs = FeatureSet([CountEncode("item"), Lag(CountEncode("user"), by="item", order="t"), Lag("price", order="t")])
+    report = check_leakage(fs, data(), "clicked", "t")
+    assert report.ok
+    assert [note.split("'")[1] for note in report.notes] == ["count_item", "lag1_count_user__item"]
+    assert "CountEncode" in report.notes[1]
+    strict = check_leakage(fs, data(), "clicked", "t", strict=True)
+    assert kinds(strict) == {("count_item", "future"), ("lag1_count_user__item", "future")}
+
+
+def test_looking_ahead_behind_a_fitted_step_is_a_leak_still():
+    fs = FeatureSet([Lag(CountEncode("user"), by="item", order="t", n=-1), CountEncode("item")])
+    assert kinds(check_leakage(fs, data(), "clicked", "t")) == {("lead1_count_user__item", "future")}
+
+
+# Planted: the targets of an outer fold -------------------------------------------------------------------------------
+
+
+def folded(df, *, prior_too):
+    parts = []
+    for k, inside in df.groupby("fold"):
+        rest = df[df["fold"] != k]
+        prior = (rest if prior_too else df)["clicked"].mean()
+        stats = rest.groupby("item")["clicked"].agg(["sum", "count"])
+        rates = (stats["sum"] + 5 * prior) / (stats["count"] + 5)
+        parts.append(inside["item"].map(rates).fillna(prior))
+    return df.assign(rate=pd.concat(parts), price2=df["price"] ** 2)
+
+
+def test_outer_fold_targets_in_a_functions_prior_are_named():
+    report = check_leakage(lambda d: folded(d, prior_too=False), data(), "clicked", folds="fold")
+    assert ("rate", "outer fold") in kinds(report)
+    assert report.columns == ["rate"]
+    assert check_leakage(lambda d: folded(d, prior_too=True), data(), "clicked", folds="fold").ok
+
+
+class LeakyPrior(TargetEncode):
+    """A target encoding whose prior is the mean over all rows, whichever are to be kept out."""
+
+    def finalize(self, state, keep=None):
+        kept = super().finalize(state, keep)
+        everything = super().finalize(state)
+        return {n: (v + everything[n][:1]) / 2 for n, v in kept.items()}  # a key's place 0 holds the prior
+
+
+def test_outer_fold_targets_in_a_generators_prior_are_named():
+    df = data(400)
+    df["rare"] = np.arange(400) // 2  # many keys that other folds have not seen
+    fs = FeatureSet([LeakyPrior("rare", "clicked"), TargetEncode("item", "clicked"), CountEncode("item")], key="user")
+    report = check_leakage(fs, df, "clicked", folds=df["fold"].to_numpy())
+    assert ("te_rare__clicked", "outer fold") in kinds(report)
+    assert report.columns == ["te_rare__clicked"]
+    assert all("LeakyPrior" in leak.generator for leak in report.leaks)
+
+
+def test_earlier_targets_of_the_fold_are_found_by_the_outer_folds_alone():
+    fs = FeatureSet([Lag("clicked", by="user", order="t"), CountEncode("item")])
+    report = check_leakage(fs, data(), "clicked", "t", folds="fold")
+    assert kinds(report) == {("lag1_clicked__user", "outer fold")}
+
+
+# Clean ---------------------------------------------------------------------------------------------------------------
+
+CASES = [pytest.param(make, id=f"{name}-{i}") for name, all_ in EXAMPLES.items() for i, make in enumerate(all_)]
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_no_generator_of_the_library_gives_away_a_rows_target(make):
+    fs = FeatureSet([make()], key="row", folds=3)
+    if any("y" in s.inputs and "y" not in s.fit_only for s in fs.steps):
+        pytest.skip("takes the target for a column like any other")
+    report = check_leakage(fs, to_pandas(columns(30)), "y", tables=tables(), probes=1)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("feature", CAUSAL, ids=repr)
+def test_no_causal_generator_uses_the_future(feature):
+    df = leak_frame()
+    report = check_leakage(feature, df, "y", "t", probes=1, key="id")
+    assert report.ok, str(report)
+    assert not report.notes
+
+
+@pytest.mark.parametrize("features", ENCODERS[::4], ids=lambda f: "+".join(map(repr, f)))
+def test_no_encoder_lets_an_outer_fold_through(features):
+    df = leak_frame()
+    report = check_leakage(FeatureSet(features, key="user", folds=3), df, "y", folds="k", probes=2)
+    assert report.ok, str(report)
+
+
+def leak_frame(n=40):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "id": range(n),
+            "user": rng.integers(0, 4, n),
+            "item": rng.choice(["a", "b", "c"], n),
+            "city": rng.choice(["x", "y"], n),
+            "price": rng.integers(-3, 4, n).astype(float),
+            "t": rng.integers(0, 12, n),
+            "text": rng.choice(["", "#a b", "#b @c", "b c"], n),
+            "y": rng.integers(0, 2, n).astype(float),
+            "k": rng.integers(0, 3, n),
+        }
+    )
+    frame["tags"] = pd.Series([[["p"], ["q", "r"], [], None][i] for i in rng.integers(0, 4, n)], dtype=object)
+    frame["vec"] = pd.Series(list(rng.integers(-2, 3, (n, 2)).astype(float)), dtype=object)
+    return frame
+
+
+# What is told first --------------------------------------------------------------------------------------------------
+
+
+def test_columns_that_differ_from_run_to_run_are_named_as_such():
+    rng = np.random.default_rng(0)
+    report = check_leakage(lambda d: d.assign(noise=rng.random(len(d)), x=d["price"]), data(), "clicked", "t")
+    assert kinds(report) == {("noise", "random")}
+
+
+@pytest.mark.parametrize("form", [float, bool, "Int64"])
+def test_a_copy_of_the_target_is_named(form):
+    df = data()
+    df["same"] = df["clicked"].astype(form)
+    report = check_leakage(lambda d: d.assign(again=d["clicked"].astype(form), x=d["price"]), df, "clicked")
+    assert kinds(report) == {("same", "copy"), ("again", "copy")}
+    assert report.leaks[0].row is None
+    assert check_leakage(lambda d: d[["price"]] * 2, df, "clicked").ok  # what is not returned is not used
+
+
+# Frames and functions ------------------------------------------------------------------------------------------------
+
+PLAIN = {n: v.tolist() for n, v in data(60).items()}
+
+
+def polars_pipeline(d):
+    pl = pytest.importorskip("polars")
+    return d.with_columns(
+        rate=pl.col("clicked").mean().over("item"), lag=pl.col("price").shift(1), up=pl.col("item").str.to_uppercase()
+    )
+
+
+def arrow_pipeline(d):
+    return pa.Table.from_pandas(pandas_pipeline(d.to_pandas()), preserve_index=False)
+
+
+def pandas_pipeline(d):
+    return d.assign(
+        rate=d.groupby("item")["clicked"].transform("mean"), lag=d["price"].shift(1), up=d["item"].str.upper()
+    )
+
+
+def dict_pipeline(d):
+    made = pandas_pipeline(pd.DataFrame(d))
+    return {**d, **{n: made[n].to_numpy() for n in ("rate", "lag", "up")}}
+
+
+def table_pipeline(d):
+    made = pandas_pipeline(d.to_pandas())
+    return d.with_columns({n: made[n] for n in ("rate", "lag", "up")})
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow", "batch", "dict", "table"])
+def test_functions_of_every_frame_library(library):
+    pipeline, frame = {
+        "pandas": lambda: (pandas_pipeline, pd.DataFrame(PLAIN)),
+        "polars": lambda: (polars_pipeline, pytest.importorskip("polars").DataFrame(PLAIN)),
+        "pyarrow": lambda: (arrow_pipeline, pa.table(PLAIN)),
+        "batch": lambda: (arrow_pipeline, pa.RecordBatch.from_pydict(PLAIN)),
+        "dict": lambda: (dict_pipeline, {n: np.array(v) for n, v in PLAIN.items()}),
+        "table": lambda: (table_pipeline, Table(PLAIN)),
+    }[library]()
+    report = check_leakage(pipeline, frame, "clicked", folds="fold")
+    assert report.columns == ["rate"]
+    assert report.outputs == ["rate", "lag", "up"]
+    assert check_leakage(FeatureSet([TargetEncode("item", "clicked")]), frame, "clicked", folds="fold").ok
+
+
+def test_a_function_that_changes_its_input_harms_nobody():
+    df = data()
+    before = df.copy()
+
+    def pipeline(d):
+        d["price"] *= 2
+        del d["t"]
+        return d
+
+    report = check_leakage(pipeline, df, "clicked", "t")
+    assert report.outputs == ["price"]
+    assert report.ok
+    pd.testing.assert_frame_equal(df, before)
+
+
+def test_an_index_that_tells_the_rows_is_followed_and_a_lost_order_refused():
+    df = data().set_index(pd.Index([f"r{i}" for i in range(120)]))
+
+    def lag(d):
+        d = d.sort_values("t")
+        return d.assign(lag=d["price"].shift(1))
+
+    assert check_leakage(lag, df, "clicked", "t").ok
+    with pytest.raises(DataError, match="another order") as caught:
+        check_leakage(lambda d: lag(d).reset_index(drop=True), df, "clicked", "t")
+    assert caught.value.column in ("t", "clicked")
+
+
+def test_a_sets_own_fit_is_left_alone():
+    df = data()
+    fs = FeatureSet([TargetEncode("item", "clicked"), CountEncode("item")], key="user").fit(df.iloc[:20])
+    before = fs.transform(df)
+    check_leakage(fs, df, "clicked", "t", folds="fold")
+    pd.testing.assert_frame_equal(fs.transform(df), before)
+
+
+def test_selectors_stand_for_the_columns_first_chosen():
+    df = data().assign(city=lambda d: d["item"].str[:2])
+    report = check_leakage(FeatureSet([CountEncode(category(min_card=5))]), df, "clicked", "t")
+    assert report.outputs == ["count_item", "count_city"]
+    assert report.ok
+
+
+def test_other_tables_reach_the_set():
+    from fastrec.features import History
+
+    log = pd.DataFrame({"user": [1, 2, 3], "t": [1, 5, 9]})
+    fs = FeatureSet([History("user", order="t", table="log", stats=["count"])])
+    assert check_leakage(fs, data(), "clicked", "t", tables={"log": log}).ok
+
+
+def test_a_column_that_is_not_made_every_time_is_noted():
+    df = data()
+    df["kind"] = np.where(df["t"] < 118, "early", "late")
+
+    def pipeline(d):
+        return pd.get_dummies(d[["kind"]])
+
+    report = check_leakage(pipeline, df, "clicked", "t")
+    assert report.ok
+    assert "'kind_late' could not be compared" in report.notes[0]
+
+
+# Large frames --------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_large_frame_a_part_is_checked_and_rows_keep_their_numbers():
+    df = data(3000)
+
+    def pipeline(d):
+        assert len(d) <= 200
+        return in_fold_mean(d)
+
+    for options in ({}, {"key": "user"}, {"order": "t"}):
+        report = check_leakage(pipeline, df, "clicked", max_rows=200, **options)
+        leak = next(leak for leak in report.leaks if leak.kind == "own target")
+        row = df.iloc[leak.row]
+        assert leak.column == "rate"
+        assert f"from {row['clicked']} to {1 - row['clicked']}" in leak.detail
+        assert "of 3,000" in report.checked[0]
+
+
+def choice_of(df, **names):
+    return Choice.of(df, names.get("targets", ["clicked"]), names.get("order", []), names.get("keys", []), 0)
+
+
+def test_the_part_holds_whole_keys_or_the_earliest_rows():
+    df = data(1000)
+    rows = sample_rows(choice_of(df, keys=["user"]), 300)
+    users = df.iloc[rows.numpy()]["user"]
+    assert 75 <= len(rows) <= 300
+    assert len(rows) == df["user"].isin(set(users)).sum()
+    rows = sample_rows(choice_of(df, order=["t"]), 300)
+    assert sorted(df.iloc[rows.numpy()]["t"]) == list(range(300))
+    assert rows.tolist() == sorted(rows.tolist())
+    one_key = df.assign(user=1)
+    assert len(sample_rows(choice_of(one_key, keys=["user"]), 300)) == 300
+    assert len(sample_rows(choice_of(df), 300)) == 300
+    assert sample_rows(choice_of(df), 1000).tolist() == list(range(1000))
+
+
+def test_rows_to_change_are_of_rare_keys_and_of_frequent_ones_with_both_targets():
+    df = pd.DataFrame({"key": [0] * 50 + [1, 1] * 5 + list(range(100, 140)), "clicked": [0, 1] * 50})
+    choice = choice_of(df)
+    rows = probe_rows(choice, key_sizes(df, choice), 8)
+    assert len(set(rows)) == 8
+    assert df.iloc[rows]["clicked"].sum() == 4
+    sizes = df.groupby("key")["key"].transform("count").iloc[rows]
+    assert {1, 10, 50} <= set(sizes)
+
+
+def test_times_to_cut_at_fall_inside_keys():
+    df = pd.DataFrame({"s": np.arange(300) // 3, "t": np.arange(300), "clicked": [0, 1, 1] * 100})
+    cuts = cut_places(choice_of(df, order=["t"], keys=["s"]), df)
+    assert len(cuts) == 3
+    assert all(c % 3 for c in cuts)
+    assert cut_places(choice_of(df.assign(t=1), order=["t"]), df) == []
+    assert cut_places(choice_of(df.iloc[:2], order=["t"]), df.iloc[:2]) == [1]
+
+
+def test_mixing_the_future_moves_whole_rows_and_targets_for_themselves():
+    df = data(200)
+    choice = choice_of(df, order=["t"])
+    names = list(df.columns)
+    source = choice.mixed_future(100, names)
+    later = torch.tensor((df["t"] >= 100).to_numpy())
+    assert set(source) == set(names) - {"t"}
+    for rows in source.values():
+        assert torch.equal(rows[~later], torch.arange(200)[~later])
+        assert torch.equal(rows[later].sort().values, torch.arange(200)[later])
+    assert torch.equal(source["price"], source["user"])
+    assert (source["price"] != torch.arange(200))[later].sum() > 80
+    assert (source["clicked"] != source["price"])[later].sum() > 80
+
+
+def test_other_targets_are_far_ones():
+    df = pd.DataFrame({"clicked": [0.0, 1.0, 9.0, 10.0, None]})
+    choice = choice_of(df)
+    assert choice.other_targets(torch.tensor([0, 2, 4]))["clicked"].tolist() == [3, 1, 0, 3, 4]
+    one = choice.one_target(torch.tensor([True, False, False, False, True]))["clicked"]
+    assert one.tolist() == [3, 1, 2, 3, 4]
+    one = choice.one_target(torch.tensor([False, False, True, True, False]))["clicked"]
+    assert one.tolist() == [0, 1, 0, 0, 4]
+
+
+def test_frames_of_two_rows_and_one_time():
+    df = pd.DataFrame({"x": [1.0, 2.0], "t": [5, 5], "clicked": [0, 1]})
+    report = check_leakage(lambda d: d.assign(z=d["x"] + 1), df, "clicked", "t", folds=[0, 1])
+    assert report.ok
+    assert "no future" in " ".join(report.checked)
+
+
+# Comparing -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([1.0, 2.0], [1.0 + 1e-12, 2.1], [False, True]),
+        ([1e8, 1e-3], [1e8 + 1e-3, 1e-3 + 1e-8], [False, True]),
+        ([0.0, 1.0, 5.0], [1e-13, 1.0, 5.0], [False, False, False]),
+        ([None, 1.0], [None, None], [False, True]),
+        ([float("inf"), float("inf"), -1.0], [float("inf"), 1.0, float("-inf")], [False, True, True]),
+        ([2**53, 2**53], [2**53, 2**53 + 1], [False, True]),
+        ([1, 2], [1.0, 2.5], [False, True]),
+        (["a", "b", None], ["a", "c", "x"], [False, True, True]),
+        (["a", "b"], [1, 2], [True, True]),
+        ([[1.0], [1.0, 2.0], [1.0], None], [[1.0 + 1e-12], [1.0], [2.0], []], [False, True, True, True]),
+        ([["a"], ["b"]], [["a"], ["c"]], [False, True]),
+        ([{"a": 1}, {"a": 2}], [{"a": 1}, {"a": 3}], [False, True]),
+        ([True, False, None], [True, True, None], [False, True, False]),
+    ],
+)
+def test_what_counts_as_moved(before, after, expected):
+    a, b = Table({"x": before})["x"], Table({"x": after})["x"]
+    assert moved(a, b).tolist() == expected
+
+
+def test_moved_times_and_vectors():
+    seconds = pd.Series(pd.to_datetime(["2024-01-01", "2024-01-02"])).dt.as_unit("s")
+    a, b = Table({"x": seconds})["x"], Table({"x": seconds.dt.as_unit("ms")})["x"]
+    assert moved(a, b).tolist() == [False, False]
+    assert moved(a, a.take(torch.tensor([0, 0]))).tolist() == [False, True]
+    vectors = Table({"x": np.array([[1.0, np.nan], [0.0, 2.0]])})["x"]
+    other = Table({"x": np.array([[1.0, np.nan], [0.0, 2.1]])})["x"]
+    assert moved(vectors, other).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("library", ["pandas", "pyarrow", "dict"])
+def test_values_from_other_rows_keep_type_and_index(library):
+    frame = pd.DataFrame(
+        {
+            "a": pd.Categorical(["x", "y", "x"], ordered=True),
+            "b": pd.Series([1, None, 3], dtype="Int64"),
+            "c": [1, 2, 3],
+        },
+        index=["p", "q", "q"],
+    )
+    if library == "pyarrow":
+        frame = pa.Table.from_pandas(frame, preserve_index=False)
+    elif library == "dict":
+        frame = {n: frame[n] for n in frame}
+    made = with_rows_of(frame, {"a": torch.tensor([1, 1, 2]), "b": torch.tensor([2, 1, 0])})
+    if library == "pandas":
+        assert made.dtypes.equals(frame.dtypes)
+        assert made.index.equals(frame.index)
+    elif library == "pyarrow":
+        assert made.schema.equals(frame.schema)
+    assert list(made["a"].to_pylist() if library == "pyarrow" else made["a"]) == ["y", "y", "x"]
+    assert list(made["c"].to_pylist() if library == "pyarrow" else made["c"]) == [1, 2, 3]
+
+
+# The report, errors --------------------------------------------------------------------------------------------------
+
+
+def test_the_report_says_what_where_and_what_to_do():
+    report = check_leakage(in_fold_mean, data(), "clicked", folds="fold")
+    text = str(report)
+    for word in (
+        "1 column leaks among 3",
+        "'rate', own target: row",
+        "'rate', outer fold",
+        "TargetEncode",
+        "cross_fit",
+    ):
+        assert word in text, word
+    with pytest.raises(LeakageError, match="rate") as caught:
+        report.raise_for_leaks()
+    assert isinstance(caught.value, FastrecError)
+    assert (caught.value.column, caught.value.row) == ("rate", report.leaks[0].row)
+    assert caught.value.remedy
+    clean = check_leakage(lambda d: d[["price"]] + 1, data(), "clicked")
+    assert "no leak found among 1" in str(clean)
+    assert bool(clean)
+    clean.raise_for_leaks()
+    assert LeakageReport([]).ok
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        (lambda d: d.iloc[1:], "119 rows for 120"),
+        (lambda d: None, "returns nothing"),
+        (lambda d: d.nonsense, "failed on the rows as they are: AttributeError"),
+        (lambda d: d.assign(x=1 / (len(d) == 120)), "failed when the rows at or after t = "),
+        ("text", "neither a FeatureSet nor a function"),
+    ],
+)
+def test_a_pipeline_that_cannot_be_checked_is_told_why(pipeline, message):
+    with pytest.raises(DataError, match=message):
+        check_leakage(pipeline, data(), "clicked", "t")
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(DataError, match="one value only") as caught:
+        check_leakage(in_fold_mean, data().assign(clicked=1), "clicked")
+    assert caught.value.column == "clicked"
+    with pytest.raises(DataError, match="probes=0"):
+        check_leakage(in_fold_mean, data(), "clicked", probes=0)
+    with pytest.raises(FastrecError, match="'nope'"):
+        check_leakage(in_fold_mean, data(), "nope")
+    with pytest.raises(DataError, match="fold"):
+        check_leakage(in_fold_mean, data(), "clicked", folds=[0, 1])
+
+
+def test_a_custom_fitted_generator_that_reads_cells_wrongly_is_caught():
+    class Mean(Fitted):
+        """The mean target of all rows but the row's own fold, except that it forgets to leave the fold out."""
+
+        uses_target = True
+
+        def __init__(self, target):
+            super().__init__()
+            self.target = target
+
+        @property
+        def sources(self):
+            return [self.target]
+
+        @property
+        def fit_only(self):
+            return [self.target]
+
+        @property
+        def outputs(self):
+            return ["mean_of_all"]
+
+        def collect(self, table, cells: Cells | None = None):
+            y = table[self.target].number()
+            return {"sum": y.sum(), "count": torch.tensor(len(y))}
+
+        def merge(self, a, b):
+            return {n: a[n] + b[n] for n in a}
+
+        def finalize(self, state, keep=None):
+            return {"mean": state["sum"] / state["count"]}
+
+        def prepare(self, state, table):
+            return {"one": torch.ones(len(table), dtype=torch.float64)}
+
+        def apply(self, fit, tensors):
+            return {"mean_of_all": tensors["one"] * fit["mean"]}
+
+    df = data()
+    df["u"] = df["user"]
+    report = check_leakage(FeatureSet([Mean("clicked"), CountEncode(Cross("item", "u"))]), df, "clicked", folds="fold")
+    assert kinds(report) == {("mean_of_all", "own target"), ("mean_of_all", "outer fold")}

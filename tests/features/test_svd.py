@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import sys
+import types
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError
+from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, svd
+from fastrec.features.base import Cells
+from fastrec.table import Table
+
+some = settings(max_examples=40, deadline=None)
+item = st.one_of(st.none(), st.sampled_from("abcde"))
+user = st.one_of(st.none(), st.integers(0, 4))
+events = st.lists(st.tuples(item, user, st.integers(0, 3)), max_size=25)
+
+
+def frame(rows):
+    items, users, weights = ([r[i] for r in rows] for i in range(3))
+    return pa.table(
+        {
+            "item": pa.array(items, pa.string()),
+            "user": pa.array(users, pa.int64()),
+            "w": pa.array(weights, pa.float64()),
+        }
+    )
+
+
+def matrix_of(rows, *, weighted=False, log=False):
+    """The co-occurrence matrix by a loop: items and their rows."""
+    total = Counter()
+    for i, u, w in rows:
+        if i is not None and u is not None:
+            total[i, u] += w if weighted else 1
+    items, users = sorted({i for i, _ in total}), sorted({u for _, u in total})
+    matrix = np.array([[float(total[i, u]) for u in users] for i in items]).reshape(len(items), len(users))
+    return items, np.log1p(matrix) if log else matrix
+
+
+def vectors_of(feature, items):
+    made = feature.transform(pa.table({"item": pa.array(items, pa.string())}))
+    return np.stack([made[n].to_numpy() for n in feature.outputs], 1)
+
+
+@some
+@given(events, st.booleans(), st.booleans())
+def test_inner_products_are_those_of_the_matrix(rows, weighted, log):
+    """With all dimensions U S holds every inner product of the matrix's rows, whatever the basis."""
+    feature = SvdEncode("item", "user", dims=6, weight="w" if weighted else None, log=log).fit(frame(rows))
+    items, matrix = matrix_of(rows, weighted=weighted, log=log)
+    made = vectors_of(feature, items)
+    np.testing.assert_allclose(made @ made.T, matrix @ matrix.T, atol=1e-9)
+    sizes = np.linalg.norm(made, axis=0)
+    expected = np.zeros(6)
+    if matrix.size:
+        found = np.linalg.svd(matrix, compute_uv=False)
+        expected[: len(found)] = found
+    np.testing.assert_allclose(sizes, expected, atol=1e-7 * max(1, expected[0]))
+
+
+def test_one_column_by_hand_and_signs():
+    # Items a and b are with the same user, 2 and 1 times; c with another, 5 times.
+    rows = [("a", 1, 1)] * 2 + [("b", 1, 1)] + [("c", 2, 1)] * 5
+    made = vectors_of(SvdEncode("item", "user", dims=3).fit(frame(rows)), ["a", "b", "c", "new", None])
+    np.testing.assert_allclose(made, [[0, 2, 0], [0, 1, 0], [5, 0, 0], [0, 0, 0], [0, 0, 0]], atol=1e-9)
+
+
+def test_a_larger_matrix_equals_an_exact_decomposition():
+    rng = np.random.default_rng(0)
+    factors = rng.normal(size=(120, 4)) @ np.diag([9, 5, 3, 2]) @ rng.normal(size=(4, 90))
+    weights = np.round(np.abs(factors) ** 2).clip(0, 400)
+    i, u = weights.nonzero()
+    table = pa.table({"item": [f"i{k:03}" for k in i], "user": u, "w": weights[i, u]})
+    feature = SvdEncode("item", "user", dims=4, weight="w").fit(table)
+    made = vectors_of(feature, [f"i{k:03}" for k in range(120)])
+    left, sizes, _ = np.linalg.svd(weights, full_matrices=False)
+    exact = left[:, :4] * sizes[:4]
+    exact *= np.sign(exact[np.abs(exact).argmax(0), range(4)])
+    np.testing.assert_allclose(made, exact, atol=2e-3 * sizes[0])
+    np.testing.assert_allclose(made[:, 0], exact[:, 0], rtol=1e-6)
+
+
+@some
+@given(events, events)
+def test_parts_learn_what_the_whole_does(first, second):
+    feature = SvdEncode("item", "user", dims=3, weight="w")
+    parts = [feature.collect(Table.read(frame(p)), halves(p)) for p in (first, second)]
+    whole = feature.collect(Table.read(frame(first + second)), halves(first + second))
+    for merged in (feature.merge(*parts), feature.merge(*parts[::-1])):
+        for name in ("rows", "cols"):
+            assert merged[name].columns[0].to_pylist() == whole[name].columns[0].to_pylist()
+        assert merged["pairs"].tolist() == whole["pairs"].tolist()
+        assert merged["sum"].tolist() == whole["sum"].tolist()
+        for keep in (None, torch.tensor([True, False])):
+            assert torch.equal(feature.finalize(merged, keep)["vectors"], feature.finalize(whole, keep)["vectors"])
+
+
+def halves(rows):
+    return Cells(torch.tensor([w % 2 for _, _, w in rows], dtype=torch.int64), 2)
+
+
+def test_lists_of_other_keys():
+    lists = pd.DataFrame({"item": ["a", "b", "a", None], "tags": [["x", "y", "x"], None, [None, "y"], ["z"]]})
+    plain = pd.DataFrame({"item": list("aaaa"), "tags": list("xyxy")})
+    a, b = (SvdEncode("item", "tags", dims=2).fit(f) for f in (lists, plain))
+    assert a.transform(lists[["item"]])["svd0_item__tags"].tolist() == pytest.approx([8**0.5, 0, 8**0.5, 0])
+    assert vectors_of(b, ["a"])[0, 0] == pytest.approx(8**0.5)
+
+
+def test_transform_needs_the_row_keys_alone():
+    feature = SvdEncode("item", "user", weight="w").fit(frame([("a", 1, 2)]))
+    assert FeatureSet([feature]).inputs == ["item"]
+    assert feature.fit_only == ["user", "w"]
+    assert SvdEncode("item", "user", scope="all").fit_only == []
+    assert SvdEncode("item", "item").fit_only == []
+
+
+def test_keys_are_told_apart_to_64_bits_and_words_with_nul():
+    table = pa.table({"item": pa.array([2**53, 2**53 + 1]), "user": ["a", "a\x00"]})
+    made = SvdEncode("item", "user", dims=2).fit_transform(table)
+    rows = np.stack([made["svd0_item__user"].to_numpy(), made["svd1_item__user"].to_numpy()], 1)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-12)
+
+
+def test_saved_it_is_not_decomposed_again(tmp_path, monkeypatch):
+    fs = FeatureSet([SvdEncode("item", "user", dims=2)]).fit(frame([("a", 1, 1), ("b", 2, 1), ("b", 1, 1)]))
+    fs.save(tmp_path / "fs")
+
+    def refuse(*_):
+        raise AssertionError("decomposed again")
+
+    monkeypatch.setattr(svd, "_components", refuse)
+    again = FeatureSet.load(tmp_path / "fs").features[0]
+    items = ["a", "b", None, "c"]
+    np.testing.assert_array_equal(vectors_of(again, items), vectors_of(fs.features[0], items))
+    monkeypatch.undo()
+    more = again.merge(again.state_, again.collect(Table.read(frame([("c", 3, 1)]))))  # it can still learn more
+    again.learn(more)
+    assert np.linalg.norm(vectors_of(again, ["c"])) == pytest.approx(1)
+
+
+def test_unlabeled_rows_count_where_asked():
+    train, test = frame([("a", 1, 1)]), frame([("a", 1, 1), ("b", 2, 1)])
+    made = SvdEncode("item", "user", dims=1, scope="all").fit_transform(train, unlabeled=test)
+    assert made["svd0_item__user"].to_pylist() == pytest.approx([2.0])
+
+
+def test_inside_others():
+    rows = pd.DataFrame({"item": ["a", "a", "b"], "user": [1, 2, 2]})
+    made = GroupStats(SvdEncode(CountName(), "user", dims=1), by="user", over="group").fit_transform(rows)
+    assert made.filter(like="mean_svd0").notna().all().all()
+
+
+def CountName():
+    return CountEncode("item")
+
+
+class _DenseSVD:
+    """Stands for cuML's class: a dense matrix of torch in, numpy out."""
+
+    made: list[dict] = []  # noqa: RUF012
+
+    def __init__(self, **options):
+        self.options = options
+
+    def fit_transform(self, matrix):
+        assert isinstance(matrix, torch.Tensor)
+        left, sizes, _ = np.linalg.svd(matrix.numpy(), full_matrices=False)
+        self.made.append(self.options)
+        return -(left * sizes)[:, : self.options["n_components"]]
+
+
+def test_cuml_takes_small_matrices_of_a_gpu(monkeypatch):
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    module = types.ModuleType("cuml.decomposition")
+    module.TruncatedSVD = _DenseSVD
+    monkeypatch.setitem(sys.modules, "cuml", types.ModuleType("cuml"))
+    monkeypatch.setitem(sys.modules, "cuml.decomposition", module)
+    monkeypatch.setattr(svd.importlib.util, "find_spec", lambda name: name == "cuml")
+    values, row, col = torch.tensor([2.0, 1.0, 5.0]), torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1])
+    expected = svd._components(values.double(), row, col, (3, 2), 2, 0)
+    assert not _DenseSVD.made
+    there = values.double().as_subclass(OnGpu)
+    np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
+    assert _DenseSVD.made == [{"n_components": 2, "algorithm": "full", "random_state": 0, "output_type": "numpy"}]
+    monkeypatch.setattr(svd, "_DENSE", 5)
+    svd._components(values.double(), row, col, (3, 2), 2, 0)
+    assert len(_DenseSVD.made) == 1
+
+
+@pytest.mark.parametrize("bad", [-1.0, float("inf")])
+def test_a_bad_weight_is_named(bad):
+    with pytest.raises(FastrecError, match="SvdEncode") as caught:
+        SvdEncode("item", "user", weight="w").fit(frame([("a", 1, None), ("a", 1, bad)]))
+    assert (caught.value.column, caught.value.row) == ("w", 1)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("options", [{"dims": 0}, {"scope": "x"}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(FastrecError, match="SvdEncode"):
+        SvdEncode("item", "user", **options)
