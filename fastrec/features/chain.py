@@ -227,7 +227,8 @@ class Chain:
         """
         for step in self.steps:
             read = reads_target(step, self.targets)
-            if read and (step.own_row or step.uses_future):
+            placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
+            if read and (step.own_row or step.uses_future or placed & set(read)):
                 raise DataError(
                     f"{type(step).__name__} reads the target, so that rows would be given their own",
                     column=read[0],

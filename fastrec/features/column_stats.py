@@ -117,10 +117,8 @@ def _moments_of(present: torch.Tensor) -> State:
     if not len(present):
         return {n: present.new_tensor(v, dtype=torch.float64) for n, v in _EMPTY.items()}
     size = float(len(present))
-    mean = (present / size).sum()  # divided first: the sum of large numbers would overflow
+    mean = (present / size).sum()  # divided first: the sum of large numbers would overflow; torch adds in pairs
     rest = present - mean
-    step = (rest / size).sum()  # what rounding of the first sum has lost
-    mean, rest = mean + step, rest - step
     return {
         "count": present.new_tensor(size),
         "mean": mean,

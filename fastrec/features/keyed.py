@@ -97,7 +97,7 @@ def _time_text(numbers: np.ndarray, unit: int) -> pa.Array:
 
 def cell_places(codes: torch.Tensor, cells: Cells | None, size: int) -> tuple[torch.Tensor, int]:
     """Place of each row in a flattened ``[cells, size]`` array, and the number of cells."""
-    if cells is None:
+    if cells is None or cells.count == 1:
         return codes, 1
     return cells.codes * size + codes, cells.count
 
@@ -106,6 +106,12 @@ def sum_by_cell(values: torch.Tensor, codes: torch.Tensor, cells: Cells | None, 
     """Sum of ``values`` (``[n]``) by cell and code: ``[cells, size]``, int64 or float64."""
     places, count = cell_places(codes, cells, size)
     return segment_sum(values, places, count * size).view(count, size)
+
+
+def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.Tensor:
+    """Rows of each cell and code: int64 ``[cells, size]``."""
+    places, count = cell_places(codes, cells, size)
+    return torch.bincount(places, minlength=count * size).view(count, size)
 
 
 def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:

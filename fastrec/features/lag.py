@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,25 +20,18 @@ from fastrec.windows import first_at_least, keys_before, tie_start
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
     """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``.
 
-    Several generators of one ``by`` and ``order`` sort once: the last arrangement is kept with its first column.
+    Several generators of one ``by`` and ``order`` sort once: the table remembers it.
     """
-    columns = [table[name] for name in (*by, *order)]
-    if not columns:
+
+    def make() -> tuple[Groups, torch.Tensor]:
+        keys = order_keys(table, order)
+        if by:
+            codes = table.coded(list(by)).codes
+            return Groups.of(codes, *keys), codes == 0
         zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        return Groups.of(zeros), zeros.bool()
-    kept = columns[0]._cache.get("groups")
-    if kept is not None and kept[0] == len(by) and [ref() for ref in kept[1]] == columns[1:]:
-        return kept[2]
-    keys = order_keys(table, order)
-    if by:
-        codes = table.coded(list(by)).codes
-        made = Groups.of(codes, *keys), codes == 0
-    else:
-        zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        made = Groups.of(zeros, *keys), zeros.bool()
-    # References to the other columns are weak: two columns that kept each other would outlive their table.
-    columns[0]._cache["groups"] = (len(by), [weakref.ref(c) for c in columns[1:]], made)
-    return made
+        return Groups.of(zeros, *keys), zeros.bool()
+
+    return table.remember(("groups", tuple(by), tuple(order)), (*by, *order), make)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,9 +23,9 @@ class SvdEncode(FittedOnLists):
 
     The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
     singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S``: ``dims`` float64 columns. It is
-    scikit-learn's ``TruncatedSVD``; cuML's where the table is on a GPU, cuML is installed and the matrix is small enough
-    to be dense. Each component's sign is the one that makes its largest entry positive. Components past the matrix's
-    rank are 0; a key that is missing or was not seen is all 0.
+    scikit-learn's ``TruncatedSVD``; cuML's where the table is on a GPU, cuML is installed and the matrix is small
+    enough to be dense. Each component's sign is the one that makes its largest entry positive. Components past the
+    matrix's rank are 0; a key that is missing or was not seen is all 0.
 
     Args:
         rows: the column whose keys become vectors, or a generator of one: ``'item'``.
@@ -116,7 +116,7 @@ class SvdEncode(FittedOnLists):
                 row=row,
                 remedy="Weights must be finite and 0 or above",
             )
-        return values.nan_to_num(0.0)
+        return values  # a missing one is not above 0: its pair is left out
 
     def merge(self, a: State, b: State) -> State:
         (rows, row_a, row_b), (cols, col_a, col_b) = (union_keys(a[n], b[n]) for n in ("rows", "cols"))

@@ -126,7 +126,7 @@ class TfIdfSimilarity(FittedOnLists):
         for first, last in itertools.pairwise(cuts):
             if last > first:
                 parts = [
-                    (own[bounds[first] : bounds[last]], bounds[first : last + 1] - bounds[first])
+                    (own[bounds[first] : bounds[last]], bounds[first : last + 1])
                     for own, bounds in ((tensors["a"], a), (tensors["b"], b))
                 ]
                 result[first:last] = _cosine(*parts, square)
@@ -136,7 +136,7 @@ class TfIdfSimilarity(FittedOnLists):
 def _cosine(
     a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
 ) -> torch.Tensor:
-    """Cosine of the weighted counts of two lists of codes (codes, offsets) for each row, float64 ``[n]``."""
+    """Cosine of the weighted counts of each row's two lists of codes (codes; offsets from any start): ``[n]``."""
     size, n = len(square), len(a[1]) - 1
     both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
     pairs, where = torch.unique(both, return_inverse=True)

@@ -252,5 +252,6 @@ def write(path: Path, records: Sequence[Record], text: str) -> None:
 
 
 def command_line() -> list[str]:
-    """How this program was started, without the machine's folders."""
-    return [Path(sys.executable).name, os.path.relpath(sys.argv[0]), *sys.argv[1:]]
+    """How this program was started, without this machine's folders."""
+    words = [Path(word).name if os.path.isabs(word) else word for word in sys.argv[1:]]
+    return [Path(sys.executable).name, os.path.relpath(sys.argv[0]), *words]

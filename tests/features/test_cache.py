@@ -33,7 +33,7 @@ from fastrec.features.digests import NoDigestError, class_digest, column_digest,
 from fastrec.keys import Keys
 from fastrec.table import Column, Table
 from tests.features.examples import EXAMPLES
-from tests.features.frames import columns, tables, to_arrow, to_pandas
+from tests.features.frames import columns, tables, to_arrow
 from tests.features.test_contract import assert_equal, outputs_of
 
 CALLS: Counter = Counter()
@@ -256,17 +256,18 @@ def test_other_tables_count(cache):
 # The same values -----------------------------------------------------------------------------------------------------
 
 # A folder holds what a saved generator holds, which the contract tests for every example; here one of a class will do.
+TABLES = tables()
 CASES = [pytest.param(all_[0], id=name) for name, all_ in EXAMPLES.items()]
 
 
 @pytest.mark.parametrize("make", CASES)
 def test_every_generator_gives_the_same_with_a_cache(make, tmp_path):
-    data, new = to_pandas(columns(20)), to_arrow(columns(12, seed=3))
-    options = {"tables": tables(), "unlabeled": to_pandas(columns(8, seed=5))}
+    data, new = to_arrow(columns(20)), to_arrow(columns(12, seed=3))
+    options = {"tables": TABLES, "unlabeled": to_arrow(columns(8, seed=5))}
 
     def run(cache):
         fs = FeatureSet([make()], key="row", folds=3, cache=cache)
-        made = [fs.fit_transform(data, **options), fs.transform(new, tables=tables())]
+        made = [fs.fit_transform(data, **options), fs.transform(new, tables=TABLES)]
         return [outputs_of(m, fs.outputs) for m in made]
 
     expected = run(None)
@@ -440,7 +441,7 @@ plain = st.recursive(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(a=plain, b=plain)
 def test_plain_values_share_a_digest_only_if_they_are_the_same(a, b):
     def typed(v):

@@ -6,12 +6,13 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import Explode, FeatureSet, explode
-from fastrec.table import Table
+from fastrec.table import Column, Table
 
 word = st.text("ab🎉 ", max_size=3)
 lists = st.lists(st.one_of(st.none(), st.lists(st.tuples(word, st.integers(-9, 9)), max_size=4)), max_size=8)
@@ -215,6 +216,12 @@ def test_a_frame_of_lists_alone_and_of_vectors():
     assert Explode("x").fit_transform(pl.DataFrame({"x": ["a|b"]})).rows() == [("a", 1), ("b", 2)]
     vectors = pa.table({"i": [1, 2], "x": pa.array([[1.0, 2.0], None], pa.list_(pa.float64(), 2))})
     assert Explode("x").fit_transform(vectors).to_pydict() == {"i": [1, 1], "x": [1.0, 2.0], "position": [1, 2]}
+
+
+def test_lists_that_begin_and_end_inside_their_elements():
+    lists = Column("list", torch.tensor([2, 5, 5, 7]), elements=Column("number", torch.arange(9)))
+    made = explode(Table({"x": lists}), "x", row="r").to_arrow().to_pydict()
+    assert made == {"x": [2, 3, 4, 5, 6], "position": [1, 2, 3, 1, 2], "r": [0, 0, 0, 2, 2]}
 
 
 def test_scikit_learns_manners():

@@ -48,6 +48,17 @@ def test_it_equals_a_dictionary(rows, known, duplicates):
     assert made == [lookup.get(r) for r in rows]
 
 
+def test_a_key_that_comes_twice_is_named():
+    rows = pd.DataFrame({"k": ["a"], "n": [1]})
+    other = pd.DataFrame({"k": [None, "b", "a", None, "a", "b"], "n": [1] * 6, "v": range(6)})
+    with pytest.raises(FastrecError, match="'t' has the key of row 2 again") as caught:
+        JoinTable("t", ["k", "n"], "v").fit_transform(rows, tables={"t": other})
+    assert (caught.value.row, caught.value.column) == (4, "k")
+    for duplicates, value in (("first", 2), ("last", 4)):
+        made = JoinTable("t", ["k", "n"], "v", duplicates=duplicates).fit_transform(rows, tables={"t": other})
+        assert made["t_v"].tolist() == [value]
+
+
 def test_every_type_is_kept():
     other = pa.table(
         {

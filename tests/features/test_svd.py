@@ -115,6 +115,20 @@ def test_lists_of_other_keys():
     assert vectors_of(b, ["a"])[0, 0] == pytest.approx(8**0.5)
 
 
+def test_lists_take_their_rows_weight():
+    rows = pd.DataFrame({"item": ["a", "b", "b"], "tags": [["x", "y"], ["x"], ["y", "y"]], "w": [3, 0, 2]})
+    feature = SvdEncode("item", "tags", dims=2, weight="w").fit(rows)
+    made = vectors_of(feature, ["a", "b"])
+    np.testing.assert_allclose(made @ made.T, [[18, 12], [12, 16]], atol=1e-9)  # a: x 3, y 3; b: y 4
+
+
+def test_components_past_the_rank_are_nothing_at_all():
+    rows = [(i, u, 1) for i in "abc" for u in range(4) for _ in range(u + 1)]
+    made = vectors_of(SvdEncode("item", "user", dims=3).fit(frame(rows)), list("abc"))
+    np.testing.assert_allclose(made[:, 0], 30**0.5)
+    assert not made[:, 1:].any()
+
+
 def test_transform_needs_the_row_keys_alone():
     feature = SvdEncode("item", "user", weight="w").fit(frame([("a", 1, 2)]))
     assert FeatureSet([feature]).inputs == ["item"]
@@ -194,7 +208,7 @@ def test_cuml_takes_small_matrices_of_a_gpu(monkeypatch):
     np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
     assert _DenseSVD.made == [{"n_components": 2, "algorithm": "full", "random_state": 0, "output_type": "numpy"}]
     monkeypatch.setattr(svd, "_DENSE", 5)
-    svd._components(values.double(), row, col, (3, 2), 2, 0)
+    np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
     assert len(_DenseSVD.made) == 1
 
 

@@ -236,7 +236,7 @@ def test_classes_are_values_whatever_type_holds_them(target):
     assert made["te_k__c_2"].tolist() == [0.5, 0.5, 0, 0]
 
 
-@pytest.mark.parametrize("kind", ["object", "category", "str"])
+@pytest.mark.parametrize("kind", ["object", "category", "string"])
 @pytest.mark.parametrize("make", [TargetEncode, lambda *a: CumTarget(*a, order="k")], ids=["TargetEncode", "CumTarget"])
 def test_a_target_of_classes_is_named_with_the_classes_found(kind, make):
     frame = pd.DataFrame({"k": [1, 2, 3], "c": pd.Series([None, "no", "maybe"], dtype=kind)})

@@ -129,6 +129,8 @@ def test_rows_to_predict_look_back_at_the_history_without_a_target_of_their_own(
         Lag("y", by="user", n=-1),
         LastKnown("y", by="user", ahead=True),
         CumStat("y", by="user", stats="smaller"),
+        Lag("t", by="y"),
+        Lag("t", by="user", order="y"),
     ],
     ids=repr,
 )

@@ -54,6 +54,7 @@ def test_it_is_scikit_learns(train, new):
             assert math.isnan(value)
         else:
             assert value == pytest.approx(next(expected), abs=1e-12)
+            assert 0 <= value <= 1
 
 
 @some
