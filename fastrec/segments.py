@@ -219,10 +219,10 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
 
 def _segmented_cumsum(ordered: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     """Running sums of sorted rows by doubling steps (Hillis, Steele 1986): log2 of the longest group of them."""
-    total, step, longest = ordered, 1, int(place.max()) + 1
+    total, step, longest = ordered.clone(), 1, int(place.max()) + 1
     while step < longest:
-        reached = torch.where(place[step:] >= step, total[:-step], 0)
-        total = torch.cat([total[:step], total[step:] + reached])
+        reached = (place[step:] >= step).nonzero().squeeze(1)  # fewer rows at every step
+        total.index_add_(0, reached + step, total.index_select(0, reached))
         step *= 2
     return total
 
@@ -284,12 +284,13 @@ def rank_in_group(
         rank = groups.place + 1
     elif method == "dense":
         run = torch.cumsum(new, 0)
-        rank = run - run[groups.start] + 1
+        rank = run - run.index_select(0, groups.start) + 1
     else:
-        low = first - groups.start + 1
-        run = torch.cumsum(new, 0) - 1
-        high = low + torch.bincount(run)[run] - 1
-        rank = {"min": low, "max": high, "average": (low + high) / 2}[method]
+        rank = first - groups.start + 1
+        if method != "min":
+            run = torch.cumsum(new, 0) - 1
+            high = rank + torch.bincount(run).index_select(0, run) - 1
+            rank = high if method == "max" else (rank + high) / 2
     return torch.where(absent, torch.nan, groups.unsort(rank.double()))
 
 

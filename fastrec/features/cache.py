@@ -89,8 +89,9 @@ class FeatureCache:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The entry of a key, None where there is none or it cannot be read (a warning says so)."""
+        found = None if self.folder is None else self._from_folder(key)
         with self._lock:
-            found = self._from_memory(key) if self.folder is None else self._from_folder(key)
+            found = self._from_memory(key) if self.folder is None else found
             self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
         return found
 

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.keyed import count_by_cell, key_text, sort_keys, spread, union_keys
 from fastrec.keys import Coded, Keys
 from fastrec.table import Column, Table
 from fastrec.vocab import hash_codes
@@ -69,7 +69,7 @@ class Cross(Fitted):
             nothing = self._coded(table).keys.take(torch.zeros(0, dtype=torch.int64))
             return {"keys": nothing, "count": torch.zeros(1, 0, dtype=torch.int64)}
         keys, codes = sort_keys(self._coded(table))
-        return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, cells, len(keys) + 1)[:, 1:]}
+        return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
         keys, left, right = union_keys(a["keys"], b["keys"])
@@ -80,7 +80,7 @@ class Cross(Fitted):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         counts = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
         kept = counts.sum(0) >= max(self.min_count, 1)
-        return {"code": torch.cat([kept.new_zeros(1).long(), torch.cumsum(kept, 0) * kept])}
+        return {self.outputs[0]: torch.cat([kept.new_zeros(1).long(), torch.cumsum(kept, 0) * kept])}
 
     def prepare(self, state: State, table: Table) -> Tensors:
         coded = self._coded(table)
@@ -90,10 +90,13 @@ class Cross(Fitted):
         hashed[1:] = torch.from_numpy(hash_codes(_joined_text(coded.keys), self.buckets, seed=self.seed)) + 1
         return {"hash": hashed.to(coded.codes.device)[coded.codes]}
 
+    def lookups(self) -> dict[str, str] | None:
+        return {self.outputs[0]: "key"} if self.buckets is None else None
+
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         if self.buckets is not None:
             return {self.outputs[0]: tensors["hash"]}
-        return {self.outputs[0]: fit["code"].to(tensors["key"].device)[tensors["key"]]}
+        return {self.outputs[0]: fit[self.outputs[0]].to(tensors["key"].device).index_select(0, tensors["key"])}
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, codes = self.outputs[0], tensors[self.outputs[0]]

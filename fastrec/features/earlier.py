@@ -91,7 +91,7 @@ def _among_rows(
     kept = groups.sort(~outside if counted is None else ~outside & counted)
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
     last, start = before[first] - 1, before[groups.start]
-    last = torch.where((last >= start) & ~groups.sort(outside), last, -1)
+    last = torch.where(last >= start, last, -1)
     return Earlier(rows[kept], groups.unsort(start), groups.unsort(last))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.keyed import count_by_cell, sort_keys, spread, union_keys
 from fastrec.keys import Keys
 from fastrec.table import Table
 
@@ -58,13 +58,13 @@ class KeyCounts(Fitted):
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device)[codes] for name, codes in found.items()}
+        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
 
 
 def count_keys(table: Table, names: Sequence[str], cells: Cells | None) -> tuple[Keys, torch.Tensor]:
     """The distinct keys in sorted order, and how many rows of each cell have them: int64 ``[cells, K]``."""
     keys, codes = sort_keys(table.coded(names))
-    return keys, sum_by_cell(torch.ones_like(codes), codes, cells, len(keys) + 1)[:, 1:]
+    return keys, count_by_cell(codes, cells, len(keys) + 1)[:, 1:]
 
 
 def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[Keys, torch.Tensor]:

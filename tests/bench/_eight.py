@@ -2,7 +2,7 @@
 
 Every peer is written as one who knows it well would write it, and in the fastest of the ways that were tried: in pandas
 ``transform`` (out-of-fold sums as a difference, which is exact for clicks) takes a fourth of the time of a loop over
-folds; in polars windows beat group-by and join; in DuckDB group-by and join beat windows for sums. Where the input is
+folds; in polars windows beat group-by and join, and a shift beats ``diff``; in DuckDB group-by and join beat windows for sums. Where the input is
 known to be sorted, pandas and polars are told so and sort nothing.
 """
 
@@ -87,7 +87,7 @@ def with_polars(frame: Any, *, ordered: bool) -> Any:
         pl.len().over("item").alias("count_item"),
         pl.len().over("user").alias("count_user"),
         price.rank("min").over("session").alias("rank_price__session"),
-        price.diff().over("session", **by_time).alias("diff1_price__session"),
+        (price - price.shift(1).over("session", **by_time)).alias("diff1_price__session"),
         price.shift(1).over("user", **by_time).alias("lag1_price__user"),
         earlier.over("user", **by_time).alias("cummean_price__user"),
     )

@@ -114,7 +114,7 @@ def _polars_history(by_time: dict[str, Any]) -> list[Any]:
     pair = ["user", "item"]
     return [
         _col("timestamp").cum_count().over(pair, **by_time).cast(int) - 1,
-        _col("timestamp").diff().over(pair, **by_time),
+        _col("timestamp") - _col("timestamp").shift(1).over(pair, **by_time),
     ]
 
 
@@ -182,7 +182,7 @@ SINGLES = (
         "Diff",
         lambda: Diff("price", by="session", **_TIME),
         lambda _, in_order: [_by(in_order, "session").diff()],
-        lambda by_time: [_col("price").diff().over("session", **by_time)],
+        lambda by_time: [_col("price") - _col("price").shift(1).over("session", **by_time)],
     ),
     Single(
         "CumStat",
