@@ -46,7 +46,7 @@ from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
 from fastrec.features.rolling import Rolling
-from fastrec.features.select import category, matching, number, temporal
+from fastrec.features.choosing import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode

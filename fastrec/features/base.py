@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.features.select import Selector
+from fastrec.features.choosing import Selector
 from fastrec.table import Column, Table
 
 if TYPE_CHECKING:

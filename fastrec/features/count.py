@@ -9,8 +9,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, State, as_list, name_of, names_of
-from fastrec.features.key_counts import KeyCounts, count_keys, merge_counts, over_cells
-from fastrec.features.keyed import sum_by_cell
+from fastrec.features.key_counts import KeyCounts, count_keys, merge_counts
+from fastrec.features.keyed import sum_by_cell, sum_kept
 from fastrec.keys import Keys
 from fastrec.table import Table
 
@@ -86,9 +86,9 @@ class CountEncode(KeyCounts):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
         for col, keys, counts in zip(as_list(self.cols), state["keys"], state["count"], strict=True):
-            total = over_cells(counts, keep)
+            total = sum_kept(counts, keep)
             if self.normalise:
-                rows = over_cells(state["rows"], keep)
+                rows = sum_kept(state["rows"], keep)
                 if "groups" in state:
                     group = Keys(keys.columns[: len(as_list(self.by))]).find_in(state["groups"])
                     rows = rows[group.to(rows.device)] if len(rows) else total

@@ -12,8 +12,6 @@ from fastrec.features.base import Feature, Fitted, Tensors, as_list, number_of
 from fastrec.features.group_stats import GroupStats
 from fastrec.table import Table
 
-_ROUNDING = 8 * torch.finfo(torch.float64).eps
-
 
 class DeviationFromGroup(GroupStats):
     """A row's value against its group's mean or median: the difference, the ratio, or standard deviations.
@@ -82,9 +80,8 @@ class DeviationFromGroup(GroupStats):
                 made[output] = torch.where(centre != 0, values / torch.where(centre != 0, centre, 1), torch.nan)
             elif self.how == "z":
                 spread = found[self._name(c, "std")]
-                rounding = _ROUNDING * centre.abs()  # what is left of the spread of equal values
-                some = spread > rounding
-                none = torch.where(away.abs() <= rounding, 0, torch.nan)
+                some = spread > 0
+                none = torch.where(away == 0, 0, torch.nan)
                 made[output] = torch.where(some, away / torch.where(some, spread, 1), none)
             else:
                 made[output] = away

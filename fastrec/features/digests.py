@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.features.base import Feature
-from fastrec.features.select import Selector
+from fastrec.features.choosing import Selector
 from fastrec.keys import Keys
 from fastrec.table import Column, Table
 

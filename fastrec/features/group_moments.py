@@ -27,7 +27,6 @@ PARTS = {
 """The arrays that each statistic is made from."""
 
 _EMPTY = {"min": torch.inf, "max": -torch.inf}  # 0 for the others
-_ROUNDING = 8 * torch.finfo(torch.float64).eps
 
 
 def collect_moments(
@@ -173,8 +172,7 @@ def statistics(total: Arrays) -> Arrays:
 def _skew(total: Arrays) -> torch.Tensor:
     """The adjusted Fisher-Pearson skewness, as pandas has it (Joanes, Gill 1998, G1)."""
     count, mean, m2 = total["count"], total["mean"], total["m2"]
-    # What rounding leaves of equal values is no spread.
-    differ = m2 > count * (_ROUNDING * mean) ** 2
+    differ = m2 > 0
     m2 = torch.where(differ, m2, 1)
     made = count * torch.sqrt((count - 1).clamp_min(0)) / (count - 2).clamp_min(1) * (total["m3"] / m2) / torch.sqrt(m2)
     return torch.where((count > 2) & mean.isfinite(), torch.where(differ, made, 0), torch.nan)

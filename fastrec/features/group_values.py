@@ -132,7 +132,7 @@ def _at_shares(
 def _between(a: torch.Tensor, b: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     gap = b - a
     made = torch.where(gap.isfinite(), a + gap * share, a * (1 - share) + b * share)
-    return torch.where((share == 0) | (a == b), a, made)
+    return torch.where(share == 0, a, made)
 
 
 # Distinct values -----------------------------------------------------------------------------------------------------

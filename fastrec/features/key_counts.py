@@ -72,8 +72,3 @@ def merge_counts(ka: Keys, a: torch.Tensor, kb: Keys, b: torch.Tensor) -> tuple[
     keys, left, right = union_keys(ka, kb)
     cells = max(len(a), len(b))
     return keys, spread(a, left, len(keys), cells) + spread(b, right, len(keys), cells)
-
-
-def over_cells(counts: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-    """Counts over the cells that are kept (bool ``[cells]``; None: all): int64 ``[K]``."""
-    return (counts if keep is None else counts[keep.to(counts.device)]).sum(0)

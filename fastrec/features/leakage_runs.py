@@ -19,7 +19,7 @@ from fastrec.errors import DataError
 from fastrec.features.base import Feature, Fitted, as_list
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.saving import index_of, replace_features, selectors_of
-from fastrec.features.select import Selector, selector_from
+from fastrec.features.choosing import Selector, selector_from
 from fastrec.table import Column, Table
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of the value; of the column's typical value

@@ -8,7 +8,7 @@ from typing import Any
 
 from fastrec.errors import DataError
 from fastrec.features.base import Feature, as_list
-from fastrec.features.select import Selector
+from fastrec.features.choosing import Selector
 
 
 def ascending(numbers: Sequence[Any]) -> bool:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from fastrec.features.base import Feature
+from fastrec.memory import keeping_memory
 from fastrec.table import Column, Table
 
 Made = dict[str, Column]
@@ -33,7 +34,15 @@ def walk(steps: Sequence[Feature], work: Table, extra: Table | None, do: Do) -> 
     Returns:
         Both tables with the columns added. The values do not depend on the number of threads.
     """
-    workers = _workers(steps, work)
+    if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
+        with keeping_memory():
+            return _walk(steps, work, extra, do, _workers(steps))
+    return _walk(steps, work, extra, do, 1)
+
+
+def _walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, workers: int
+) -> tuple[Table, Table | None]:
     if workers < 2:
         for step in steps:
             work, extra = _added(work, extra, do(step, work, extra))
@@ -62,8 +71,8 @@ def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[T
     return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
 
 
-def _workers(steps: Sequence[Feature], work: Table) -> int:
-    if work.device.type != "cpu" or len(work) < _MIN_ROWS or any(hasattr(s, "function") for s in steps):
+def _workers(steps: Sequence[Feature]) -> int:
+    if any(hasattr(s, "function") for s in steps):
         return 1  # a user's own function may not be made for threads
     return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)
 

@@ -9,7 +9,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Feature, State, as_list, name_of
-from fastrec.features.key_counts import KeyCounts, over_cells
+from fastrec.features.key_counts import KeyCounts
+from fastrec.features.keyed import sum_kept
 from fastrec.segments import rank_in_group
 
 
@@ -51,7 +52,7 @@ class RankByCount(KeyCounts):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
         for col, counts in zip(as_list(self.cols), state["count"], strict=True):
-            total = over_cells(counts, keep)
+            total = sum_kept(counts, keep)
             rank = rank_in_group(-total, torch.zeros_like(total), method=self.method)  # sorted keys: ties by key
             rank = torch.where(total > 0, rank, 0).long()
             tables[self._name(col)] = torch.cat([rank.new_zeros(1), rank])

@@ -13,7 +13,7 @@ import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import Feature
 from fastrec.features.function import function_at, function_name
-from fastrec.features.select import Selector, selector_from
+from fastrec.features.choosing import Selector, selector_from
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.state import load_state, save_state
 

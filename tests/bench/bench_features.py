@@ -225,6 +225,8 @@ def main() -> None:
         for one in CASES[name](options):
             records.append(one)
             print(f"  {one['case']:32s} {one['system']:22s} {one['seconds']:9.3f} s", flush=True)
+    if not records:
+        return
     show(console, records)
     write(options.out, records, console.export_text())
     print(f"written: {options.out} and {options.out.with_suffix('.txt')}")

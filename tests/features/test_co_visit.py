@@ -15,8 +15,8 @@ from fastrec.features import CoVisit, FeatureSet
 from fastrec.features.co_visit import _group_hash
 from fastrec.table import Table
 
-some = settings(max_examples=30, deadline=None)
-few = settings(max_examples=15, deadline=None)
+some = settings(max_examples=15, deadline=None)
+few = settings(max_examples=8, deadline=None)
 item = st.one_of(st.none(), st.sampled_from("abcd"))
 events = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 7)), st.integers(0, 5), item, st.sampled_from(["see", "buy", "x"])),
@@ -111,6 +111,16 @@ def test_scores_of_the_rows_themselves_equal_a_loop(options, train, new):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
+def test_scores_of_many_events_equal_a_loop(options):
+    rng = np.random.default_rng(1)
+    parts = (rng.integers(0, 30, 200), rng.integers(0, 20, 200), rng.choice(list("abcdefgh"), 200))
+    data = list(zip(*(p.tolist() for p in parts), rng.choice(["see", "buy", "x"], 200).tolist(), strict=True))
+    event = {"event": "kind"} if "weights" in options else {}
+    feature = CoVisit("item", by="s", order="t", stats=STATS, **options, **event)
+    check(feature.fit_transform(frame_of(data)), by_loop(data, data, data, **options))
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @few
 @given(rows=events, log=events, later=events)
 def test_scores_from_a_log_equal_a_loop(options, rows, log, later):
@@ -169,7 +179,7 @@ def test_a_chain_of_blocks_gives_the_same_pairs(monkeypatch):
     frame = pd.DataFrame({"s": rng.integers(0, 40, 500), "t": np.arange(500), "item": rng.integers(0, 30, 500)})
     feature = CoVisit("item", by="s", order="t", half_life=50)
     whole = feature.collect(Table.read(frame))
-    monkeypatch.setattr("fastrec.features.item_pairs._BLOCK", 7)
+    monkeypatch.setattr("fastrec.features.item_pairs._BLOCK", 77)
     parts = feature.collect(Table.read(frame))
     for name in ("low", "high", "own", "groups"):
         assert torch.equal(whole[name], parts[name])

@@ -14,7 +14,7 @@ from fastrec.features import Collect, Explode
 from fastrec.table import Table
 from tests.features.frames import MAKERS, columns
 
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=25, deadline=None)
 rows = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 4), st.one_of(st.none(), st.integers(0, 9))),
     min_size=1,

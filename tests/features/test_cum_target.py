@@ -197,6 +197,14 @@ def test_order_is_needed_later_only_where_sums_decay():
         CumTarget("k", "y", order="t", half_life=1).fit(frame).transform(frame[["k"]])
 
 
+def test_ages_are_less_than_one_where_the_order_is():
+    rows = [("a", 0.25, 1, 1), ("b", 0.5, 0, 1), ("a", 1.75, 0, 1), ("b", 1.9, 1, 1), ("a", 1.8, 1, 1)]
+    ct = CumTarget("k", "y", order="t", smooth=1, half_life=0.5).fit(frame_of(rows))
+    new = [("a", 2.0, None, None), ("b", 2.5, None, None), ("c", 9.0, None, None)]
+    made = ct.transform(frame_of(new)[["k", "t"]])["cumte_k__y"]
+    assert made.tolist() == pytest.approx([loop(rows, k, t, 1, 0.5) for k, t, _, _ in new])
+
+
 def test_an_age_goes_on_from_the_last_row_that_counts():
     frame = pd.DataFrame({"k": [1, 2, 1, 1, 1], "t": [0, 0, 1, 2, 3], "y": [1, 0, None, None, 0.0]})
     made = CumTarget("k", "y", order="t", smooth=1, half_life=1).fit_transform(frame)["cumte_k__y"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError
 from fastrec.features import LastAction
 
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=25, deadline=None)
 rows = st.lists(
     st.tuples(st.one_of(st.none(), st.integers(0, 2)), st.integers(0, 4), st.sampled_from(["see", "buy", None])),
     min_size=1,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError
 from fastrec.features import Neighbours
 
-some = settings(max_examples=40, deadline=None)
+some = settings(max_examples=25, deadline=None)
 number = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.5, 1e8, 1e8 + 1]))
 rows = st.lists(
     st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), number, st.integers(0, 3)), min_size=1, max_size=12

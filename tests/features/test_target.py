@@ -219,6 +219,13 @@ def test_each_class_has_a_column_as_if_it_were_a_target_of_its_own():
         assert new[f"te_k__c_{c}"].tolist() == own.transform(frame[["k"]])["te_k__y"].tolist()
 
 
+def test_two_targets_of_the_same_classes():
+    frame = pd.DataFrame({"k": [1, 1, 2], "first": list("xyx"), "then": list("yyx")})
+    te = TargetEncode("k", ["first", "then"], classes=["x", "y"], smooth=0).fit(frame)
+    made = te.transform(frame)[["te_k__first_x", "te_k__first_y", "te_k__then_x", "te_k__then_y"]]
+    assert made.to_numpy().tolist() == [[0.5, 0.5, 0, 1], [0.5, 0.5, 0, 1], [1, 0, 1, 0]]
+
+
 @pytest.mark.parametrize(
     "target",
     [

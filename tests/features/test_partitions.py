@@ -1,0 +1,156 @@
+"""Partitions of chained generators, and of numbers far from 0: what is learned is the same whatever the parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fastrec.features import (
+    Bucketize,
+    Categorify,
+    CountEncode,
+    Cross,
+    CumStat,
+    CumTarget,
+    DeviationFromGroup,
+    Ewm,
+    FeatureSet,
+    FillMissing,
+    GroupStats,
+    Normalize,
+    NUnique,
+    RankByCount,
+    Rolling,
+    TargetEncode,
+)
+from tests.features.partitions import PARTS, events, fit_in_parts
+
+# Partitions of chained generators ------------------------------------------------------------------------------------
+
+
+def chained():
+    item = TargetEncode(["item", Cross("item", "user")], "y", smooth=2)
+    price = FillMissing("price", add_col=False)
+    return [
+        item,
+        Bucketize(TargetEncode("item", "y", smooth=1, stats="count"), quantiles=3),
+        GroupStats(item, by="user", stats=["median", "max", "nunique", "mean", "std"]),
+        Bucketize(price, quantiles=5),
+        CountEncode(Cross("user", Bucketize(price, quantiles=5, name="level"))),
+        RankByCount(Cross("user", "item", min_count=2), method="ordinal"),
+        NUnique(Categorify("item", min_count=12), by="user"),
+        TargetEncode(Categorify("item", max_size=4, name="top"), "z", stats=["mean", "std", "count"]),
+        Normalize([GroupStats("price", by="item"), CountEncode("item")]),
+    ]
+
+
+EXACT = ("count", "nunique", "bucket", "rank", "level")  # counts and codes: to the bit; so are means of zeros and ones
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_chained_generators_learn_the_same_from_any_partitions(parts, seed):
+    train, new = events(), events(seed=9)
+    whole = FeatureSet(chained(), key="id").fit(train)
+    fs, _ = fit_in_parts(chained(), train, parts, seed=seed)
+    assert fs.outputs == whole.outputs
+    for frame in (train, new):
+        a, b = whole.transform(frame), fs.transform(frame)
+        for name in whole.outputs:
+            x, y = a[name].astype("float64"), b[name].astype("float64")
+            if not name.startswith("norm") and (name.endswith("__y") or any(w in name for w in EXACT)):
+                assert x.equals(y), name
+            near = 1e-7 if name == "te_std_top_item__z" else 1e-12  # z lies at 1e8, where a last place is 1.5e-8
+            assert y.tolist() == pytest.approx(x.tolist(), rel=near, abs=near, nan_ok=True), name
+            assert x.nunique() > 1, name  # a column that says nothing would show nothing
+
+
+# Far from 0 ----------------------------------------------------------------------------------------------------------
+
+
+def far(n=3000):
+    """Numbers around 0, and the same around 1e8: every mean is 1e8 more, and every deviation the same."""
+    rng = np.random.default_rng(5)
+    near = np.round(rng.normal(0, 1, n) * 2**20) / 2**20  # so that adding 1e8 loses nothing
+    frame = pd.DataFrame({"id": range(n), "g": rng.choice(["a", "b", "c"], n), "t": rng.permutation(n), "x": near})
+    return frame, frame.assign(x=near + 1e8)
+
+
+FAR = {
+    "GroupStats": lambda x: GroupStats(x, by="g", stats=["mean", "std", "median", "q25", "skew"]),
+    "GroupStats own": lambda x: GroupStats(x, by="g", stats=["mean", "std", "median", "skew"], over="group"),
+    "TargetEncode": lambda x: TargetEncode("g", x, stats=["mean", "std"], smooth=0),
+    "TargetEncode smooth": lambda x: TargetEncode("g", x, smooth=7.5),
+    "Rolling": lambda x: Rolling(x, ["mean", "std", "median"], by="g", order="t", window=[3, 400]),
+    "Rolling of time": lambda x: Rolling(x, ["mean", "std"], by="g", order="t", window="700s"),
+    "Normalize": lambda x: Normalize(x),
+    "CumTarget": lambda x: CumTarget("g", x, order="t", smooth=3),
+    "CumTarget decaying": lambda x: CumTarget("g", x, order="t", smooth=3, half_life=500.0),
+    "Ewm": lambda x: Ewm(x, half_life=[2, "90s"], by="g", order="t"),
+    "DeviationFromGroup": lambda x: DeviationFromGroup(x, by="g", how="diff"),
+    "DeviationFromGroup z": lambda x: DeviationFromGroup(x, by="g", how="z"),
+    "DeviationFromGroup train": lambda x: DeviationFromGroup(x, by="g", how="z", over="train", stat="median"),
+    "CumStat": lambda x: CumStat(x, by="g", order="t", stats=["mean", "min"]),
+    "FillMissing": lambda x: FillMissing(x, "mean", add_col=False),
+    "Bucketize": lambda x: Bucketize(x, quantiles=8),
+}
+FREE = ("std", "skew", "norm", "diff", "z", "bucket")  # statistics that a constant added to all leaves as they are
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_statistics_of_numbers_near_1e8_have_the_digits_of_those_near_0(name):
+    near, there = far()
+    feature = FAR[name]("x")
+    for call in ("fit_transform", "transform"):
+        a, b = FeatureSet([feature], key="id"), FeatureSet([FAR[name]("x")], key="id")
+        if call == "transform":
+            a.fit(near), b.fit(there)
+        made = [getattr(fs, call)(frame)[feature.outputs] for fs, frame in ((a, near), (b, there))]
+        first = near["t"] == 0 if call == "fit_transform" else near["t"] < 0  # CumTarget's first row knows nothing: 0
+        for column in feature.outputs:
+            x, y = (m[column].astype("float64").to_numpy() for m in made)
+            moved = any(w in column for w in FREE)
+            y = y if moved else np.where(first.to_numpy() & (y == 0), y, y - 1e8)
+            # 1e8 + x has 2^-26 of x's digits; a one-pass deviation has none.
+            assert y == pytest.approx(x, abs=2e-7, rel=2e-6, nan_ok=True), column
+
+
+@pytest.mark.parametrize("parts", [2, 7, 64])
+def test_deviations_near_1e8_survive_partitions(parts):
+    near, there = far(700)
+    make = [
+        lambda: TargetEncode("g", "x", stats=["mean", "std"], smooth=2),
+        lambda: GroupStats("x", by="g", stats=["mean", "std", "skew"]),
+    ]
+    for maker in make:
+        a, b = (fit_in_parts([maker()], f, parts, seed=parts)[0] for f in (near, there))
+        x, y = a.transform(near)[a.outputs], b.transform(there)[b.outputs]
+        x[[n for n in x if "mean" in n or n == "te_g__x"]] += 1e8
+        assert y.to_numpy() == pytest.approx(x.to_numpy(), rel=1e-7, abs=2e-7)
+        assert x.filter(like="std").nunique().tolist() == [3]
+
+
+# A plain running sum of twenty thousand such numbers rounds every time the same way.
+UNROUNDED = {
+    **{n: FAR[n] for n in ("GroupStats", "GroupStats own", "Rolling", "CumStat", "Ewm", "FillMissing")},
+    "TargetEncode": FAR["TargetEncode"],
+    "CumTarget": FAR["CumTarget"],
+}
+
+
+@pytest.mark.parametrize("name", UNROUNDED)
+def test_the_mean_of_equal_numbers_far_from_0_is_that_number(name):
+    n, value = 20_000, 1e8 + 0.3
+    frame = pd.DataFrame({"id": range(n), "g": "a", "t": range(n), "x": value})
+    feature = UNROUNDED[name]("x")
+    made = FeatureSet([feature], key="id").fit_transform(frame).iloc[-1]
+    later = (
+        FeatureSet([feature], key="id").fit(frame).transform(frame.iloc[-1:]).iloc[0]
+        if feature.kind == "fitted"
+        else made
+    )
+    for column in feature.outputs:
+        for row in (made, later):
+            expected = 0 if "std" in column or "skew" in column else value
+            assert row[column] == pytest.approx(expected, rel=1e-15, abs=2e-7), column

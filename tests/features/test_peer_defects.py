@@ -1,0 +1,388 @@
+"""What a widely used library of feature operators (NVTabular 23.8) gets wrong, each with a test that this one does not,
+and the expected values of its own tests."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fastrec.features import (
+    Bucketize,
+    Categorify,
+    Clip,
+    Combine,
+    CountEncode,
+    Cross,
+    CumStat,
+    CumTarget,
+    Cyclic,
+    DeviationFromGroup,
+    Diff,
+    Ewm,
+    FeatureSet,
+    FillMissing,
+    GroupRank,
+    GroupStats,
+    HashEncode,
+    History,
+    Lag,
+    ListSlice,
+    Log1p,
+    NaNPattern,
+    Normalize,
+    NUnique,
+    PctChange,
+    RankByCount,
+    Rolling,
+    TargetEncode,
+    TimeSince,
+)
+from fastrec.table import Table
+from tests.features.partitions import PARTS, events, fit_in_parts, pieces
+
+# 1-3: target encoding ------------------------------------------------------------------------------------------------
+
+
+def test_1_new_rows_of_one_category_have_one_value():
+    train = events()
+    fs = FeatureSet([TargetEncode("item", ["y", "z"], stats=["mean", "std", "count"], smooth=5)], key="id").fit(train)
+    names = ["i0", "i3", "never", None]
+    new = pd.DataFrame({"id": range(400), "item": pd.Series(names * 100, dtype=object)})
+    made = fs.transform(new)
+    for name in fs.outputs:
+        assert [made.loc[i::4, name].nunique() for i in range(4)] == [1] * 4
+    mean, count = train["y"].mean(), train.groupby("item")["y"].agg(["sum", "count"])
+    expected = [(count["sum"][i] + 5 * mean) / (count["count"][i] + 5) for i in names[:2]] + [mean] * 2
+    assert made["te_item__y"].tolist() == pytest.approx(expected * 100, rel=1e-12)
+
+
+@pytest.mark.parametrize("parts", PARTS)
+def test_2_folds_do_not_depend_on_places_or_partitions(parts):
+    frame, make = events(), lambda: [TargetEncode("item", "y", smooth=3), TargetEncode(Cross("item", "user"), "y")]
+    names = ["te_item__y", "te_item_x_user__y"]
+    whole = FeatureSet(make(), key="id").fit_transform(frame).set_index("id")[names]
+    shuffled = frame.sample(frac=1, random_state=parts)
+    made = fit_in_parts(make(), shuffled, parts)[1].set_index(shuffled["id"])
+    assert made.loc[whole.index].equals(whole)
+    # Another number of partitions than it was first fitted in must not teach a row its own target.
+    one = frame["id"].iloc[17]
+    flipped = shuffled.assign(y=shuffled["y"].where(shuffled["id"] != one, 1 - shuffled["y"]))
+    again = fit_in_parts(make(), flipped, 65 - parts)[1].set_index(shuffled["id"])
+    assert again.loc[one].equals(whole.loc[one])
+    assert (again.loc[whole.index] != whole).any().all()  # other rows do learn from it
+
+
+def test_3_transform_needs_no_target():
+    train, new = events(), events(seed=1)
+    for te in (TargetEncode("item", ["y", "z"], stats=["mean", "woe"][:1]), CumTarget("item", "y", order="id")):
+        fs = FeatureSet([te], key="id").fit(train)
+        with_it = fs.transform(new)[te.outputs]
+        assert fs.transform(new.drop(columns=["y", "z", "id"]))[te.outputs].equals(with_it)
+        assert fs.transform(new.assign(y=0, z=-1e9))[te.outputs].equals(with_it)
+
+
+# 4: means and deviations far from 0 ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda rng: rng.normal(1e8, 1, 20_000),
+        lambda rng: rng.normal(-1e8, 1, 20_000).astype("float64"),
+        lambda rng: 1_541_030_400 + rng.integers(0, 60, 20_000),  # epoch seconds of one minute
+        lambda rng: 1_541_030_400 * 10**9 + rng.integers(0, 2, 20_000) * 10**6,  # nanoseconds
+        lambda rng: 1e8 + rng.integers(-1, 2, 20_000),
+    ],
+    ids=["1e8", "-1e8", "seconds", "nanoseconds", "plus or minus 1"],
+)
+@pytest.mark.parametrize("parts", [1, 7])
+def test_4_normalised_numbers_have_mean_0_and_deviation_1(make, parts):
+    x = make(np.random.default_rng(0))
+    frame = pd.DataFrame({"id": range(len(x)), "x": x})
+    fs, made = fit_in_parts([Normalize("x")], frame, parts)
+    found = made["norm_x"].to_numpy()
+    assert abs(found.mean()) < 1e-3
+    assert found.std() == pytest.approx(1, rel=1e-5)
+    exact = [Fraction(v) - Fraction(x[0].item()) for v in x.tolist()]
+    mean = sum(exact) / len(exact)
+    sd = math.sqrt(sum((v - mean) ** 2 for v in exact) / len(exact))
+    expected = [float(v - mean) / sd for v in exact[:50]]
+    # In float64 a number has no more digits than its own last place leaves.
+    assert fs.transform(frame.head(50))["norm_x"].tolist() == pytest.approx(expected, abs=4 * math.ulp(x.max()) / sd)
+
+
+# 5: missing values in several partitions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("options", [{}, {"min_count": 20}, {"max_size": 3}, {"unseen": True}, {"buckets": 3}])
+@pytest.mark.parametrize("col", ["item", "user", "price", "tags"])
+def test_5_codes_of_columns_with_nulls_do_not_depend_on_partitions(col, options, parts):
+    frame = events()
+    items = [None if pd.isna(i) else i for i in frame["item"]]
+    users = [None if pd.isna(u) else u for u in frame["user"]]
+    tags = [None if i is None else [i, None, f"u{u}"] for i, u in zip(items, users)]
+    price = [None if math.isnan(p) else round(p, -1) for p in frame["price"]]
+    kinds = {"item": pa.string(), "user": pa.int64(), "price": pa.float64(), "tags": pa.list_(pa.string())}
+    data = {"item": items, "user": users, "price": price, "tags": tags}
+    table = pa.table({n: pa.array(v, kinds[n]) for n, v in data.items()})
+    whole = Categorify(col, **options).fit(table)
+    feature = Categorify(col, **options)
+    bounds = np.linspace(0, len(table), parts + 1).astype(int)
+    states = [feature.collect(Table.read(table.slice(a, b - a))) for a, b in itertools.pairwise(bounds)]
+    nothing = [a for a, b in itertools.pairwise(bounds) if table["item"].slice(a, b - a).null_count == b - a]
+    assert bool(nothing) == (parts == 64)  # parts of nulls alone are among them
+    merged = states[-1]
+    for state in states[:-1]:
+        merged = feature.merge(state, merged)
+    feature.learn(merged)
+    found = feature.transform(table)[f"code_{col}"].to_pylist()
+    assert found == whole.transform(table)[f"code_{col}"].to_pylist()
+    assert feature.vocabs[col].classes == whole.vocabs[col].classes
+    if options.get("buckets") is None:  # a code is a value, and missing is code 0 alone
+        values = table[col].to_pylist()
+        classes = feature.vocabs[col].classes
+        for value, code in zip(values, found, strict=True):
+            for v, c in zip(value or [], code or []) if col == "tags" else [(value, code)]:
+                assert (c == 0) == (v is None)
+                assert c is None or v is None or classes[c] in (v, "#rare#")
+
+
+# 6: crosses ----------------------------------------------------------------------------------------------------------
+
+
+def test_6_crosses_of_equal_values_are_not_one_and_the_order_counts():
+    n = 500
+    text = [f"v{k}" for k in range(n)]
+    frame = pd.DataFrame({"a": text, "b": text, "c": text[::-1], "i": range(n), "j": range(n), "k": range(n)[::-1]})
+    for a, b, other in (("a", "b", "c"), ("i", "j", "k")):
+        exact = Cross(a, b).fit_transform(frame)[f"{a}_x_{b}"]
+        assert exact.nunique() == n
+        hashed = Cross(a, b, buckets=10**6).fit_transform(frame)[f"{a}_x_{b}"]
+        assert hashed.nunique() > n - 5
+        assert (hashed == hashed[0]).sum() < 3
+        one = Cross(a, other, buckets=10**6).fit_transform(frame)[f"{a}_x_{other}"]
+        two = Cross(other, a, buckets=10**6).fit_transform(frame)[f"{other}_x_{a}"]
+        assert (one == two).sum() < 3
+        few = Cross(a, b, buckets=10).fit_transform(frame)[f"{a}_x_{b}"].value_counts()
+        assert len(few) == 10
+        assert few.min() > n / 10 / 2
+
+
+# 7: padding ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_7_padded_slices_have_the_length_that_was_asked_for(side):
+    rows = [[5], [], None, [1, 2, 3], list(range(9)), [7, 8]]
+    table = pa.table({"x": pa.array(rows, pa.list_(pa.int64()))})
+    made = ListSlice("x", 0, 4, pad=-1, pad_side=side, name="p").fit_transform(table)["p"].to_pylist()
+    for row, found in zip(rows, made, strict=True):
+        kept = (row or [])[:4]
+        fill = [-1] * (4 - len(kept))
+        assert found == (kept + fill if side == "right" else fill + kept)
+
+
+# 8: constant columns -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.3, -7.0])
+def test_8_a_constant_column_gives_numbers_and_the_same_in_every_row(value):
+    frame = pd.DataFrame({"id": range(31), "g": "a", "t": range(31), "x": [value] * 31})
+    expected = {
+        Normalize("x"): 0,
+        GroupRank("x", by="g", normalise=True): 0,
+        GroupStats("x", by="g", stats="std"): 0,
+        GroupStats("x", by="g", stats="skew", name="s"): 0,
+        DeviationFromGroup("x", by="g"): 0,
+        DeviationFromGroup("x", by="g", how="z"): 0,
+        DeviationFromGroup("x", by="g", how="z", over="train", stat="median"): 0,
+        Clip("x"): value,
+        FillMissing("x", add_col=False): value,
+        Bucketize("x", quantiles=4): 1,
+    }
+    for feature, number in expected.items():
+        for parts in (1, 3):
+            if feature.kind == "fitted" and getattr(feature, "over", "") != "group":
+                made = fit_in_parts([feature], frame, parts)[1]
+            else:
+                made = FeatureSet([feature], key="id").fit_transform(frame)
+            assert set(made[feature.outputs[0]].tolist()) == {number}, feature
+
+
+# 9: nullable integers ------------------------------------------------------------------------------------------------
+
+PLAIN = [
+    lambda: Normalize("x"),
+    lambda: FillMissing("x"),
+    lambda: Bucketize("x", quantiles=3),
+    lambda: Clip("x"),
+    lambda: Log1p("x", signed=True),
+    lambda: Combine("x", "/", "x"),
+    lambda: Combine("x", "-", "t", name="less"),
+    lambda: GroupStats("x", by="k", stats=["mean", "std", "median", "sum", "nunique", "skew", "min"]),
+    lambda: DeviationFromGroup("x", by="k", how="z"),
+    lambda: GroupRank("x", by="k", method="dense"),
+    lambda: TargetEncode("k", "x", stats=["mean", "count"]),
+    lambda: TargetEncode(["x", Cross("x", "k")], "t"),
+    lambda: CumTarget("k", "x", order="t"),
+    lambda: CountEncode(["x", Cross("k", "x")], by="k"),
+    lambda: RankByCount("k"),
+    lambda: NUnique("x", by="k"),
+    lambda: Categorify(["x", "k"], min_count=2),
+    lambda: HashEncode("x", 50),
+    lambda: Cross("x", "k", buckets=50),
+    lambda: Diff("x", by="k", order="t"),
+    lambda: PctChange("x", by="k", order="t"),
+    lambda: Rolling("x", ["mean", "median"], by="k", order="t", window=4),
+    lambda: Ewm("x", half_life=2, by="k", order="t"),
+    lambda: CumStat("x", by="k", order="t", stats=["sum", "max"]),
+    lambda: TimeSince("x", by="k", order="t"),
+    lambda: NaNPattern(["x", "k"]),
+]
+
+
+@pytest.mark.parametrize("make", PLAIN, ids=[f"{i}-{type(m()).__name__}" for i, m in enumerate(PLAIN)])
+@pytest.mark.parametrize("kind", ["Int64", "Int8", "Float64", "int64[pyarrow]"])
+def test_9_nullable_columns_give_what_plain_ones_with_nan_give(make, kind):
+    rng = np.random.default_rng(2)
+    holes = lambda v: np.where(rng.random(60) < 0.2, np.nan, v)  # noqa: E731
+    data = {"id": np.arange(60), "k": holes(rng.integers(0, 4, 60)), "x": holes(rng.integers(-9, 10, 60))}
+    frame = pd.DataFrame(data | {"t": rng.permutation(60)})
+    other = frame.astype({"k": kind, "x": kind, "t": kind.removesuffix("[pyarrow]")})
+    made = []
+    for f in (frame, other):
+        fs = FeatureSet([make()], key="id")
+        first = fs.fit_transform(f)[fs.outputs]
+        made.append(pd.concat([first, fs.transform(f.sample(frac=1, random_state=1))[fs.outputs]]))
+    for name in made[0]:
+        a, b = (m[name].astype("float64").tolist() for m in made)
+        assert a == pytest.approx(b, rel=1e-13, abs=1e-13, nan_ok=True), name
+
+
+def test_9_nullable_integers_past_the_floats_stay_exact():
+    frame = pd.DataFrame({"k": pd.array([2**53 + 1, 2**53, None, 2**53 + 1], dtype="Int64"), "y": [1, 0, 1, 1]})
+    assert TargetEncode("k", "y", smooth=0).fit(frame).transform(frame)["te_k__y"].tolist() == [1, 0, 0.75, 1]
+    assert Lag("k").fit_transform(frame)["lag1_k"].tolist()[1:] == [2**53 + 1, 2**53, pd.NA]
+    assert Categorify("k").fit_transform(frame)["code_k"].tolist() == [2, 1, 0, 2]
+
+
+# 10: medians ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("n", [201, 1000])
+def test_10_medians_and_quantiles_are_exact_in_any_partitions(parts, n):
+    rng = np.random.default_rng(n)
+    x = np.where(rng.random(n) < 0.1, np.nan, np.exp(rng.normal(0, 4, n)))  # skewed: a sketch would be far off
+    frame = pd.DataFrame({"id": range(n), "g": rng.choice(["a", "b"], n), "t": rng.permutation(n), "x": x})
+    known = x[~np.isnan(x)]
+    made = fit_in_parts([FillMissing("x", add_col=False)], frame, parts)[1]["filled_x"]
+    assert set(made[np.isnan(x)]) == {statistics.median(known.tolist())}
+    stats = GroupStats("x", by="g", stats=["median", "q05", "q975"])
+    deviation = DeviationFromGroup("x", by="g", stat="median", over="train", name="far")
+    fs, made = fit_in_parts(
+        [stats, deviation, Clip("x", quantiles=(0.1, 0.9)), Bucketize("x", quantiles=7)], frame, parts
+    )
+    for g in "ab":
+        here, own = frame["g"] == g, x[(frame["g"] == g) & ~np.isnan(x)]
+        middle = statistics.median(own.tolist())
+        assert set(made.loc[here, "median_x__g"]) == {middle}
+        for name, share in (("q05_x__g", 0.05), ("q975_x__g", 0.975)):
+            assert made.loc[here, name].tolist() == pytest.approx([np.quantile(own, share)] * here.sum(), rel=1e-12)
+        found = made.loc[here, deviation.outputs[0]].dropna().tolist()
+        assert found == pytest.approx([v - middle for v in own], rel=1e-12, abs=1e-12)
+    assert [made["clip_x"].min(), made["clip_x"].max()] == pytest.approx(np.quantile(known, [0.1, 0.9]), rel=1e-12)
+    sizes = made["x_qbucket"].value_counts()
+    assert sizes.sum() == len(known)
+    assert sizes.max() - sizes.min() <= 1
+    assert fs.transform(frame)["x_qbucket"].notna().sum() == len(known)
+
+
+def test_10_rolling_medians_are_exact():
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"t": rng.permutation(300), "x": np.exp(rng.normal(0, 4, 300))})
+    made = Rolling("x", "median", order="t", window=24).fit_transform(frame).sort_values("t")
+    x = made["x"].tolist()
+    expected = [statistics.median(x[max(i - 24, 0) : i]) for i in range(1, 300)]
+    assert made["rollmedian24_x"].tolist()[1:] == expected
+
+
+# 14: what is not there at all ----------------------------------------------------------------------------------------
+
+
+def test_14_cyclic_causal_rolling_and_history_features_are_there():
+    frame = pd.DataFrame(
+        {
+            "user": ["u", "v", "u", "u", "v"],
+            "t": pd.Timestamp("2024-01-01") + pd.to_timedelta([18, 0, 6, 12, 24], unit="h"),
+            "y": [1.0, 0.0, 1.0, 0.0, 1.0],
+            "sold": [1.0, 0.0, 1.0, 0.0, 1.0],
+        }
+    )
+    features = [
+        Cyclic("t", "hour"),
+        CumTarget("user", "y", order="t", smooth=0),
+        Rolling("sold", "sum", by="user", order="t", window="6h", closed="both", name="near"),
+        History("user", order="t", stats=["count", "since"]),
+    ]
+    made = FeatureSet(features).fit_transform(frame)
+    assert made["t_hour_sin"].round(12).tolist() == [-1, 0, 1, 0, 0]
+    assert made["t_hour_cos"].round(12).tolist() == [0, 1, 0, -1, 1]
+    assert made["cumte_user__y"].tolist() == [0.5, 0, 0, 1, 0]  # none of its own, or of later rows
+    assert made[features[2].outputs[0]].tolist() == [1, 0, 1, 1, 1]
+    assert made["history_count"].tolist() == [2, 0, 0, 1, 1]
+    assert made["history_since"].fillna(-1).tolist() == [6 * 3600, -1, -1, 6 * 3600, 86400]
+
+
+# The expected values of its own tests --------------------------------------------------------------------------------
+
+
+def in_any_order(data, seeds=4):
+    """The frame as it is, backwards and shuffled: values must follow their rows."""
+    frame = pd.DataFrame(data)
+    return [frame, frame[::-1], *(frame.sample(frac=1, random_state=s) for s in range(seeds))]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_categories_of_lists_seen_twice_are_kept(parts):
+    for frame in in_any_order({"k": [["A"], ["A", "E"], ["B", "C"], ["C"]]}):
+        feature = Categorify("k", min_count=2)
+        states = [feature.collect(Table.read(p)) for p in pieces(frame, parts)]
+        merged = states[0]
+        for state in states[1:]:
+            merged = feature.merge(merged, state)
+        feature.learn(merged)
+        assert feature.vocabs["k"].values.to_pylist() == ["A", "C"]
+        codes = feature.transform(frame).sort_index()["code_k"]
+        assert [list(map(int, c)) for c in codes] == [[2], [2, 1], [1, 3], [3]]
+
+
+@pytest.mark.parametrize("key", ["text", 1, 0.5, None])
+def test_a_target_encoding_of_one_group_with_p_smooth_5(key):
+    y = [1, 1, 2, 2, 2, 1, 1, 5, 4, 4, 4, 4]
+    for frame in in_any_order({"g": [key] * 12, "y": y}):
+        te = TargetEncode("g", "y", smooth=5).fit(frame)
+        assert te.transform(frame)["te_g__y"].tolist() == pytest.approx([2.58333] * 12, abs=5e-6)
+    # Two groups: (sum + p · prior) / (count + p).
+    te = TargetEncode("g", "y", smooth=5).fit(pd.DataFrame({"g": list("aaab"), "y": [3.0, 4, 5, 8]}))
+    made = te.transform(pd.DataFrame({"g": ["a", "b", "c"]}))["te_g__y"].tolist()
+    assert made == pytest.approx([(12 + 5 * 5) / 8, (8 + 5 * 5) / 6, 5])
+
+
+def test_differences_to_the_row_before_and_after():
+    data = {"user": [0, 0, 0, 1, 1, 2], "ts": [1000, 1005, 1100, 2000, 2001, 3000]}
+    nan = math.nan
+    for frame in in_any_order(data):
+        for f in (frame, frame.astype("float64"), frame.astype({"user": str}), frame.astype("Int64")):
+            made = Diff("ts", by="user", order="ts", n=[1, -1]).fit_transform(f).sort_index()
+            found = [made[n].astype("float64").tolist() for n in ("diff1_ts__user", "diff-1_ts__user")]
+            assert found[0] == pytest.approx([nan, 5, 95, nan, 1, nan], nan_ok=True)
+            assert found[1] == pytest.approx([-5, -95, nan, -1, nan, nan], nan_ok=True)
