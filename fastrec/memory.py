@@ -28,7 +28,7 @@ _users = 0
 
 @contextmanager
 def keeping_memory() -> Iterator[None]:
-    """While it lasts, freed blocks of any size are kept; afterwards, where they are more than 1 GB, they are given back.
+    """While it lasts, freed blocks of any size are kept; afterwards they are given back where they are over 1 GB.
 
     Where glibc is not there, or ``FASTREC_KEEP_MEMORY=0`` is set, nothing changes. What stays for the rest of the
     process: one arena for all threads, and a fixed threshold of 32 MB for blocks of their own.
@@ -59,10 +59,7 @@ def keeping_memory() -> Iterator[None]:
 class _Usage(ctypes.Structure):
     """What mallinfo2(3) tells; ``fordblks``: bytes in free blocks."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
-    )
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (*map("word{}".format, range(8)), "fordblks", "keepcost"))
 
 
 @cache

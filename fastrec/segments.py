@@ -14,6 +14,7 @@ import torch
 from fastrec.coding import sort_rows
 
 _ALL_BUT_SIGN = (1 << 63) - 1
+_FEW = 16  # rows of a group beyond this place are worth being picked out
 
 
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
@@ -219,10 +220,14 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
 
 def _segmented_cumsum(ordered: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
     """Running sums of sorted rows by doubling steps (Hillis, Steele 1986): log2 of the longest group of them."""
-    total, step, longest = ordered.clone(), 1, int(place.max()) + 1
+    total, step, longest, rows = ordered.clone(), 1, int(place.max()) + 1, None
     while step < longest:
-        reached = (place[step:] >= step).nonzero().squeeze(1)  # fewer rows at every step
-        total.index_add_(0, reached + step, total.index_select(0, reached))
+        if step < _FEW:
+            total[step:].add_(torch.where(place[step:] >= step, total[:-step], 0))
+        else:  # fewer rows at every step
+            known = (place >= step).nonzero().squeeze(1) if rows is None else rows
+            rows = known if rows is None else known[place.index_select(0, known) >= step]
+            total.index_add_(0, rows, total.index_select(0, rows - step))
         step *= 2
     return total
 

@@ -6,6 +6,7 @@
 from fastrec.features.bucketize import Bucketize
 from fastrec.features.cache import FeatureCache
 from fastrec.features.categorify import Categorify
+from fastrec.features.choosing import category, matching, number, temporal
 from fastrec.features.clip import Clip
 from fastrec.features.co_visit import CoVisit
 from fastrec.features.collect import Collect
@@ -46,7 +47,6 @@ from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
 from fastrec.features.rolling import Rolling
-from fastrec.features.choosing import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode

@@ -209,7 +209,7 @@ class Categorify(Fitted):
             if self.buckets is not None and bool(absent.any()):
                 place[absent] = len(keys) + self._hashed(coded.keys.take(absent.nonzero().squeeze(1)).columns[0])
             place = torch.cat([place.new_zeros(1), place])
-            tensors[name] = place.to(coded.codes.device)[coded.codes]
+            tensors[name] = place.to(coded.codes.device).index_select(0, coded.codes)
         return tensors
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:

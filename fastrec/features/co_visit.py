@@ -169,7 +169,7 @@ class CoVisit(Fitted):
         known = key_text(coded.keys.columns[0]).to_pylist()
         given = {str(kind): float(w) for kind, w in self.weights.items()}
         table = torch.tensor([0.0, *(given.get(kind, 0.0) for kind in known)], dtype=torch.float64)
-        return table.to(coded.codes.device)[coded.codes]
+        return table.to(coded.codes.device).index_select(0, coded.codes)
 
     def merge(self, a: State, b: State) -> State:
         items, left, right = union_keys(a["items"], b["items"])
@@ -251,7 +251,7 @@ def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     hashes = torch.full((coded.size,), -1, dtype=torch.int64)
     hashes[1:] = torch.from_numpy(hash_codes(joined, _HASHES, seed=_SEED))
-    return hashes.to(coded.codes.device)[coded.codes]
+    return hashes.to(coded.codes.device).index_select(0, coded.codes)
 
 
 def _is_in(values: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import count_by_cell, key_text, sort_keys, spread, union_keys
+from fastrec.features.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
 from fastrec.keys import Coded, Keys
 from fastrec.table import Column, Table
 from fastrec.vocab import hash_codes
@@ -78,8 +78,7 @@ class Cross(Fitted):
         return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        counts = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
-        kept = counts.sum(0) >= max(self.min_count, 1)
+        kept = sum_kept(state["count"], keep) >= max(self.min_count, 1)
         return {self.outputs[0]: torch.cat([kept.new_zeros(1).long(), torch.cumsum(kept, 0) * kept])}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -88,7 +87,7 @@ class Cross(Fitted):
             return {"key": coded.recode(state["keys"])}
         hashed = torch.zeros(coded.size, dtype=torch.int64)
         hashed[1:] = torch.from_numpy(hash_codes(_joined_text(coded.keys), self.buckets, seed=self.seed)) + 1
-        return {"hash": hashed.to(coded.codes.device)[coded.codes]}
+        return {"hash": hashed.to(coded.codes.device).index_select(0, coded.codes)}
 
     def lookups(self) -> dict[str, str] | None:
         return {self.outputs[0]: "key"} if self.buckets is None else None

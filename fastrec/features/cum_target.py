@@ -212,9 +212,10 @@ class CumTarget(Fitted):
             codes = tensors[f"key.{name_of(col)}"]
             for name in (self._name(col, t) for t in as_list(self.target)):
                 if self.half_life is None:
-                    result[name] = fit[name].to(codes.device)[codes]
+                    result[name] = fit[name].to(codes.device).index_select(0, codes)
                     continue
-                own = {n: fit[f"{name}.{n}"].to(codes.device)[codes] for n in ("count", "sum", "whole", "part")}
+                parts = ("count", "sum", "whole", "part")
+                own = {n: fit[f"{name}.{n}"].to(codes.device).index_select(0, codes) for n in parts}
                 now = Clock(tensors["clock.whole"], tensors["clock.part"])
                 left = decay(now.since(Clock(own["whole"], own["part"])), self.half_life)
                 prior = fit[f"{name}.prior"].to(codes.device)

@@ -39,7 +39,7 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
     fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
-    return fold.to(coded.codes.device)[coded.codes]
+    return fold.to(coded.codes.device).index_select(0, coded.codes)
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:

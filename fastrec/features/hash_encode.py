@@ -58,7 +58,7 @@ class HashEncode(RowWise):
             hashed = torch.zeros(coded.size, dtype=torch.int64)
             text = key_text(coded.keys.columns[0])
             hashed[1:] = torch.from_numpy(hash_codes(text, self.buckets, seed=self.seed)) + 1
-            tensors[name_of(col)] = hashed.to(coded.codes.device)[coded.codes]
+            tensors[name_of(col)] = hashed.to(coded.codes.device).index_select(0, coded.codes)
         return tensors
 
     def apply(self, tensors: Tensors) -> Tensors:

@@ -148,7 +148,7 @@ class History(Grouped):
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
         table = torch.tensor([-1, *(place.get(word, -1) for word in known)], dtype=torch.int64)
-        kind = table.to(coded.codes.device)[coded.codes]
+        kind = table.to(coded.codes.device).index_select(0, coded.codes)
         keep = (kind >= 0).nonzero().squeeze(1)
         needed = [*as_list(self.by), *as_list(self.order), *as_list(self.values), *as_list(self.sums)]
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep]

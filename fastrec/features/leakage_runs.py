@@ -17,9 +17,9 @@ from fastrec.columns import as_column
 from fastrec.convert import attach, column_names, take_rows
 from fastrec.errors import DataError
 from fastrec.features.base import Feature, Fitted, as_list
+from fastrec.features.choosing import Selector, selector_from
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.saving import index_of, replace_features, selectors_of
-from fastrec.features.choosing import Selector, selector_from
 from fastrec.table import Column, Table
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of the value; of the column's typical value

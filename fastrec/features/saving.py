@@ -12,8 +12,8 @@ import numpy as np
 import fastrec.features as registry
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features.base import Feature
-from fastrec.features.function import function_at, function_name
 from fastrec.features.choosing import Selector, selector_from
+from fastrec.features.function import function_at, function_name
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.state import load_state, save_state
 

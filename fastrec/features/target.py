@@ -10,8 +10,9 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import Moments, merge_moments, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.keyed import Moments, cell_places, merge_moments, sort_keys, spread, sum_kept, union_keys
 from fastrec.features.target_values import class_numbers, row_weights, target_number
+from fastrec.segments import segment_sum
 from fastrec.table import Table
 
 Stat = Literal["mean", "std", "count", "woe"]
@@ -108,29 +109,39 @@ class TargetEncode(Fitted):
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         targets = self._averaged(table)
-        given = row_weights(table, self.weight, wanted_by=self)
+        given = None if self.weight is None else row_weights(table, self.weight, wanted_by=self)
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        state: State = {"total": [self._moments(y, given, one, cells, 1) for y in targets], "keys": [], "columns": []}
+        whole = (one, 1) if cells is None else (cells.codes, cells.count)
+        total = [self._moments(y, given, whole, 1) for y in targets]
+        state: State = {"total": total, "keys": [], "columns": []}
         for col in as_list(self.cols):
             keys, codes = sort_keys(table.coded(names_of(col)))
             size = len(keys) + 1
-            made = [self._moments(y, given, codes, cells, size) for y in targets]
+            places = cell_places(codes, cells, size)
+            made = [self._moments(y, given, places, size) for y in targets]
             state["keys"].append(keys)
             state["columns"].append([{n: v[:, 1:] for n, v in m.items()} for m in made])
         return state
 
     def _moments(
-        self, y: torch.Tensor, weight: torch.Tensor, codes: torch.Tensor, cells: Cells | None, size: int
+        self, y: torch.Tensor, weight: torch.Tensor | None, places: tuple[torch.Tensor, int], size: int
     ) -> dict[str, torch.Tensor]:
+        """Count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
+        where, cells = places
         known = ~y.isnan()
-        weight, y = torch.where(known, weight, 0), torch.where(known, y, 0)
-        count = sum_by_cell(weight, codes, cells, size)
-        result = {"count": count, "sum": sum_by_cell(weight * y, codes, cells, size)}
+        if not bool(known.all()):
+            y = torch.where(known, y, 0)
+            weight = known.double() if weight is None else torch.where(known, weight, 0)
+        if weight is None:
+            count, weighted = torch.bincount(where, minlength=cells * size).double(), y
+        else:
+            count, weighted = segment_sum(weight, where, cells * size), weight * y
+        result = {"count": count, "sum": segment_sum(weighted, where, cells * size)}
         if "std" in as_list(self.stats):
             mean = result["sum"] / torch.where(count > 0, count, 1)
-            own = mean[0 if cells is None else cells.codes, codes]
-            result["m2"] = sum_by_cell(weight * (y - own) ** 2, codes, cells, size)
-        return result
+            rest = (y - mean.index_select(0, where)) ** 2
+            result["m2"] = segment_sum(rest if weight is None else weight * rest, where, cells * size)
+        return {n: v.view(cells, size) for n, v in result.items()}
 
     def merge(self, a: State, b: State) -> State:
         cells = max(a["total"][0]["count"].shape[0], b["total"][0]["count"].shape[0])
@@ -166,7 +177,7 @@ class TargetEncode(Fitted):
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device)[codes] for name, codes in found.items()}
+        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
 
 
 def _check(stats: list[Stat], smooth: float, folds: int | None, classes: Sequence[Any] | None) -> None:
@@ -236,10 +247,10 @@ def _as_moments(stats: dict[str, torch.Tensor]) -> Moments:
 
 def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> Moments:
     """Count, sum and sum of squared deviations (0 where not collected) over the kept cells: ``[K]`` each."""
-    kept = stats if keep is None else {n: v[keep.to(v.device)] for n, v in stats.items()}
-    count, total = kept["count"].sum(0), kept["sum"].sum(0)
-    if "m2" not in kept:
+    count, total = sum_kept(stats["count"], keep), sum_kept(stats["sum"], keep)
+    if "m2" not in stats:
         return count, total, torch.zeros_like(count)
+    kept = stats if keep is None else {n: v[keep.to(v.device)] for n, v in stats.items()}
     merged = (torch.zeros_like(count),) * 3
     for c, m, d in zip(*_as_moments(kept), strict=True):
         merged = merge_moments(merged, (c, m, d))

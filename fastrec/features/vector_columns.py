@@ -8,8 +8,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, names_of, number_of
-from fastrec.features.lists import lengths_of, list_of, rows_of
 from fastrec.features.choosing import Selector
+from fastrec.features.lists import lengths_of, list_of, rows_of
 from fastrec.table import Column, Table
 
 _SMALL, _LARGE = 1e-30, 1e30  # lengths between these have squares, in float32 too

@@ -73,7 +73,10 @@ def eight(options: Options) -> Iterator[Record]:
     """Eight features on shared keys, from every frame."""
     rows = options.rows or 2_000_000
     for keys, ordered, log in _logs(rows):
-        systems = _systems(_eight, _frames(log), ordered)
+        frames = _frames(log)
+        systems = _systems(_eight, frames, ordered)
+        by_fold = partial(_eight.with_pandas, frames["pandas"], ordered=ordered, by_fold=True)
+        systems["pandas, fold by fold"] = ("fastrec, pandas", by_fold)
         systems["fastrec, Arrow"] = ("fastrec, Arrow", partial(_eight.with_fastrec, log))
         if has("duckdb"):
             connection = _eight.duckdb_log(log, options.threads)
