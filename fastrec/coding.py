@@ -29,7 +29,7 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     if not len(values) or (missing is not None and bool(missing.all())):
         return torch.zeros_like(values), values[:0]
     if missing is not None:
-        values = torch.where(missing, values[~missing][0], values)
+        values = torch.where(missing, values[int(missing.to(torch.uint8).argmin())], values)
     low, high = (int(v) for v in torch.aminmax(values))
     if high - low < max(_SMALL, 4 * len(values)):
         return _by_marks(values, missing, low, high)

@@ -155,10 +155,8 @@ class Column:
         """The values as int64 ``[n]``, undefined where missing; None where they are not all whole numbers."""
         if not self.values.is_floating_point():
             return self.values.to(torch.int64)
-        values = torch.where(missing, 0, self.values.double())
-        if bool((values != torch.floor(values)).any()) or bool((values.abs() >= 1 << 53).any()):
-            return None
-        return values.to(torch.int64)
+        whole = self.values.to(torch.int64)  # exact wherever it is equal
+        return whole if bool(((whole.to(self.values.dtype) == self.values) | missing).all()) else None
 
     def take(self, rows: torch.Tensor) -> Column:
         """The rows at ``rows`` (int64 ``[m]``), in that order."""

@@ -234,6 +234,15 @@ class Chain:
                     column=read[0],
                     remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)",
                 )
+            for table, names in step.table_inputs.items():
+                known = [n for n in names if n in self.targets]
+                if known:
+                    raise DataError(
+                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden",
+                        column=known[0],
+                        remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
+                        "rows are, give it another name",
+                    )
 
 
 def zeros(work: Table) -> torch.Tensor:

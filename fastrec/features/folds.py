@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -17,6 +16,7 @@ from fastrec.table import Column, Table
 from fastrec.vocab import hash_codes
 
 FOLD_SEED, INNER_SEED = 0, 1
+_GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
 def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
@@ -32,14 +32,22 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
         int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
     """
     if not key:
-        rows = pa.array(np.arange(len(table))).cast(pa.large_string())
-        return torch.from_numpy(hash_codes(rows, folds, seed=seed)).to(table.device)
+        return _number_folds(torch.arange(len(table), device=table.device), folds, seed)
     coded = table.coded(list(key))
     text = [key_text(c) for c in coded.keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
     fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
     return fold.to(coded.codes.device).index_select(0, coded.codes)
+
+
+def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
+    """Folds int64 ``[n]`` of row numbers and a seed, by the mixing of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
+    state = numbers * _GAMMA + torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
+        # Integers are signed here: the bits that a shift brings in from the left are taken away again.
+        state = (state ^ ((state >> shift) & ((1 << (64 - shift)) - 1))) * factor
+    return (state & ((1 << 62) - 1)) % folds
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:

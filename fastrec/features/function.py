@@ -163,9 +163,9 @@ class GroupFunction(_Function, Grouped):
         """The function called group by group: one float64 tensor ``[n]`` per output."""
         n = len(groups.codes)
         order = torch.arange(n) if groups.order is None else groups.order.cpu()
-        starts = (groups.place == 0).nonzero().squeeze(1).tolist()
+        starts = (groups.place == 0).nonzero().squeeze(1).tolist() if n else []
         made = [torch.full((n,), torch.nan, dtype=torch.float64) for _ in self.outputs]
-        for start, end in zip(starts, [*starts[1:], n], strict=True):
+        for start, end in zip(starts, [*starts[1:], n]):
             rows = order[start:end]
             if bool(outside[rows[0]]):
                 continue

@@ -154,7 +154,7 @@ def check_leakage(
         probes: how many rows' targets are changed, one after the other: rows of rare keys and of frequent ones.
         seed: of the choice of rows.
         max_rows: of more rows a part is checked: whole keys, or the earliest rows, or any.
-        strict: also report what a FeatureSet learns from all training rows without a target, later ones included
+        strict: also report what a FeatureSet learns from all training rows, later ones included (out of fold or not)
             (a count, say). It is only noted otherwise.
 
     Returns:

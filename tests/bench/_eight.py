@@ -2,8 +2,8 @@
 
 Every peer is written as one who knows it well would write it, and in the fastest of the ways that were tried. In pandas
 that is ``transform``, out-of-fold sums as a difference, which is exact for clicks; the loop over folds that most people
-write stands beside it. In polars windows beat group-by and join, and a shift beats ``diff``; in DuckDB group-by and join
-beat windows for sums. Where the input is known to be sorted, pandas and polars are told so and sort nothing.
+write stands beside it. In polars windows beat group-by and join, and a shift beats ``diff``; in DuckDB group-by and
+join beat windows for sums. Where the input is known to be sorted, pandas and polars are told so and sort nothing.
 """
 
 from __future__ import annotations

@@ -49,11 +49,10 @@ EXACT = ("count", "nunique", "bucket", "rank", "level")  # counts and codes: to 
 
 
 @pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_chained_generators_learn_the_same_from_any_partitions(parts, seed):
+def test_chained_generators_learn_the_same_from_any_partitions(parts):
     train, new = events(), events(seed=9)
     whole = FeatureSet(chained(), key="id").fit(train)
-    fs, _ = fit_in_parts(chained(), train, parts, seed=seed)
+    fs, _ = fit_in_parts(chained(), train, parts, seed=parts)
     assert fs.outputs == whole.outputs
     for frame in (train, new):
         a, b = whole.transform(frame), fs.transform(frame)
@@ -73,6 +72,7 @@ def far(n=3000):
     """Numbers around 0, and the same around 1e8: every mean is 1e8 more, and every deviation the same."""
     rng = np.random.default_rng(5)
     near = np.round(rng.normal(0, 1, n) * 2**20) / 2**20  # so that adding 1e8 loses nothing
+    near[rng.random(n) < 0.05] = np.nan
     frame = pd.DataFrame({"id": range(n), "g": rng.choice(["a", "b", "c"], n), "t": rng.permutation(n), "x": near})
     return frame, frame.assign(x=near + 1e8)
 
@@ -124,7 +124,8 @@ def test_deviations_near_1e8_survive_partitions(parts):
         lambda: GroupStats("x", by="g", stats=["mean", "std", "skew"]),
     ]
     for maker in make:
-        a, b = (fit_in_parts([maker()], f, parts, seed=parts)[0] for f in (near, there))
+        a = FeatureSet([maker()], key="id").fit(near)
+        b, _ = fit_in_parts([maker()], there, parts, seed=parts)
         x, y = a.transform(near)[a.outputs], b.transform(there)[b.outputs]
         x[[n for n in x if "mean" in n or n == "te_g__x"]] += 1e8
         assert y.to_numpy() == pytest.approx(x.to_numpy(), rel=1e-7, abs=2e-7)

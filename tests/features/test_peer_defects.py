@@ -171,6 +171,9 @@ def test_6_crosses_of_equal_values_are_not_one_and_the_order_counts():
         one = Cross(a, other, buckets=10**6).fit_transform(frame)[f"{a}_x_{other}"]
         two = Cross(other, a, buckets=10**6).fit_transform(frame)[f"{other}_x_{a}"]
         assert (one == two).sum() < 3
+        for one_alone in ({a: frame[a].iloc[0]}, {b: frame[b].iloc[0]}):  # each of the two counts
+            part = Cross(a, b, buckets=10**6).fit_transform(frame.assign(**one_alone))[f"{a}_x_{b}"]
+            assert part.nunique() > n - 5
         few = Cross(a, b, buckets=10).fit_transform(frame)[f"{a}_x_{b}"].value_counts()
         assert len(few) == 10
         assert few.min() > n / 10 / 2

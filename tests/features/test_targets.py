@@ -144,6 +144,17 @@ def test_what_would_give_rows_their_own_target_is_refused(feature):
     FeatureSet([feature]).fit(frame)  # no one said that it is a target
 
 
+def test_a_target_in_another_table_is_refused():
+    frame = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [0, 1], "y": [0, 1]})
+    fs = FeatureSet([History("user", order="t", table="log", sums="y")], target="y")
+    with pytest.raises(DataError, match="History reads the target from the table 'log'") as caught:
+        fs.fit_transform(frame, tables={"log": frame})
+    assert caught.value.column == "y"
+    renamed = FeatureSet([History("user", order="t", table="log", sums="was")], target="y")
+    made = renamed.fit_transform(frame, tables={"log": frame.rename(columns={"y": "was"})})
+    assert made["history_sum_was"].tolist() == [0, 0]
+
+
 def test_the_target_may_come_as_y():
     frame = pd.DataFrame({"user": [1, 1, 1], "t": [0, 1, 2]})
     fs = FeatureSet([Lag("y", by="user", order="t")], target="y")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fastrec.features import Combine, GroupFunction, RowFunction, feature
@@ -20,7 +22,7 @@ def total(both):
 
 @feature(inputs="text", outputs="letters")
 def letters(text):
-    return [None if t is None else len(t) for t in text]
+    return torch.tensor([len(t) if isinstance(t, str) else math.nan for t in text], dtype=torch.float64)
 
 
 @feature(inputs="clicks", outputs="over_mean", by="user")
