@@ -211,13 +211,10 @@ class Chain:
     def _inner_cells(self, step: Feature, work: Table) -> Cells:
         column = getattr(step, "fold_column", None)
         if column is not None:
-            keys, codes = sort_keys(work.coded(column))
-            if bool((codes == 0).any()):
-                row = int((codes == 0).nonzero()[0])
-                raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
-            return Cells(codes - 1, max(len(keys), 1))
+            return work.remember(("cells", column), [column], lambda: _given_cells(work, column))
         count = getattr(step, "folds", None) or self.folds
-        return Cells(row_folds(work, self.key, count, seed=INNER_SEED), count)
+        key = ("cells", count, tuple(self.key))
+        return work.remember(key, self.key, lambda: Cells(row_folds(work, self.key, count, seed=INNER_SEED), count))
 
     def check_targets(self) -> None:
         """Refuse a step that would give rows their own targets.
@@ -243,6 +240,14 @@ class Chain:
                         remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
                         "rows are, give it another name",
                     )
+
+
+def _given_cells(work: Table, column: str) -> Cells:
+    keys, codes = sort_keys(work.coded(column))
+    if bool((codes == 0).any()):
+        row = int((codes == 0).nonzero()[0])
+        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
+    return Cells(codes - 1, max(len(keys), 1))
 
 
 def zeros(work: Table) -> torch.Tensor:

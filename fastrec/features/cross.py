@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
@@ -96,6 +97,16 @@ class Cross(Fitted):
         if self.buckets is not None:
             return {self.outputs[0]: tensors["hash"]}
         return {self.outputs[0]: fit[self.outputs[0]].to(tensors["key"].device).index_select(0, tensors["key"])}
+
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        if self.buckets is None and self.min_count <= 1:
+            coded = self._coded(table).in_order()
+            if coded.keys is state["keys"]:  # the rows that were learned from: their codes are at hand
+                made = self.wrap({self.outputs[0]: coded.codes})
+                kept = Keys((pa.array(np.arange(1, coded.size)),), (self.outputs[0],))
+                made[self.outputs[0]]._cache["coded"] = Coded(coded.codes, kept, True)
+                return made
+        return super().compute_from(table, state)
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, codes = self.outputs[0], tensors[self.outputs[0]]

@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import cell_places, sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
 from fastrec.features.running import Clock, Earlier, Timeline, decay
 from fastrec.features.target_values import row_weights, target_number
 from fastrec.segments import segment_max, segment_sum
@@ -131,9 +131,11 @@ class CumTarget(Fitted):
         size: int,
     ) -> Sums:
         """Counts and sums by cell and code, ``[cells, size]``, decaying ones as at the last row that counts."""
-        if clock is None:
-            return {n: sum_by_cell(v, codes, cells, size) for n, v in (("count", weight), ("sum", weight * y))}
         places, count = cell_places(codes, cells, size)
+        if clock is None:
+            rows = segment_sum(weight, places, size * count)
+            made = {"count": rows, "sum": accurate_sum(y, weight, rows, places)}
+            return {n: v.view(count, size) for n, v in made.items()}
         counts = weight > 0
         none = torch.iinfo(torch.int64).min
         whole = segment_max(torch.where(counts, clock.whole, none), places, size * count)

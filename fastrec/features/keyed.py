@@ -114,6 +114,39 @@ def count_by_cell(codes: torch.Tensor, cells: Cells | None, size: int) -> torch.
     return torch.bincount(places, minlength=count * size).view(count, size)
 
 
+def accurate_sum(
+    values: torch.Tensor, weight: torch.Tensor | None, count: torch.Tensor, places: torch.Tensor
+) -> torch.Tensor:
+    """Sum of weighted values by place, from which the mean comes out right however many and however large they are.
+
+    What rounding of a long sum has lost is found by a second pass, as the sum of the deviations from the mean.
+
+    Args:
+        values: float64 ``[n]``, finite.
+        weight: float64 ``[n]``; None: 1 each.
+        count: float64 ``[size]``, the sum of the weights at each place.
+        places: int64 ``[n]`` in ``0 … size - 1``.
+
+    Returns:
+        float64 ``[size]``.
+    """
+    weighted = values if weight is None else weight * values
+    total = segment_sum(weighted, places, len(count))
+    if _adds_exactly(weighted):
+        return total
+    mean = total / torch.where(count > 0, count, 1)
+    rest = values - mean.index_select(0, places)
+    return total + segment_sum(rest if weight is None else weight * rest, places, len(count))
+
+
+def _adds_exactly(values: torch.Tensor) -> bool:
+    """Whether all sums of these are whole numbers that float64 holds."""
+    if not len(values):
+        return True
+    largest = max(abs(float(v)) for v in torch.aminmax(values))
+    return largest * len(values) < 2.0**53 and bool((values == torch.floor(values)).all())
+
+
 def sum_kept(values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
     """Sum over the kept cells of ``[cells, K]``: ``[K]``, cell by cell from the first; ``keep``: bool ``[cells]``."""
     rows = range(len(values)) if keep is None else keep.nonzero().squeeze(1).tolist()

@@ -46,5 +46,7 @@ def check_names(listed: Sequence[Feature], steps: Sequence[Feature]) -> None:
         twice = sorted({n for n in outputs if outputs.count(n) > 1})
         if twice:
             raise DataError(
-                f"two generators make the column {twice[0]!r}", column=twice[0], remedy="Give one of them another name="
+                f"two generators make the column {twice[0]!r}",
+                column=twice[0],
+                remedy="Give one of them another name=, or make them by two FeatureSets and rename",
             )

@@ -10,7 +10,16 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import Moments, cell_places, merge_moments, sort_keys, spread, sum_kept, union_keys
+from fastrec.features.keyed import (
+    Moments,
+    accurate_sum,
+    cell_places,
+    merge_moments,
+    sort_keys,
+    spread,
+    sum_kept,
+    union_keys,
+)
 from fastrec.features.target_values import class_numbers, row_weights, target_number
 from fastrec.segments import segment_sum
 from fastrec.table import Table
@@ -133,10 +142,10 @@ class TargetEncode(Fitted):
             y = torch.where(known, y, 0)
             weight = known.double() if weight is None else torch.where(known, weight, 0)
         if weight is None:
-            count, weighted = torch.bincount(where, minlength=cells * size).double(), y
+            count = torch.bincount(where, minlength=cells * size).double()
         else:
-            count, weighted = segment_sum(weight, where, cells * size), weight * y
-        result = {"count": count, "sum": segment_sum(weighted, where, cells * size)}
+            count = segment_sum(weight, where, cells * size)
+        result = {"count": count, "sum": accurate_sum(y, weight, count, where)}
         if "std" in as_list(self.stats):
             mean = result["sum"] / torch.where(count > 0, count, 1)
             rest = (y - mean.index_select(0, where)) ** 2
