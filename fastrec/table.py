@@ -395,6 +395,13 @@ class Table:
                 kept.value, kept.made = make(), True
             return kept.value
 
+    def forget(self, name: str) -> None:
+        """Give back what was made of a column for its readers: its codes, and what ``remember`` keeps of it."""
+        self[name]._cache.clear()
+        with self._lock:
+            for key in [k for k, kept in self._memory.items() if name in kept.names]:
+                del self._memory[key]
+
     def to_arrow(self) -> pa.Table:
         """The table as an Arrow table."""
         return pa.table({str(n): c.to_arrow() for n, c in self._columns.items()})

@@ -57,7 +57,9 @@ class Chain:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
             return self._fit_step(step, here, context, there, used=used)
 
-        return walk(self.steps, work, extra, do)[0]
+        # Where steps are redone fold by fold afterwards, the codes are wanted again.
+        once = not mixing_steps(self.steps, self.key, self.targets, together=False)
+        return walk(self.steps, work, extra, do, release=once)[0]
 
     def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:
         """The columns of the steps that no target passes through, without learning anything."""

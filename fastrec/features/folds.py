@@ -43,11 +43,14 @@ def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_
 
 def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     """Folds int64 ``[n]`` of row numbers and a seed, by the mixing of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
-    state = numbers * _GAMMA + torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
+    state = numbers * _GAMMA
+    state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
     for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
         # Integers are signed here: the bits that a shift brings in from the left are taken away again.
-        state = (state ^ ((state >> shift) & ((1 << (64 - shift)) - 1))) * factor
-    return (state & ((1 << 62) - 1)) % folds
+        state ^= (state >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+        state *= factor
+    share = (state >> 32).bitwise_and_((1 << 32) - 1)
+    return share.mul_(folds) >> 32
 
 
 def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:

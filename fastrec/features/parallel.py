@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 
@@ -16,28 +18,52 @@ Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
 
 _MIN_ROWS = 50_000  # below, threads cost more than they save
+_MAX_ROWS = 1_000_000  # above, each step has the threads to itself: what two of them hold meanwhile is too much memory
 _MAX_WORKERS = 8  # each holds the intermediate columns of its step
 
 
-def walk(steps: Sequence[Feature], work: Table, extra: Table | None, do: Do) -> tuple[Table, Table | None]:
+def walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
+) -> tuple[Table, Table | None]:
     """Every step's columns added to the rows.
 
-    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``): one
-    step per thread beats one step after the other on all of them, since a step is many short operations.
+    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
+    more than a million rows each step has all threads to itself.
 
     Args:
         steps: the generators, those that others read before them.
         work: the rows.
         extra: other rows beside them (unlabeled ones); None: none.
         do: makes a step's columns for the rows and for the others.
+        release: give back a column's codes and groups when its last reader is done, where they were not there before.
 
     Returns:
         Both tables with the columns added. The values do not depend on the number of threads.
     """
     if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
         with keeping_memory():
-            return _walk(steps, work, extra, do, _workers(steps))
+            workers = _workers(steps) if len(work) <= _MAX_ROWS else 1
+            return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
     return _walk(steps, work, extra, do, 1)
+
+
+def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
+    """``do``, after which what no other step reads any more is given back."""
+    kept = {n for n in work.names if "coded" in work[n]._cache}
+    readers = Counter(n for step in steps for n in set(step.inputs))
+    lock = Lock()
+
+    def done(step: Feature, here: Table, there: Table | None) -> tuple[Made, Made]:
+        made = do(step, here, there)
+        with lock:
+            readers.subtract(set(step.inputs))
+            last = [n for n in set(step.inputs) if not readers[n] and n in here and n not in kept]
+        for name in last:
+            for table in (here, work) if name in work else (here,):
+                table.forget(name)
+        return made
+
+    return done
 
 
 def _walk(
