@@ -410,10 +410,12 @@ class Table:
         """The table as a pandas frame with a fresh index; integers with missing values become nullable ``Int64``."""
         import pandas as pd
 
+        shares = int(pd.__version__.partition(".")[0]) >= 3  # before, writing to the frame would write to the table
         frame = {}
         for name, column in self._columns.items():
             if column.kind == "number" and column.missing is None:
-                frame[name] = column.values.cpu().numpy()
+                values = column.values.cpu().numpy()
+                frame[name] = values if shares else values.copy()
                 continue
             array = column.to_arrow()
             if column.kind == "number" and array.null_count and not pa.types.is_floating(array.type):
