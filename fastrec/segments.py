@@ -273,7 +273,8 @@ def rank_in_group(
     """
     if values.is_floating_point():
         absent = values.isnan() if missing is None else missing | values.isnan()
-        values = torch.where(absent, torch.nan, values)
+        if missing is not None and bool(missing.any()):
+            values = torch.where(absent, torch.nan, values)
         groups = Groups.of(codes, values)  # NaN sorts last
     else:
         absent = torch.zeros_like(codes, dtype=torch.bool) if missing is None else missing
@@ -281,17 +282,17 @@ def rank_in_group(
     ordered, gone = groups.sort(values), groups.sort(absent)
     if not len(ordered):
         return values.double()
-    places = torch.arange(len(ordered), device=values.device)
     new = torch.ones(len(ordered), dtype=torch.bool, device=values.device)
     new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1]) | (gone[1:] != gone[:-1])
-    first = torch.cummax(torch.where(new, places, 0), 0).values
+    del ordered, gone
+    first = torch.cummax(torch.arange(len(new), device=values.device).masked_fill_(~new, 0), 0).values
     if method == "ordinal":
         rank = groups.place + 1
     elif method == "dense":
         run = torch.cumsum(new, 0)
         rank = run - run.index_select(0, groups.start) + 1
     else:
-        rank = first - groups.start + 1
+        rank = first.sub_(groups.start).add_(1)
         if method != "min":
             run = torch.cumsum(new, 0) - 1
             high = rank + torch.bincount(run).index_select(0, run) - 1
