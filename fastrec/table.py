@@ -397,7 +397,9 @@ class Table:
 
     def forget(self, name: str) -> None:
         """Give back what was made of a column for its readers: its codes, and what ``remember`` keeps of it."""
-        self[name]._cache.clear()
+        column = self[name]
+        with column._lock:  # a thread may be about to return what it has just made
+            column._cache.clear()
         with self._lock:
             for key in [k for k, kept in self._memory.items() if name in kept.names]:
                 del self._memory[key]
