@@ -9,13 +9,13 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, names_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
 from fastrec.features.column_stats import count_values, merge_values, quantiles, total_counts
-from fastrec.features.options import ascending, check_scope
+from fastrec.features.options import OfColumns, ascending, check_scope
 from fastrec.table import Column, Table
 
 
-class Clip(Fitted):
+class Clip(OfColumns, Fitted):
     """``min(max(x, low), high)``: outliers brought back to a bound (winsorised); missing stays missing.
 
     With ``low`` or ``high`` nothing is learned and nothing needs to be fitted; else both bounds of each column are
@@ -74,15 +74,6 @@ class Clip(Fitted):
     @property
     def online(self) -> str:  # type: ignore[override]
         return self.kind
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are clipped."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, names_of, number_of
+from fastrec.features.base import Feature, RowWise, Tensors, as_list, number_of
+from fastrec.features.options import OfColumns
 from fastrec.table import Column, Table
 
 _ROUNDINGS = 4  # how many roundings of its own type a number may lie beside a whole one and still count as it
 
 
-class Digits(RowWise):
+class Digits(OfColumns, RowWise):
     """The last digits of a number as it is written: of 19.99 with two decimals the last two are 99; sign left out.
 
     Integers are exact. A float counts as the short number it was written as: ``19.99 · 100`` is 1998.9999…, and its
@@ -45,15 +46,6 @@ class Digits(RowWise):
                 f"Digits: {digits} digits of numbers with {decimals} decimals",
                 remedy="Use 1 to 18 digits and 0 to 9 decimals",
             )
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns whose digits are taken."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:
@@ -92,7 +84,7 @@ class Digits(RowWise):
         return made
 
 
-class RoundTo(RowWise):
+class RoundTo(OfColumns, RowWise):
     """The nearest multiple of a step, the distance from it, and whether the number is one: round prices.
 
     Integers with a whole step are exact; a float counts as the short number it was written as, so that 0.15 is a
@@ -130,15 +122,6 @@ class RoundTo(RowWise):
         unknown = next((s for s in as_list(stats) if s not in _WORDS), None)
         if unknown is not None or not as_list(stats):
             raise DataError(f"RoundTo has no statistic {unknown!r}", remedy=f"Use one of {', '.join(_WORDS)}")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are rounded."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

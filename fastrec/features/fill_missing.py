@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, names_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
 from fastrec.features.column_stats import (
     column_moments,
     count_values,
@@ -19,13 +19,13 @@ from fastrec.features.column_stats import (
     total_counts,
     total_moments,
 )
-from fastrec.features.options import check_columns_of, check_scope, is_open
+from fastrec.features.options import OfColumns, check_columns_of, check_scope, is_open
 from fastrec.table import Table
 
 _STRATEGIES = ("median", "mean", "mode", "constant")
 
 
-class FillMissing(Fitted):
+class FillMissing(OfColumns, Fitted):
     """The column with every missing value replaced by one that training rows decide, and a mark where it was missing.
 
     The median is exact, whatever the partitions. A column without any training value is filled with the constant. For a
@@ -66,15 +66,6 @@ class FillMissing(Fitted):
             raise DataError(f"FillMissing has no strategy {strategy!r}", remedy=f"Use one of {', '.join(_STRATEGIES)}")
         if not is_open(cols):
             check_columns_of(self, "value", self.columns)
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are filled."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

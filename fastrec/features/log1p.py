@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, names_of, number_of
+from fastrec.features.base import Feature, RowWise, Tensors, number_of
+from fastrec.features.options import OfColumns
 from fastrec.table import Table
 
 
-class Log1p(RowWise):
+class Log1p(OfColumns, RowWise):
     """``log(1 + x)`` as float64; missing stays missing.
 
     A value of -1 or less has no such logarithm and is an error that names its row, unless ``signed`` is set.
@@ -34,15 +35,6 @@ class Log1p(RowWise):
 
     def __init__(self, cols: str | Feature | Sequence[str | Feature], *, signed: bool = False) -> None:
         self.cols, self.signed = cols, signed
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are transformed."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

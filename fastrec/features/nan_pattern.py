@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, names_of
-from fastrec.features.options import is_open
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.options import OfColumns, is_open
 from fastrec.table import Table
 
 
-class NaNPattern(RowWise):
+class NaNPattern(OfColumns, RowWise):
     """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
 
     Which fields were left out often says where a row comes from; one code lets a tree or an embedding see it at once.
@@ -40,15 +40,6 @@ class NaNPattern(RowWise):
                 f"NaNPattern: {len(self.columns)} columns, where one code holds 1 to 62",
                 remedy="Use several of them, each with a name= of its own",
             )
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are looked at, in the order of their bits."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

@@ -7,13 +7,13 @@ from typing import Literal
 
 import torch
 
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, names_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
 from fastrec.features.column_stats import column_moments, merge_column_moments, total_moments
-from fastrec.features.options import check_scope
+from fastrec.features.options import OfColumns, check_scope
 from fastrec.table import Table
 
 
-class Normalize(Fitted):
+class Normalize(OfColumns, Fitted):
     """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
 
     Both are taken in two passes and merged by Chan's formula: 1e8 ± 1 becomes ±1. Missing and infinite training values
@@ -39,15 +39,6 @@ class Normalize(Fitted):
         super().__init__()
         self.cols, self.scope = cols, scope
         check_scope(self)
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are normalised."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

@@ -7,8 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, as_list
+from fastrec.features.base import Feature, as_list, names_of
 from fastrec.features.choosing import Selector
+
+
+class OfColumns:
+    """A generator that treats each of ``cols`` alike, and reads nothing else."""
+
+    cols: str | Feature | Sequence[str | Feature]
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        """See ``Feature.sources``."""
+        return as_list(self.cols)
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that are treated, those that other generators make among them."""
+        return [n for c in as_list(self.cols) for n in names_of(c)]
 
 
 def ascending(numbers: Sequence[Any]) -> bool:
