@@ -17,33 +17,40 @@ from functools import cache
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt(3)
-_NEVER = 2**31 - 1
+_NEVER = 2**31 - 1  # the largest that mallopt takes
+_NO_LIMIT = -1  # as an unsigned number, the largest there is
 _LARGEST = 32 << 20  # the largest threshold that glibc itself would come to
-_LEFT = 512 << 20  # bytes that stay at hand between calls
-_MUCH = 1 << 30  # free bytes from which it is worth giving them back
+_LEFT = 512 << 20  # bytes that stay at hand for good
+_MUCH = 1 << 30  # bytes held, used or free, from which it is worth giving the free ones back
+_PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
 _users = 0
+_waiting: threading.Timer | None = None
 
 
 @contextmanager
 def keeping_memory() -> Iterator[None]:
-    """While it lasts, freed blocks of any size are kept; afterwards they are given back where they are over 1 GB.
+    """While it lasts, freed blocks of any size are kept; they are given back 10 s after the last use.
 
+    Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
     Where glibc is not there, or ``FASTREC_KEEP_MEMORY=0`` is set, nothing changes. What stays for the rest of the
     process: one arena for all threads, and a fixed threshold of 32 MB for blocks of their own.
     """
-    global _users
+    global _users, _waiting
     libc = _glibc()
     if libc is None:
         yield
         return
     with _lock:
         _users += 1
+        if _waiting is not None:
+            _waiting.cancel()
+            _waiting = None
         if _users == 1:
             libc.mallopt(_ARENA_MAX, 1)
             libc.mallopt(_MMAP_THRESHOLD, _NEVER)
-            libc.mallopt(_TRIM_THRESHOLD, _NEVER)
+            libc.mallopt(_TRIM_THRESHOLD, _NO_LIMIT)
     try:
         yield
     finally:
@@ -51,15 +58,37 @@ def keeping_memory() -> Iterator[None]:
             _users -= 1
             if not _users:
                 libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
-                libc.mallopt(_TRIM_THRESHOLD, _LEFT)
-                if libc.mallinfo2().fordblks > _MUCH:
-                    libc.malloc_trim(_LEFT)
+                if libc.mallinfo2().arena > _MUCH:
+                    _waiting = threading.Timer(_PAUSE, give_back)
+                    _waiting.daemon = True
+                    _waiting.start()
+                else:
+                    libc.mallopt(_TRIM_THRESHOLD, _LEFT)
+
+
+def give_back() -> None:
+    """Give back at once what is kept for the next call, but for 512 MB; nothing where a call is under way."""
+    libc = _glibc()
+    with _lock:
+        if libc is not None and not _users:
+            libc.mallopt(_TRIM_THRESHOLD, _LEFT)
+            libc.malloc_trim(_LEFT)
+
+
+def _after_fork() -> None:
+    """A child has no timer, and the lock may have been another thread's."""
+    global _lock, _users, _waiting
+    _lock, _users, _waiting = threading.Lock(), 0, None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Usage(ctypes.Structure):
-    """What mallinfo2(3) tells; ``fordblks``: bytes in free blocks."""
+    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out."""
 
-    _fields_ = tuple((name, ctypes.c_size_t) for name in (*map("word{}".format, range(8)), "fordblks", "keepcost"))
+    _fields_ = tuple((name, ctypes.c_size_t) for name in ("arena", *map("word{}".format, range(9))))
 
 
 @cache

@@ -101,15 +101,8 @@ class FeatureSet:
     def steps(self) -> list[Feature]:
         """All generators, those inside others included, in the order in which they are computed."""
         found: dict[tuple[type, str], Feature] = {}  # as ``same`` compares them
-
-        def visit(feature: Feature) -> None:
-            for source in feature.sources:
-                if isinstance(source, Feature):
-                    visit(source)
-            found.setdefault((type(feature), feature.signature), feature)
-
         for feature in self.features:
-            visit(feature)
+            _add_step(found, feature)
         return list(found.values())
 
     @property
@@ -371,3 +364,11 @@ class FeatureSet:
 
     def __repr__(self) -> str:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
+
+
+def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
+    """A generator after those that it reads; not a function within a function, which would keep all of it alive."""
+    for source in feature.sources:
+        if isinstance(source, Feature):
+            _add_step(found, source)
+    found.setdefault((type(feature), feature.signature), feature)

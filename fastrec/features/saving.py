@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,16 +57,16 @@ def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
 def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
     """Every selector among the parameters of the generators."""
     found: list[Selector] = []
-
-    def note(thing: Feature | Selector) -> None:
-        if isinstance(thing, Feature):  # an equal generator elsewhere is the same step, but holds selectors of its own
-            replace_features(thing.get_params(), note)
-        elif not any(thing is s for s in found):
-            found.append(thing)
-
     for step in steps:
-        replace_features(step.get_params(), note)
+        replace_features(step.get_params(), partial(_note_selectors, found=found))
     return found
+
+
+def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
+    if isinstance(thing, Feature):  # an equal generator elsewhere is the same step, but holds selectors of its own
+        replace_features(thing.get_params(), partial(_note_selectors, found=found))
+    elif not any(thing is s for s in found):
+        found.append(thing)
 
 
 def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
