@@ -59,18 +59,51 @@ class Vocab:
         Raises:
             DataError: the column cannot be a key, or ``min_count`` or ``max_size`` is negative.
         """
-        if min_count < 0 or (max_size is not None and max_size < 0):
-            raise DataError(
-                f"min_count={min_count}, max_size={max_size}: neither can be negative",
-                column=column.name or None,
-                remedy="Leave it out to keep every value",
-            )
         coded = column.coded()
         counts = torch.bincount(coded.codes, minlength=coded.size)[1:].cpu()
         own_order = column.ordered is not None  # a categorical keeps its categories, those without a row too
         order = torch.arange(len(coded.keys)) if own_order else coded.keys.sort_order()
         values, counts = coded.keys.columns[0].take(pa.array(order.numpy())), counts[order]
-        keep = counts >= min_count if min_count > 1 or not own_order else torch.ones(len(counts), dtype=torch.bool)
+        vocab = cls.of_counts(
+            values,
+            counts,
+            min_count=min_count,
+            max_size=max_size,
+            unseen=unseen,
+            keep_empty=own_order,
+            name=column.name,
+        )
+        vocab.ordered = bool(column.ordered)
+        return vocab
+
+    @classmethod
+    def of_counts(
+        cls,
+        values: pa.Array,
+        counts: torch.Tensor,
+        *,
+        min_count: int = 1,
+        max_size: int | None = None,
+        unseen: bool = False,
+        keep_empty: bool = False,
+        name: str = "",
+    ) -> Vocab:
+        """The same from distinct values and the number of training rows of each.
+
+        Args:
+            values: distinct, in code order.
+            counts: int64 ``[K]``.
+            min_count, max_size, unseen: see ``fit``.
+            keep_empty: values without a row keep their code.
+            name: the column's name, for messages.
+        """
+        if min_count < 0 or (max_size is not None and max_size < 0):
+            raise DataError(
+                f"min_count={min_count}, max_size={max_size}: neither can be negative",
+                column=name or None,
+                remedy="Leave it out to keep every value",
+            )
+        keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
         if max_size is not None and int(keep.sum()) > max_size:
             ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
             keep = torch.zeros_like(keep)
@@ -82,7 +115,7 @@ class Vocab:
         )
         mask = pa.array(keep.numpy())
         rare = values.filter(pc.invert(mask)) if RARE in reserved else None
-        return cls(values.filter(mask), reserved=reserved, rare=rare, ordered=bool(column.ordered), name=column.name)
+        return cls(values.filter(mask), reserved=reserved, rare=rare, name=name)
 
     def __len__(self) -> int:
         """Number of codes, the reserved ones included: the height of an embedding table."""

@@ -1,0 +1,192 @@
+"""What procs and targets learn from blocks of rows that are seen once each, in memory that rows do not make grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.keys import Keys
+from fastrec.table import Column
+
+_BINS_FROM = 44  # a float's upper 20 bits: sign, exponent and 8 bits of the fraction
+
+
+class ValueCounts:
+    """The distinct values of a column and in how many rows each stands.
+
+    Args:
+        name: the column's name, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.keys: Keys | None = None
+        self.counts = torch.zeros(0, dtype=torch.int64)
+        self.missing = 0
+        self._new: list[tuple[Keys, torch.Tensor]] = []
+        self._waiting = 0
+
+    def add(self, column: Column) -> None:
+        """Count a block's values."""
+        if column.kind == "category":
+            codes, keys = column.values.long(), Keys((column.distinct,), (self.name,))
+        else:
+            coded = column.coded()
+            codes, keys = coded.codes, coded.keys
+        counts = torch.bincount(codes, minlength=len(keys) + 1).cpu()
+        self.missing += int(counts[0])
+        used = counts[1:].nonzero().squeeze(1)
+        self._new.append((keys if len(used) == len(keys) else keys.take(used), counts[1:][used]))
+        self._waiting += len(used)
+        if self._waiting > max(2 * len(self.counts), 100_000):
+            self._merge()
+
+    def _merge(self) -> None:
+        parts = ([(self.keys, self.counts)] if self.keys is not None else []) + self._new
+        parts = [p for p in parts if len(p[0])] or parts[:1]
+        if not parts:
+            return
+        keys = parts[0][0]
+        for other, _ in parts[1:]:
+            keys = keys.concat(other)
+        codes, self.keys = keys.distinct()
+        counts = torch.cat([c for _, c in parts])
+        self.counts = torch.zeros(len(self.keys), dtype=torch.int64).index_add_(0, codes, counts)
+        self._new, self._waiting = [], 0
+
+    def result(self) -> tuple[pa.Array, torch.Tensor]:
+        """Distinct values in order of first appearance, and their counts int64 ``[K]``."""
+        if self._new:
+            self._merge()
+        values = self.keys.columns[0] if self.keys is not None else pa.array([], pa.null())
+        return values, self.counts
+
+
+class Moments:
+    """Count, mean, spread, smallest and largest of numbers, by merging blocks (Chan, Golub, LeVeque 1979)."""
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+        self.low, self.high = np.inf, -np.inf
+
+    def add(self, values: torch.Tensor) -> None:
+        """Take in float64 ``[m]``, none missing."""
+        if not len(values):
+            return
+        mean = values.mean()
+        rest = values - mean
+        self.merge(len(values), float(mean + rest.mean()), float(torch.dot(rest, rest) - rest.sum() ** 2 / len(rest)))
+        low, high = torch.aminmax(values)
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+
+    def merge(self, count: int, mean: float, squares: float) -> None:
+        """Take in ``count`` numbers of this mean and sum of squares about it."""
+        if not count:
+            return
+        total, gap = self.count + count, mean - self.mean
+        self.squares += squares + gap * gap * self.count * count / total
+        self.mean += gap * count / total
+        self.count = total
+
+    def add_equal(self, value: float, times: int) -> None:
+        """Take in one number several times."""
+        if times:
+            self.merge(times, value, 0.0)
+            self.low, self.high = min(self.low, value), max(self.high, value)
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over all of them (divided by their number)."""
+        return float(np.sqrt(self.squares / self.count)) if self.count else 0.0
+
+
+class MedianSearch:
+    """The exact median in two looks at the numbers: which bin it is in, then the numbers of that bin.
+
+    Bins are the floats' upper bits, 256 to every power of two, so that the second look keeps few.
+    """
+
+    def __init__(self) -> None:
+        self._bins: dict[int, int] = {}
+        self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self.count = 0
+
+    def look(self, values: torch.Tensor) -> None:
+        """The first look: float64 ``[m]``, none missing."""
+        keys = _ordered_bits(values) >> _BINS_FROM
+        if not len(keys):
+            return
+        low = int(keys.min())
+        counts = np.bincount(keys - low)
+        for i in np.flatnonzero(counts):
+            self._bins[low + int(i)] = self._bins.get(low + int(i), 0) + int(counts[i])
+        self.count += len(keys)
+
+    def _wanted(self) -> list[tuple[int, int]]:
+        """Bin, and place in it, of the one or two middle numbers."""
+        if not self.count:
+            return []
+        bins = sorted(self._bins)
+        ends = np.cumsum([self._bins[b] for b in bins])
+        found = []
+        for place in sorted({(self.count - 1) // 2, self.count // 2}):
+            i = int(np.searchsorted(ends, place, side="right"))
+            found.append((bins[i], place - int(ends[i - 1]) if i else place))
+        return found
+
+    def look_again(self, values: torch.Tensor) -> None:
+        """The second look, at the same numbers."""
+        bits = _ordered_bits(values)
+        bins = bits >> _BINS_FROM
+        for wanted in {b for b, _ in self._wanted()}:
+            new = np.unique(bits[bins == wanted], return_counts=True)
+            if wanted in self._kept:
+                old = self._kept[wanted]
+                both, where = np.unique(np.concatenate([old[0], new[0]]), return_inverse=True)
+                counts = np.bincount(where, np.concatenate([old[1], new[1]]), len(both)).astype(np.int64)
+                new = (both, counts)
+            self._kept[wanted] = new
+
+    def result(self) -> float:
+        """The median; 0 where there were no numbers."""
+        middle = [_of_bits(self._kept[b][0][np.searchsorted(np.cumsum(self._kept[b][1]), place, side="right")])
+                  for b, place in self._wanted()]  # fmt: skip
+        return sum(middle) / len(middle) if middle else 0.0
+
+
+def _ordered_bits(values: torch.Tensor) -> np.ndarray:
+    """Integers in the order of the floats (-0.0 and 0.0 are one)."""
+    bits = (values.double().cpu() + 0.0).numpy().view(np.int64)
+    return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
+
+
+def _of_bits(bits: np.int64) -> float:
+    bits = np.int64(bits)
+    return float((bits ^ np.int64(2**63 - 1) if bits < 0 else bits).view(np.float64))
+
+
+class FirstMode:
+    """The most frequent number; among equals the one seen first."""
+
+    def __init__(self) -> None:
+        self._seen: dict[float, int] = {}
+
+    def look(self, values: torch.Tensor) -> None:
+        """Take in float64 ``[m]``, none missing."""
+        distinct, first, counts = np.unique(values.cpu().numpy(), return_index=True, return_counts=True)
+        for i in np.argsort(first):
+            value = float(distinct[i])
+            self._seen[value] = self._seen.get(value, 0) + int(counts[i])
+
+    def result(self) -> float:
+        """The mode; 0 where there were no numbers."""
+        return max(self._seen, key=self._seen.__getitem__) if self._seen else 0.0
+
+
+def concat_numbers(parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Blocks of numbers as one float64 tensor."""
+    found = list(parts)
+    return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
