@@ -4,12 +4,12 @@ What procs and targets have to know is learned in one pass over the files (two w
 written unless ``cache=`` names a folder. Every epoch reads all row groups in a new random order on a background thread
 and mixes their rows through a buffer of a stated size. Every row comes exactly once.
 
-**How well it mixes.** The order of the row groups is drawn so that every buffer holds pieces of the whole file (see
-``stream_order``), and rows of a buffer are permuted uniformly. Half of ``buffer_rows`` is drained while the other half
-is filled, so that ``buffer_rows / 2`` rows are mixed at a time; if all rows fit into the buffer, the epoch is one
-uniform permutation. Row groups should be a few percent of the buffer (``to_parquet(…, row_group_size=…)``). Of larger
-ones several are read in turn, but a file that is one single large row group can only be read in its own order: use
-``cache=`` there, whose pieces are small.
+**How well it mixes.** Row groups are read in an order that brings pieces of the whole file together (see
+``stream_order``). Rows wait in a buffer, and each that is taken, at random, leaves its place to one that is read: a row
+stays while about as many others are taken as the buffer holds, seven eighths of ``buffer_rows`` (the rest is read
+ahead). If all rows fit into the buffer, the epoch is one uniform permutation. Row groups should be a few percent of the
+buffer (``to_parquet(…, row_group_size=…)``). Of larger ones several are read in turn, but a file that is one single
+large row group can only be read in its own order: use ``cache=`` there, whose pieces are small.
 
 Differences from ``TabularFrame``: a categorical column's classes are its values, sorted (its declared order and unused
 categories are not kept); procs other than ``Categorify``, ``FillMissing`` and ``Normalize`` learn from whole columns,
@@ -41,13 +41,14 @@ from fastrec.procs import as_procs
 from fastrec.stream_files import ParquetSource, Paths
 from fastrec.stream_learn import learn
 from fastrec.stream_order import batch_sizes, check_rank, share, shuffled_units
-from fastrec.stream_reader import Filled, gather_batches
+from fastrec.stream_reader import Mixer, ReadAhead, cut_batches
 from fastrec.stream_rows import CachedRows, FileRows, Rows
 from fastrec.tabular import TabularFrame
 
 __all__ = ["ParquetFrame", "StreamLoader"]
 
 BUFFER_ROWS = 1_000_000
+_AHEAD = 16  # a part of the buffer like this is read ahead, twice
 
 
 class ParquetFrame:
@@ -252,8 +253,9 @@ class StreamLoader(TfmdDL):
             )
 
     def _window(self) -> int:
-        """Rows that are mixed at a time, and of a buffer."""
-        return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows // 2, 1)
+        """Rows that are mixed with one another at a time."""
+        ahead = 2 * max(self.buffer_rows // _AHEAD, 1)
+        return len(self.rows) if len(self.rows) <= self.buffer_rows else max(self.buffer_rows - ahead, 1)
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TfmdDL:
         """A loader with the same settings; of rows in memory (``test_dl``) a ``TabularLoader``."""
@@ -298,10 +300,11 @@ class StreamLoader(TfmdDL):
         if seed is not None:
             units = shuffled_units(units, window, np.random.default_rng(seed))
         pieces, layout = share(units, self.rank, self.world_size), rows.layout
-        room = min(window, sum(p.rows for p in pieces))
-        buffers = 1 if room == sum(p.rows for p in pieces) else 2
-        with Filled(lambda: rows.chunks(pieces, window, seed), layout, room, buffers=buffers) as filled:
-            for batch in gather_batches(iter(filled), sizes, layout, seed=None if seed is None else seed + 1):
+        here = sum(p.rows for p in pieces)
+        ahead = min(max(self.buffer_rows // _AHEAD, 1), max(here, 1))
+        with ReadAhead(lambda: rows.chunks(pieces, window, seed), layout, ahead) as read:
+            mixer = Mixer(iter(read), layout, min(window, here), None if seed is None else seed + 1)
+            for batch in cut_batches(mixer, sizes, layout):
                 yield tuple(t.to(self.device) for t in batch) if self.device is not None else batch
 
     def do_item(self, s: int | None) -> int:

@@ -1,8 +1,10 @@
 """The order in which a stream reads its pieces, and each rank's share of it.
 
-A plain permutation of a few large pieces leaves whole stretches of a sorted file together. Here the file is cut into as
-many stretches as the buffer holds pieces; each stretch is permuted, and they take turns. So every buffer holds pieces
-of the whole file, and what an epoch's beginning and end see differs as little as it can (stratified sampling).
+A plain permutation of pieces leaves stretches of a sorted file together: of ten pieces that are drawn at random, seven
+from one half of the file are no rarity. Here the places in the file follow a sequence of low discrepancy (multiples of
+a badly approximable number modulo 1, from a random start; Kuipers, Niederreiter, Uniform Distribution of Sequences,
+1974, chapter 2.3), so that any few pieces in a row come from all over the file; a random shift of each, as far as its
+neighbours in the buffer are apart, keeps the same pieces from always meeting.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import numpy as np
 
 from fastrec.errors import DataError
 from fastrec.stream_files import Unit
+
+_STEPS = ((5**0.5 - 1) / 2, 2**0.5 - 1, (13**0.5 - 3) / 2, 5**0.5 - 2)  # continued fractions of 1, 2, 3 and 4 alone
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Piece:
 
 
 def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator) -> list[Unit]:
-    """Units in random order, so that any ``window`` rows in a row come from all over the file.
+    """Units in random order, so that any few in a row come from all over the file.
 
     Args:
         units: in file order.
@@ -40,15 +44,13 @@ def shuffled_units(units: Sequence[Unit], window: int, rng: np.random.Generator)
     """
     if not units:
         return []
-    rows = np.array([u.rows for u in units])
-    strata = int(np.clip(window // max(rows.mean(), 1), 1, len(units)))
-    middle = np.cumsum(rows) - rows / 2
-    stratum = np.minimum((middle * strata / rows.sum()).astype(np.int64), strata - 1)
-    key = np.empty(len(units))
-    for s in range(strata):
-        mine = np.flatnonzero(stratum == s)
-        key[mine] = (rng.permutation(len(mine)) + rng.random(len(mine))) / max(len(mine), 1)
-    return [units[i] for i in np.argsort(key, kind="stable")]
+    mean = sum(u.rows for u in units) / len(units)
+    together = np.clip(window / mean, 1, len(units))  # pieces that are in the buffer at a time
+    place = (np.arange(len(units)) * rng.choice(_STEPS) + rng.random()) % 1
+    place += (rng.random(len(units)) - 0.5) / together
+    turn = np.empty(len(units), dtype=np.int64)
+    turn[np.argsort(place, kind="stable")] = np.arange(len(units))
+    return [units[i] for i in (turn if rng.random() < 0.5 else turn[::-1])]
 
 
 def share(units: Sequence[Unit], rank: int, world_size: int) -> list[Piece]:

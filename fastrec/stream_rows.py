@@ -184,7 +184,7 @@ class CachedRows(Rows):
 
     def pieces(self, window: int) -> list[Unit]:
         """Pieces small enough that many of them are mixed."""
-        return _cut(len(self), min(_CACHED, max(window // 32, 64)))
+        return _cut(len(self), min(_CACHED, max(window // 32, 1)))
 
     def _holds(self, given: dict[str, Any]) -> bool:
         try:
