@@ -108,6 +108,42 @@ class ParquetSource:
                 remedy="Check that the file is whole and does not change while it is read; fetch or write it again",
             ) from error
 
+    def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """All rows in order, small row groups several at a time.
+
+        Args:
+            most: rows of a block, at most.
+            columns: some of the source's columns; None: all.
+
+        Yields:
+            See ``blocks``.
+        """
+        names = self.columns if columns is None else list(columns)
+        waiting: list[Unit] = []
+        for unit in [*self.units, None]:
+            full = waiting and (
+                unit is None or unit.file != waiting[0].file or sum(u.rows for u in waiting) + unit.rows > most
+            )
+            if full and names:
+                yield from self._several(waiting, most, names)
+            waiting = [] if full else waiting
+            waiting += [unit] if unit is not None else []
+
+    def _several(self, units: list[Unit], most: int, names: list[str]) -> Iterator[tuple[int, pa.Table]]:
+        if len(units) == 1:
+            yield from self.blocks(units[0], most, names)
+            return
+        try:
+            with pq.ParquetFile(self.files[units[0].file], metadata=self._metadata[units[0].file]) as file:
+                table = file.read_row_groups([u.group for u in units], columns=names).select(names)
+            for column in table.columns:
+                column.validate()
+        except (pa.ArrowException, OSError, EOFError):  # one of them: which one is said when they are read by one
+            for unit in units:
+                yield from self.blocks(unit, most, names)
+            return
+        yield units[0].start, table
+
     def _tables(self, file: pq.ParquetFile, unit: Unit, most: int, names: list[str]) -> Iterator[pa.Table]:
         if unit.rows <= most:
             table = file.read_row_group(unit.group, columns=names)

@@ -11,7 +11,8 @@ import torch
 from fastrec.keys import Keys
 from fastrec.table import Column
 
-_BINS_FROM = 44  # a float's upper 20 bits: sign, exponent and 8 bits of the fraction
+_BINS_FROM = 46  # a float's upper 18 bits: sign, exponent and 6 bits of the fraction
+_BINS = 1 << 18
 
 
 class ValueCounts:
@@ -49,10 +50,7 @@ class ValueCounts:
         parts = [p for p in parts if len(p[0])] or parts[:1]
         if not parts:
             return
-        keys = parts[0][0]
-        for other, _ in parts[1:]:
-            keys = keys.concat(other)
-        codes, self.keys = keys.distinct()
+        codes, self.keys = _joined([keys for keys, _ in parts]).distinct()
         counts = torch.cat([c for _, c in parts])
         self.counts = torch.zeros(len(self.keys), dtype=torch.int64).index_add_(0, codes, counts)
         self._new, self._waiting = [], 0
@@ -65,6 +63,14 @@ class ValueCounts:
         return values, self.counts
 
 
+def _joined(parts: list[Keys]) -> Keys:
+    """All keys, one after the other, by halves: every value is copied few times."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = len(parts) // 2
+    return _joined(parts[:middle]).concat(_joined(parts[middle:]))
+
+
 class Moments:
     """Count, mean, spread, smallest and largest of numbers, by merging blocks (Chan, Golub, LeVeque 1979)."""
 
@@ -72,15 +78,15 @@ class Moments:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
         self.low, self.high = np.inf, -np.inf
 
-    def add(self, values: torch.Tensor) -> None:
+    def add(self, values: np.ndarray) -> None:
         """Take in float64 ``[m]``, none missing."""
         if not len(values):
             return
         mean = values.mean()
         rest = values - mean
-        self.merge(len(values), float(mean + rest.mean()), float(torch.dot(rest, rest) - rest.sum() ** 2 / len(rest)))
-        low, high = torch.aminmax(values)
-        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+        more = rest.mean()  # what the first look's rounding left
+        self.merge(len(values), float(mean + more), float((rest * rest).sum() - more * more * len(rest)))
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
     def merge(self, count: int, mean: float, squares: float) -> None:
         """Take in ``count`` numbers of this mean and sum of squares about it."""
@@ -106,42 +112,43 @@ class Moments:
 class MedianSearch:
     """The exact median in two looks at the numbers: which bin it is in, then the numbers of that bin.
 
-    Bins are the floats' upper bits, 256 to every power of two, so that the second look keeps few.
+    Bins are the floats' upper bits, 64 to every power of two, so that the second look keeps few.
     """
 
     def __init__(self) -> None:
-        self._bins: dict[int, int] = {}
+        self._bins = np.zeros(_BINS, dtype=np.int64)
         self._kept: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sought: set[int] = set()
         self.count = 0
 
-    def look(self, values: torch.Tensor) -> None:
+    def look(self, values: np.ndarray) -> None:
         """The first look: float64 ``[m]``, none missing."""
-        keys = _ordered_bits(values) >> _BINS_FROM
-        if not len(keys):
+        if not len(values):
             return
-        low = int(keys.min())
-        counts = np.bincount(keys - low)
-        for i in np.flatnonzero(counts):
-            self._bins[low + int(i)] = self._bins.get(low + int(i), 0) + int(counts[i])
-        self.count += len(keys)
+        bins = (_ordered_bits(values) >> _BINS_FROM) + _BINS // 2
+        low = int(bins.min())
+        counts = np.bincount(bins - low)
+        self._bins[low : low + len(counts)] += counts
+        self.count += len(values)
 
     def _wanted(self) -> list[tuple[int, int]]:
         """Bin, and place in it, of the one or two middle numbers."""
         if not self.count:
             return []
-        bins = sorted(self._bins)
-        ends = np.cumsum([self._bins[b] for b in bins])
+        ends = np.cumsum(self._bins)
         found = []
         for place in sorted({(self.count - 1) // 2, self.count // 2}):
             i = int(np.searchsorted(ends, place, side="right"))
-            found.append((bins[i], place - int(ends[i - 1]) if i else place))
+            found.append((i, place - int(ends[i] - self._bins[i])))
         return found
 
-    def look_again(self, values: torch.Tensor) -> None:
+    def look_again(self, values: np.ndarray) -> None:
         """The second look, at the same numbers."""
         bits = _ordered_bits(values)
-        bins = bits >> _BINS_FROM
-        for wanted in {b for b, _ in self._wanted()}:
+        bins = (bits >> _BINS_FROM) + _BINS // 2
+        if not self._sought:
+            self._sought = {b for b, _ in self._wanted()}
+        for wanted in self._sought:
             new = np.unique(bits[bins == wanted], return_counts=True)
             if wanted in self._kept:
                 old = self._kept[wanted]
@@ -157,9 +164,9 @@ class MedianSearch:
         return sum(middle) / len(middle) if middle else 0.0
 
 
-def _ordered_bits(values: torch.Tensor) -> np.ndarray:
+def _ordered_bits(values: np.ndarray) -> np.ndarray:
     """Integers in the order of the floats (-0.0 and 0.0 are one)."""
-    bits = (values.double().cpu() + 0.0).numpy().view(np.int64)
+    bits = (values + 0.0).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
 
@@ -174,9 +181,9 @@ class FirstMode:
     def __init__(self) -> None:
         self._seen: dict[float, int] = {}
 
-    def look(self, values: torch.Tensor) -> None:
+    def look(self, values: np.ndarray) -> None:
         """Take in float64 ``[m]``, none missing."""
-        distinct, first, counts = np.unique(values.cpu().numpy(), return_index=True, return_counts=True)
+        distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
         for i in np.argsort(first):
             value = float(distinct[i])
             self._seen[value] = self._seen.get(value, 0) + int(counts[i])

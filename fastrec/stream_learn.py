@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -47,10 +48,10 @@ def learn(recipe: Recipe, rows: FileRows) -> None:
         for name in gaps:
             gaps[name] = gaps[name] or bool(table[name].is_missing().any())
 
-    for _, table in _blocks(rows):
+    for _, table in rows.tables():
         first_look(table)
     if any(n.median is not None for n in conts.values()):
-        for _, table in _blocks(rows):
+        for _, table in rows.tables():
             run_parallel(lambda name, t=table: conts[name].look_again(t[name]), list(conts), rows=len(table))
     _fit_labels(recipe.labels, rows, targets, gaps)
     if standard:
@@ -58,11 +59,6 @@ def learn(recipe: Recipe, rows: FileRows) -> None:
     else:
         _fit_columns(recipe, rows)
     _fit_classes(recipe, counts)
-
-
-def _blocks(rows: FileRows) -> Iterator[tuple[int, Table]]:
-    for unit in rows.units:
-        yield from rows.tables(unit)
 
 
 def _by_blocks(recipe: Recipe) -> bool:
@@ -83,11 +79,8 @@ class _Numbers:
         self.missing = 0
 
     def look(self, column: Column) -> None:
-        values = column.number()
-        gone = values.isnan()
-        missing = int(gone.sum())
-        self.missing += missing
-        present = values[~gone] if missing else values
+        present = _present(column)
+        self.missing += len(column) - len(present)
         for part in (self.median, self.mode):
             if part is not None:
                 part.look(present)
@@ -95,8 +88,13 @@ class _Numbers:
             self.moments.add(present)
 
     def look_again(self, column: Column) -> None:
-        values = column.number()
-        self.median.look_again(values[~values.isnan()])
+        self.median.look_again(_present(column))
+
+
+def _present(column: Column) -> np.ndarray:
+    values = column.number().cpu().numpy()
+    gone = np.isnan(values)
+    return values[~gone] if gone.any() else values
 
 
 def _fit_numbers(recipe: Recipe, conts: dict[str, _Numbers]) -> None:
@@ -135,9 +133,8 @@ def _column(rows: FileRows, name: str) -> Iterator[Column]:
     if rows.made is not None and name in rows.made:
         yield rows.made[name]
         return
-    for unit in rows.units:
-        for _, block in rows.source.blocks(unit, 1 << 17, [name]):
-            yield Table.read(block)[name]
+    for _, block in rows.source.scan(1 << 17, [name]):
+        yield Table.read(block)[name]
 
 
 def _fit_classes(recipe: Recipe, counts: dict[str, ValueCounts]) -> None:

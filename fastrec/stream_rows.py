@@ -76,15 +76,15 @@ class FileRows(Rows):
             return
         wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
         source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
-        tables = [t for u in source.units for _, t in source.blocks(u, _BLOCK)]
+        tables = [table for _, table in source.scan(_BLOCK)]
         frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
         made = features.fit_transform(frame) if fit else features.transform(frame)
         there = set(column_names(made))
         self.made = Table.read(made, [n for n in features.outputs if n in there])
 
-    def tables(self, unit: Unit, *, skip: int = 0, stop: int | None = None) -> Iterator[tuple[int, Table]]:
-        """A unit's columns, with those of ``features``, block by block."""
-        for start, block in self.source.blocks(unit, _BLOCK, skip=skip, stop=stop):
+    def tables(self) -> Iterator[tuple[int, Table]]:
+        """All rows in order, with the columns of ``features``, block by block; and each block's first row."""
+        for start, block in self.source.scan(_BLOCK):
             yield start, self._table(start, block)
 
     def _table(self, start: int, block: pa.Table) -> Table:
@@ -198,11 +198,10 @@ class CachedRows(Rows):
         check_replaceable(self.folder, *_FILES)
         with atomic_folder(self.folder) as folder:
             with (folder / "rows.bin").open("wb") as file:
-                for unit in rows.units:
-                    for start, table in rows.tables(unit):
-                        room = Packed.empty(len(table), self.layout)
-                        rows.pack(start, table, room)
-                        file.write(memoryview(room.buffer.numpy()).cast("B"))
+                for start, table in rows.tables():
+                    room = Packed.empty(len(table), self.layout)
+                    rows.pack(start, table, room)
+                    file.write(memoryview(room.buffer.numpy()).cast("B"))
             (folder / "about.json").write_text(json.dumps(given))
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:

@@ -251,7 +251,7 @@ def test_the_median_of_blocks_is_numpys(values, blocks):
     from fastrec.stream_fit import MedianSearch
 
     search = MedianSearch()
-    parts = [torch.tensor(p, dtype=torch.float64) for p in np.array_split(np.array(values), blocks)]
+    parts = np.array_split(np.array(values, dtype=np.float64), blocks)
     for part in parts:
         search.look(part)
     for part in parts:
@@ -268,7 +268,7 @@ def test_moments_of_blocks_are_numpys(blocks, shift):
 
     moments = Moments()
     for block in blocks:
-        moments.add(torch.tensor(block, dtype=torch.float64) + shift)
+        moments.add(np.array(block, dtype=np.float64) + shift)
     values = np.array([v for block in blocks for v in block]) + shift
     if len(values):
         assert moments.count == len(values)
