@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.key_types import is_text
 from fastrec.read import check_names
 
 Paths = str | Path | Sequence[str | Path]
@@ -54,6 +55,7 @@ class ParquetSource:
         for schema, file in zip(schemas, self.files, strict=True):
             check_names(schema.names, self.columns, file=file)
         self.schema = _agreed(schemas, self.files, self.columns)
+        self._text = [f.name for f in self.schema if is_text(f.type)]
         self.units: list[Unit] = []
         self.rows = 0
         for i, metadata in enumerate(self._metadata):
@@ -88,7 +90,7 @@ class ParquetSource:
         if not names:
             return
         try:
-            with pq.ParquetFile(self.files[unit.file], metadata=self._metadata[unit.file]) as file:
+            with self._open(unit) as file:
                 at = 0
                 for table in self._tables(file, unit, most, names):
                     low, high = max(skip - at, 0), min(stop - at, len(table))
@@ -134,7 +136,7 @@ class ParquetSource:
             yield from self.blocks(units[0], most, names)
             return
         try:
-            with pq.ParquetFile(self.files[units[0].file], metadata=self._metadata[units[0].file]) as file:
+            with self._open(units[0]) as file:
                 table = file.read_row_groups([u.group for u in units], columns=names).select(names)
             for column in table.columns:
                 column.validate()
@@ -143,6 +145,11 @@ class ParquetSource:
                 yield from self.blocks(unit, most, names)
             return
         yield units[0].start, table
+
+    def _open(self, unit: Unit) -> pq.ParquetFile:
+        # Text is read as codes and distinct values, as it lies in the file: nothing is to be hashed.
+        path, metadata = self.files[unit.file], self._metadata[unit.file]
+        return pq.ParquetFile(path, metadata=metadata, read_dictionary=self._text)
 
     def _tables(self, file: pq.ParquetFile, unit: Unit, most: int, names: list[str]) -> Iterator[pa.Table]:
         if unit.rows <= most:
