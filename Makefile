@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-features notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-features bench-loaders notebooks clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -60,6 +60,9 @@ bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table an
 
 bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and NVTabular (BENCH_ARGS='--cases eight')
 	$(BIN)/python tests/bench/bench_features.py $(BENCH_ARGS)
+
+bench-loaders: $(STAMP)  ## time TabularFrame and the loaders beside fastai, torch and NVTabular (BENCH_ARGS='--cases epoch')
+	$(BIN)/python tests/bench/bench_loaders.py $(BENCH_ARGS)
 
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print

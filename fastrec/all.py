@@ -1,6 +1,8 @@
 """Everything a notebook wants: ``from fastrec.all import *``."""
 
+from fastrec.dataloaders import RecDataLoaders
 from fastrec.errors import FastrecError
+from fastrec.feature_proc import Features
 from fastrec.features import (
     BayesianRate,
     Bucketize,
@@ -56,6 +58,7 @@ from fastrec.features import (
 )
 from fastrec.learner import RecLearner, rec_learner
 from fastrec.loader import TabularLoader
+from fastrec.log_transform import LogTransform
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.metric_callbacks import AUC, MAP, MRR, NDCG, Recall
 from fastrec.metrics import auc, mean_average_precision, mrr, ndcg, recall
@@ -68,6 +71,7 @@ from fastrec.rankers import ColumnRanker, Lists, NetRanker, XGBRanker
 from fastrec.stack import LinearBlend, Stack
 from fastrec.submit import RECSYS2019, check_submission, score_submission, write_submission
 from fastrec.table import Table
+from fastrec.stream import ParquetFrame
 from fastrec.tabular import TabularFrame
 from fastrec.validate import CrossFit, group_folds
 from fastrec.vocab import Vocab
@@ -103,6 +107,7 @@ __all__ = [
     "FastrecError",
     "FeatureCache",
     "FeatureSet",
+    "Features",
     "FillMissing",
     "GroupPick",
     "GroupRank",
@@ -121,15 +126,18 @@ __all__ = [
     "Lists",
     "ListwiseSoftmax",
     "Log1p",
+    "LogTransform",
     "MultiHot",
     "NUnique",
     "NaNPattern",
     "Neighbours",
     "NetRanker",
     "Normalize",
+    "ParquetFrame",
     "PctChange",
     "RankByCount",
     "RankGauss",
+    "RecDataLoaders",
     "RecLearner",
     "Recall",
     "Rolling",

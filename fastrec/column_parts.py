@@ -1,17 +1,156 @@
-"""Parts of columns: training rows that know only their own values, blocks of rows, quick codes."""
+"""Columns as they are taken in: read one at a time and in parts; training rows that know only their own values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec.backends import library_of
+from fastrec.columns import as_column
+from fastrec.device import resolve_device
 from fastrec.keys import Coded, Keys
-from fastrec.table import Column
+from fastrec.table import Column, Table
 
 _NARROW = 4096  # rows: below, hashing costs nothing worth saving
+
+Rows = slice | torch.Tensor
+
+
+class Columns:
+    """Named columns of a frame, each read when it is asked for and not kept: a copy lives as long as its reader.
+
+    Args:
+        frame: a frame of any supported library.
+        names: its columns.
+        size: how many rows it has.
+        ready: further columns, read before.
+        order: the frame's rows that count, int64 ``[m]``; None: all.
+    """
+
+    def __init__(
+        self,
+        frame: Any,
+        names: Sequence[str],
+        size: int,
+        *,
+        ready: Mapping[str, Column] | None = None,
+        order: torch.Tensor | None = None,
+    ) -> None:
+        self.frame, self.ready, self.size, self.order = frame, dict(ready or {}), size, order
+        self.names = list(dict.fromkeys([*names, *self.ready]))
+        self._known = frozenset(self.names)
+        self.device = _device_of(frame, self.names)
+
+    @classmethod
+    def of(cls, table: Table | Columns) -> Columns:
+        """A table's columns."""
+        return table if isinstance(table, Columns) else cls(table, table.names, len(table))
+
+    def __len__(self) -> int:
+        return self.size if self.order is None else len(self.order)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __getitem__(self, name: str) -> Column:
+        column = self.raw(name)
+        return column if self.order is None else column.take(self.order.to(self.device))
+
+    def raw(self, name: str) -> Column:
+        """A column with all of the frame's rows, as they stand there."""
+        if name in self.ready:
+            return self.ready[name]
+        if isinstance(self.frame, Table):
+            return self.frame[name]
+        if library_of(self.frame) == "cudf":
+            from fastrec.backends import cudf
+
+            return cudf.read_columns(self.frame, [name])[name]
+        return as_column(self.frame[name], name=name).to(self.device)
+
+    def shares(self, name: str) -> bool:
+        """Whether reading a column of numbers makes no copy, so that it may be held at no cost."""
+        if name in self.ready or isinstance(self.frame, Table):
+            return True
+        return self.device.type == "cpu" and _is_plain(self.frame[name])
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Where rows ``start`` up to ``stop`` stand in the frame."""
+        return slice(start, stop) if self.order is None else self.order[start:stop]
+
+    def take(self, rows: torch.Tensor) -> Columns:
+        """The same columns of the rows at ``rows`` (int64 ``[m]``)."""
+        order = rows if self.order is None else self.order[rows]
+        return Columns(self.frame, self.names, self.size, ready=self.ready, order=order)
+
+    def coded(self, names: Sequence[str]) -> Coded:
+        """Several columns together as a key (see ``Table.coded``)."""
+        return Table({n: self[n] for n in names}).coded(names)
+
+
+def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
+    """Where a frame's columns are put: on the GPU where any is there already."""
+    if isinstance(frame, Table):
+        return frame.device
+    if library_of(frame) == "cudf":
+        return torch.device("cuda", torch.cuda.current_device())
+    held = [frame[n] for n in names if n in frame] if isinstance(frame, Mapping) else []
+    held = [v.values if isinstance(v, Column) else v for v in held]
+    return next((v.device for v in held if isinstance(v, torch.Tensor) and v.is_cuda), resolve_device(None))
+
+
+def _is_plain(values: Any) -> bool:
+    """Whether values are numbers in one piece, as tensors hold them."""
+    if isinstance(values, torch.Tensor | Column):
+        return True
+    if library_of(values) == "pandas":
+        if not isinstance(values.dtype, np.dtype):
+            return False
+        values = values.to_numpy()
+    if library_of(values) == "polars":
+        return values.dtype.is_numeric() and not values.null_count() and values.n_chunks() == 1
+    if isinstance(values, pa.ChunkedArray | pa.Array):
+        plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        return plain and not values.null_count and getattr(values, "num_chunks", 1) == 1
+    return isinstance(values, np.ndarray) and values.dtype.kind in "iuf" and values.flags.c_contiguous
+
+
+def rows_of(column: Column, rows: Rows) -> Column:
+    """Rows of a number, time or category column, sharing memory where they are a slice."""
+    missing = None if column.missing is None else take_values(column.missing, rows)
+    return replace(column, values=take_values(column.values, rows), missing=missing, _cache={})
+
+
+def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Rows of a tensor, sharing memory where they are a slice."""
+    return values[rows] if isinstance(rows, slice) else values.index_select(0, rows.to(values.device))
+
+
+def numbers_of(column: Column, rows: Rows) -> torch.Tensor:
+    """Rows of a column as float64, NaN where missing.
+
+    Raises:
+        DataError: the column holds no numbers.
+    """
+    if column.kind == "number" and column.missing is None:
+        return take_values(column.values, rows).to(torch.float64)
+    if column.kind in ("number", "datetime"):
+        return rows_of(column, rows).number()
+    return take_values(as_number(column).values, rows)
+
+
+def as_number(column: Column) -> Column:
+    """A category of decimals as a column of their values; numbers and times as they are.
+
+    Raises:
+        DataError: the column holds no numbers.
+    """
+    return column if column.kind in ("number", "datetime") else Column("number", column.number(), name=column.name)
 
 
 def coded_of(column: Column) -> Coded:

@@ -333,7 +333,8 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
 def _encode(array: pa.Array, *, name: str) -> Column:
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
     encoded = array.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
+    indices = encoded.indices.fill_null(-1) if encoded.indices.null_count else encoded.indices
+    codes = np.add(indices.to_numpy(zero_copy_only=False), 1, dtype=np.int32)
     distinct = encoded.dictionary
     distinct = distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
     return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)

@@ -11,10 +11,10 @@ import torch
 from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategorize
 
-from fastrec.column_parts import coded_of, training_part
+from fastrec.cat_codes import classes_of, encode_narrow
 from fastrec.errors import DataError, NotFittedError
-from fastrec.keys import Keys
 from fastrec.table import Column
+from fastrec.vocab import Vocab
 
 LabelKind = Literal["category", "multi", "number"]
 
@@ -63,10 +63,7 @@ class Labels:
         tfm = next(t for t in self.tfms if isinstance(t, Categorize))
         self.dtype = torch.int64
         if tfm.vocab is None:
-            part = training_part(column, coded_of(column), rows).coded()
-            used = torch.bincount(part.codes, minlength=part.size)[1:] > 0
-            order = torch.arange(len(used)) if column.ordered is not None else part.keys.sort_order()
-            values = part.keys.columns[0].take(pa.array(order[used.cpu()[order]].numpy()))
+            values = classes_of(column, rows)
             tfm.vocab = CategoryMap(values.to_pylist(), sort=False, add_na=tfm.add_na)
         else:
             tfm.vocab = CategoryMap(tfm.vocab, sort=False, add_na=tfm.add_na)
@@ -79,47 +76,34 @@ class Labels:
         """The classes of a categorical target, else None."""
         return next((t.vocab for t in self.tfms if isinstance(t, Categorize)), None)
 
-    def encode(self, columns: Mapping[str, Column]) -> torch.Tensor:
-        """The targets of any rows.
-
-        Args:
-            columns: name → column, all of ``names``.
-
-        Returns:
-            ``[n, len(names)]``: class codes int64, or numbers of ``dtype``.
+    def encode(self, column: Column) -> torch.Tensor:
+        """One target of any rows: class codes ``[n]``, whole numbers of any width, or numbers of ``dtype``.
 
         Raises:
             DataError: a class is missing or was not in training.
         """
         if self.kind == "category":
-            return torch.stack([self._codes(columns[n]) for n in self.names], 1)
-        if self.dtype == torch.int64:
-            return torch.stack([_integers(columns[n]) for n in self.names], 1)
-        return torch.stack([columns[n].number(self.dtype) for n in self.names], 1)
+            return self._codes(column)
+        return _integers(column) if self.dtype == torch.int64 else column.number(self.dtype)
 
     def _codes(self, column: Column) -> torch.Tensor:
         if self.values is None:
             raise NotFittedError("the target's classes are not known yet", remedy="Fit the frame first")
         na = len(self.vocab) - len(self.values)  # 1 where the block adds #na#
-        coded = coded_of(column)
-        table = torch.full((coded.size,), na - 1, dtype=torch.int64)
-        found = coded.keys.find_in(Keys((self.values,), (column.name,)))
-        table[1:] = torch.where(found >= 0, found + na, na - 1)
-        codes = table.to(coded.codes.device)[coded.codes]
-        bad = (codes < 0).nonzero()
-        if len(bad):
-            row = int(bad[0])
-            value = coded.keys.columns[0][int(coded.codes[row]) - 1].as_py() if coded.codes[row] else None
+        codes = encode_narrow(Vocab(self.values, name=column.name), column)
+        if not na and len(codes) and int(codes.min()) == 0:
+            row = int((codes == 0).to(torch.uint8).argmax())
+            value = column.take(torch.tensor([row], device=codes.device)).to_arrow()[0].as_py()
             raise DataError(
                 "the target is missing"
-                if value is None
+                if value is None or value != value
                 else f"the target {value!r} is not among the training rows' classes",
                 column=column.name,
                 row=row,
                 remedy="Leave such rows out, list all classes with CategoryBlock(vocab=…), "
                 "or drop the column where targets are not known",
             )
-        return codes
+        return codes if na else codes.sub_(1)
 
     def decode(self, ys: torch.Tensor) -> dict[str, Any]:
         """Name → values ``[n]`` of targets ``[n, len(names)]``."""
@@ -131,11 +115,9 @@ class Labels:
         return {n: v == 1 for n, v in columns.items()} if self.kind == "multi" else columns
 
 
-def known(columns: Mapping[str, Column], names: Sequence[str]) -> bool:
-    """Whether the targets are there and not missing in every row (a test set often has the column, empty)."""
-    if not names or any(n not in columns for n in names):
-        return False
-    return not any(len(columns[n]) > 0 and bool(columns[n].is_missing().all()) for n in names)
+def known(targets: Sequence[Column]) -> bool:
+    """Whether there are targets and none is missing in every row (a test set often has the column, empty)."""
+    return bool(targets) and not any(len(c) > 0 and bool(c.is_missing().all()) for c in targets)
 
 
 def _kind_of(tfms: Sequence[Any]) -> LabelKind:

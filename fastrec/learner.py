@@ -19,6 +19,7 @@ from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding import embedding_sizes
 from fastrec.models.tabular_net import TabularNet
 from fastrec.optim import adamw, as_opt_func
+from fastrec.tabular import TabularFrame
 
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
 
@@ -41,19 +42,25 @@ class RecLearner(TabularLearner):
             MissingColumnError: the row lacks a column that the model was trained on.
             DataError: it is no row, or more than one.
         """
-        frame = _one_row(row, self.dls.cont_names)
+        dl = self._row_loader(_as_mapping(row))
+        inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
+        decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
+        return decoded, decided[0], outputs[0]
+
+    def _row_loader(self, row: Mapping[str, Any]) -> Any:
+        known = self.dls.train_ds
+        prepared = known.one_row(row) if isinstance(known, TabularFrame) else None
+        if prepared is not None:
+            return self.dls.valid.new(prepared)
         try:
-            dl = self.dls.test_dl(frame)
+            return self.dls.test_dl(_frame_of(row, known))
         except KeyError as error:
             if isinstance(error, MissingColumnError):
                 raise
             raise MissingColumnError(
                 f"the row lacks a column that the model needs: {error}",
-                remedy=f"Give every column that the model was trained on; the row has {list(frame.columns)}",
+                remedy=f"Give every column that the model was trained on; the row has {list(row)}",
             ) from error
-        inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
-        decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
-        return decoded, decided[0], outputs[0]
 
 
 def rec_learner(
@@ -88,7 +95,8 @@ def rec_learner(
         The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
 
     Raises:
-        DataError: the training loader yields no batch; or model options came with a model already built.
+        DataError: the training loader yields no batch; model options came with a model already built; or the model
+            takes no lists and vectors, and the frame has some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
     if not len(dls.train):
@@ -106,6 +114,7 @@ def rec_learner(
     else:
         n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
         net = _build(dls, model, emb_szs, n_out, config)
+    _check_takes_extras(net, dls)
     opt_func = as_opt_func(opt_func, model=net)
     return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
 
@@ -126,6 +135,20 @@ def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, 
     return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
 
 
+def _check_takes_extras(net: nn.Module, dls: Any) -> None:
+    frame = dls.train_ds
+    names = [*frame.list_names, *frame.vector_names] if isinstance(frame, TabularFrame) else []
+    if not names:
+        return
+    try:
+        inspect.signature(net.forward).bind(*range(2 + len(names)))
+    except TypeError:
+        raise DataError(
+            f"{type(net).__name__} takes no lists or vectors, but the frame has {names}",
+            remedy="Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names",
+        ) from None
+
+
 def _refuse_options(config: Mapping[str, Any]) -> None:
     if config:
         raise DataError(
@@ -133,10 +156,10 @@ def _refuse_options(config: Mapping[str, Any]) -> None:
         )
 
 
-def _one_row(row: Any, cont_names: Sequence[str]) -> pd.DataFrame:
+def _as_mapping(row: Any) -> Mapping[str, Any]:
     if isinstance(row, pd.Series):
-        row = row.to_dict()
-    elif hasattr(row, "to_dicts"):  # polars
+        return row.to_dict()
+    if hasattr(row, "to_dicts"):  # polars
         row = row.to_dicts()
     elif isinstance(row, pd.DataFrame):
         row = row.to_dict("records")
@@ -144,6 +167,13 @@ def _one_row(row: Any, cont_names: Sequence[str]) -> pd.DataFrame:
         row = row[0]
     if not isinstance(row, Mapping):
         raise DataError(f"one row is needed, not {type(row).__name__}", remedy="Give a dict, a Series or a named row")
+    return row
+
+
+def _frame_of(row: Mapping[str, Any], known: Any) -> pd.DataFrame:
+    """A frame of one row without its target, which may well be wrong or of no known class."""
+    inputs = {*known.cat_names, *known.cont_names}
     # a missing number must not turn its column into one of objects
-    numbers = {k: float("nan") for k, v in row.items() if v is None and k in cont_names}
-    return pd.DataFrame([{**row, **numbers}])
+    numbers = {k: float("nan") for k, v in row.items() if v is None and k in known.cont_names}
+    given = {**row, **numbers}
+    return pd.DataFrame([{k: v for k, v in given.items() if k in inputs or k not in known.y_names}])

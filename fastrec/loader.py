@@ -6,14 +6,17 @@ once, or ``floor(n / bs) * bs`` of them with ``drop_last``. Differences from fas
 - ``seed=`` fixes the order; without it Python's ``random`` does, as in fastai.
 - ``num_workers`` is taken and not used: handing rows to other processes costs more than gathering them.
 - ``x_cat`` has the frame's code dtype, int32 unless asked otherwise (``nn.Embedding`` takes either); fastai's is int64.
-- A loader made with ``new`` for other rows does not take over weights.
+- A loader made with ``new`` for other rows does not take over weights; nor ranks, where the rows are another frame's:
+  test rows come whole on every rank.
+- Without weights, shuffled training rows are a permutation; what fastai takes for ``TabularPandas``, ``TabWeightedDL``,
+  draws them with replacement in any case.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -23,8 +26,11 @@ from fastai.tabular.core import ReadTabBatch
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
+from fastrec.epoch_order import check_joined, count_groups, group_bounds, grouped_order, permutation, shared_seed
 from fastrec.errors import DataError
-from fastrec.packed import Packed
+from fastrec.extras import Extras
+from fastrec.packed import HostGather, Packed, one_ahead
+from fastrec.stream_order import batch_sizes, check_rank
 
 Place = Literal["auto", "device", "host"]
 _CHUNK_BYTES = 1 << 22  # gathered at once: large enough to spread over threads, small enough for the cache
@@ -43,7 +49,7 @@ class ReadBatch(ReadTabBatch):
 
 
 class TabularLoader(TfmdDL):
-    """Batches ``(x_cat, x_cont, y)`` of a ``TabularFrame``.
+    """Batches ``(x_cat, x_cont, *extras, y)`` of a ``TabularFrame``; extras are its lists and vectors, if any.
 
     Args:
         dataset: the frame.
@@ -56,10 +62,15 @@ class TabularLoader(TfmdDL):
             their order; ``shuffle`` permutes groups. An epoch has ``min(ceil(n / bs), number of groups)`` batches, and
             none is dropped: a batch is closed by the group that fills its share of the rows and may exceed ``bs`` by
             less than a group.
-        seed: same seed, same order.
+        seed: same seed, same order (on a CPU and on a GPU another one).
         place: where rows are gathered when batches go to another device than the frame's: ``'device'`` copies the frame
-            there once, ``'host'`` copies every batch, ``'auto'`` copies the frame if it takes less than half of the
-            free memory.
+            there once, ``'host'`` copies batches (to a CUDA device ahead of their use, through pinned memory),
+            ``'auto'`` copies the frame to a CUDA device if it takes less than half of the free memory there.
+        rank, world_size: this process's number and how many there are; None: as torch's process group says, else 0
+            of 1. Every rank draws the same order and takes its share of it: together they yield every row once, in
+            as many batches each, none of them empty and all as even as that needs; ``drop_last`` leaves
+            ``floor(floor(n / world_size) / bs)`` full ones. Groups stay whole. Every rank has to begin as many epochs
+            as the others; without a seed rank 0 sends its own at the beginning of each.
         **kwargs: as for fastai's ``TfmdDL`` (``drop_last``, ``n``, ``device``, ``before_iter`` …).
     """
 
@@ -75,6 +86,8 @@ class TabularLoader(TfmdDL):
         groups: Any = None,
         seed: int | None = None,
         place: Place = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
         **kwargs: Any,
     ) -> None:
         if bs is not None and bs < 1:
@@ -90,12 +103,17 @@ class TabularLoader(TfmdDL):
             raise DataError("weights and groups were both given", remedy="Choose one of wgts= and groups=")
         if seed is not None:
             self.rng = random.Random(seed)
-        self.batch_rows: np.ndarray | None = None
+        self.rank, self.world_size = check_rank(rank, world_size)
+        self._check_share()
+        self._last: torch.Tensor | None = None
+        self._ours = False
 
     def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
         """A loader with the same settings but for those given (fastai's ``DataLoader.new``)."""
         same = dataset is None or dataset is self.dataset
-        own = {"seed": self.seed, "place": self.place}
+        own = {"seed": self.seed, "place": self.place, "rank": 0, "world_size": 1}
+        if same or _same_memory(dataset, self.dataset):
+            own |= {"rank": self.rank, "world_size": self.world_size}
         if same:
             own |= {"wgts": self.wgts, "groups": self._asked_groups}
         elif self._asked_groups is True and dataset.groups is not None:
@@ -132,65 +150,143 @@ class TabularLoader(TfmdDL):
             )
         return np.cumsum(weights)
 
+    def _check_share(self) -> None:
+        """Refuse what leaves a rank without a batch, or with an order of its own."""
+        if self.world_size == 1 or not self.n:
+            return
+        units, what = self.n, "rows"
+        if self.groups is not None:
+            units, what = count_groups(self.groups[: self.n]), "groups"
+        if units < self.world_size:
+            raise DataError(f"{units} {what} for {self.world_size} ranks", remedy=f"Use fewer ranks, or more {what}")
+        if self.shuffle and self.seed is None:
+            check_joined(self.world_size)
+
     def __len__(self) -> int:
-        if self.groups is None or self.bs is None:
-            return super().__len__()
-        return min(-(-self.n // self.bs), _count_groups(self.groups[: self.n]))
+        if self.groups is not None and self.bs is not None:
+            return self._group_batches()
+        return super().__len__() if self.world_size == 1 else len(self._sizes())
+
+    def _group_batches(self) -> int:
+        """Batches of whole groups, on every rank."""
+        groups = count_groups(self.groups[: self.n])
+        return min(-(-self.n // (self.bs * self.world_size)), groups // self.world_size)
+
+    def _sizes(self) -> np.ndarray:
+        """Rows of each of this rank's batches."""
+        ranks = {"rank": self.rank, "world_size": self.world_size}
+        return batch_sizes(self.n, self.bs or self.n or 1, drop_last=self.drop_last, **ranks)
+
+    def _places(self) -> tuple[int, int]:
+        """Where this rank's rows begin and end in the order of an epoch."""
+        return self.n * self.rank // self.world_size, self.n * (self.rank + 1) // self.world_size
 
     def get_idxs(self) -> np.ndarray:
-        """This epoch's rows, in order: int64 ``[n]`` numpy."""
+        """This epoch's rows, in order: int64 ``[n]`` numpy; of several ranks this one's."""
+        return self._share(self._order()).cpu().numpy()
+
+    def _order(self) -> torch.Tensor:
+        """All rows of an epoch, the same on every rank."""
         if self.n == 0:
-            return np.empty(0, dtype=np.int64)
+            return torch.empty(0, dtype=torch.int64)
         seed = self.rng.getrandbits(63) if self.shuffle else None
+        if seed is not None and self.world_size > 1 and self.seed is None:
+            seed = shared_seed(seed, self.world_size)
         if seed is not None and self.groups is None and self._cdf is None:
-            return torch.randperm(self.n, generator=torch.Generator().manual_seed(seed)).numpy()
+            return permutation(self.n, seed, self._packed().device)
         generator = None if seed is None else np.random.default_rng(seed)
         if self.groups is not None:
-            return _grouped_order(self.groups[: self.n], generator)
+            return torch.from_numpy(grouped_order(self.groups[: self.n], generator))
         if generator is None:
-            return np.arange(self.n)
+            return torch.arange(self.n)
         drawn = np.searchsorted(self._cdf, generator.random(self.n) * self._cdf[-1], side="right")
-        return drawn.clip(max=self.n - 1)
+        return torch.from_numpy(drawn.clip(max=self.n - 1))
+
+    def _share(self, order: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of an epoch."""
+        if self.world_size == 1:
+            return order
+        low, high = self._places()
+        if self.groups is not None and self.bs is not None:
+            batches = self._group_batches()
+            bounds = group_bounds(self.groups[order.numpy()], batches * self.world_size)
+            low, high = bounds[batches * self.rank], bounds[batches * (self.rank + 1)]
+        return order[low:high]
 
     def __iter__(self) -> Iterator[Any]:
         # fastai goes through torch's loader here, which costs more per batch than gathering it; the hooks are the same.
         self.randomize()
         self.before_iter()
-        for batch in self.create_batches(self.get_idxs()):
+        hooked = "get_idxs" in self.__dict__ or type(self).get_idxs is not TabularLoader.get_idxs
+        rows = self.get_idxs() if hooked else self._share(self._order())
+        self._ours = True
+        batches = self.create_batches(rows)
+        self._ours = False
+        for batch in batches:
             yield self.after_batch(batch)
         self.after_iter()
 
     def create_batches(self, samps: Iterable[int]) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Batches of the rows in ``samps``, on the loader's device, ``after_batch`` not applied."""
-        rows = self._as_rows(samps)
-        if self.groups is not None and self.bs is not None:
-            yield from self._variable_batches(rows, _group_bounds(self.groups[rows], self.bs))
-            return
-        bs = self.bs or max(len(rows), 1)
-        stop = len(rows) - len(rows) % bs if self.drop_last else len(rows)
-        packed = self._packed()
-        step = bs * max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words * bs))
-        index = torch.from_numpy(rows).to(packed.device)
-        for start in range(0, stop, step):
-            block = self._gather(packed, index[start : min(start + step, stop)])
-            parts = [view.split(bs) for view in packed.layout.views(block)]
-            for i, batch in enumerate(zip(*parts, strict=True)):
-                self.batch_rows = rows[start + i * bs : start + (i + 1) * bs]
+        """Batches of the rows in ``samps``, on the loader's device, ``after_batch`` not applied.
+
+        Raises:
+            DataError: another loader asks (fastai's ``DistributedDL``), which would share out this rank's share again.
+        """
+        if self.world_size > 1 and not self._ours:
+            raise DataError(
+                f"this loader yields a share of the rows already, rank {self.rank} of {self.world_size}",
+                remedy="Give rank=0, world_size=1 for a loader that fastai's DistributedDL is to share out",
+            )
+        extras = self._extras()
+        batches = self._packed_batches(samps)
+        return batches if extras is None else (self._with_extras(batch, extras) for batch in batches)
+
+    def _packed_batches(self, samps: Iterable[int]) -> Iterator[tuple[torch.Tensor, ...]]:
+        rows, packed = self._as_rows(samps), self._packed()
+        bounds = self._bounds(rows)
+        chunk = max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words))
+        ends = [0]  # of the batches that are gathered together: several small ones, or one
+        while ends[-1] < len(bounds) - 1:
+            last = int(np.searchsorted(bounds, bounds[ends[-1]] + chunk, side="right")) - 1
+            ends.append(max(last, ends[-1] + 1))
+        index, starts, sizes = rows.to(packed.device), bounds.tolist(), np.diff(bounds).tolist()
+        pieces = [index[starts[i] : starts[j]] for i, j in pairwise(ends)]
+        for (first, last), block in zip(pairwise(ends), self._gathered(packed, pieces), strict=True):
+            parts = [view.split(sizes[first:last]) for view in packed.layout.views(block)]
+            for i, batch in enumerate(zip(*parts, strict=True), first):
+                self._last = rows[starts[i] : starts[i + 1]]
                 yield batch
 
-    def _variable_batches(self, rows: np.ndarray, bounds: np.ndarray) -> Iterator[tuple[torch.Tensor, ...]]:
-        packed = self._packed()
-        index = torch.from_numpy(rows).to(packed.device)
-        for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            self.batch_rows = rows[start:stop]
-            yield packed.layout.views(self._gather(packed, index[start:stop]))
+    def _bounds(self, rows: torch.Tensor) -> np.ndarray:
+        """Where the batches of some rows begin and end, int64 ``[batches + 1]``."""
+        n, bs = len(rows), self.bs or max(len(rows), 1)
+        if self.groups is not None and self.bs is not None:
+            batches = -(-n // bs) if self.world_size == 1 else self._group_batches()
+            return group_bounds(self.groups[rows.cpu().numpy()], batches)
+        low, high = self._places()
+        if self.world_size > 1 and n == high - low:
+            return np.append(0, np.cumsum(self._sizes()))
+        stop = n - n % bs if self.drop_last else n
+        return np.append(np.arange(0, stop, bs), stop)
 
     def create_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
         """One batch of the rows in ``b``."""
-        packed = self._packed()
+        packed, extras = self._packed(), self._extras()
         rows = self._as_rows(b)
-        self.batch_rows = rows = rows if self.n else rows[:0]
-        return packed.layout.views(self._gather(packed, torch.from_numpy(rows).to(packed.device)))
+        self._last = rows = rows if self.n else rows[:0]
+        batch = packed.layout.views(next(iter(self._gathered(packed, [rows.to(packed.device)]))))
+        return batch if extras is None else self._with_extras(batch, extras)
+
+    def _extras(self) -> Extras | None:
+        """The lists and vectors, where the packed rows are gathered."""
+        extras = self.dataset.extras
+        return None if extras is None else extras.on(self._packed().device)
+
+    def _with_extras(self, batch: tuple[torch.Tensor, ...], extras: Extras) -> tuple[torch.Tensor, ...]:
+        """The batch that came last with the lists and vectors of its rows."""
+        found = extras.take(self._last)
+        found = found if self.device is None else found.on(self.device)
+        return (*batch[:2], *found.tensors, *batch[2:])
 
     def do_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
         """One batch of the rows in ``b`` (an empty frame gives an empty batch)."""
@@ -201,31 +297,48 @@ class TabularLoader(TfmdDL):
         return 0 if s is None else s
 
     @property
+    def batch_rows(self) -> np.ndarray | None:
+        """The rows of the batch that came last, int64 ``[b]``; None before the first."""
+        return None if self._last is None else self._last.cpu().numpy()
+
+    @property
     def batch_groups(self) -> torch.Tensor | None:
         """Group ids int64 ``[b]`` of the batch that came last; None without groups."""
-        if self.groups is None or self.batch_rows is None:
+        if self.groups is None or self._last is None:
             return None
         return torch.from_numpy(self.groups[self.batch_rows].astype(np.int64))
 
-    def _as_rows(self, samps: Iterable[int]) -> np.ndarray:
+    def _as_rows(self, samps: Iterable[int]) -> torch.Tensor:
         if isinstance(samps, torch.Tensor):
-            samps = samps.cpu().numpy()
+            return samps.to(torch.int64)
         if not hasattr(samps, "__len__"):
             samps = np.fromiter(islice(samps, self.n), dtype=np.int64)
-        return np.ascontiguousarray(samps, dtype=np.int64)
+        return torch.from_numpy(np.ascontiguousarray(samps, dtype=np.int64))
 
     def _packed(self) -> Packed:
-        packed = self.dataset.packed
-        device = self.device
+        """The rows where they are gathered."""
+        packed, device = self.dataset.packed, self.device
         if device is None or device == packed.device or self.place == "host":
             return packed
-        if self.place == "device" or (device.type == "cuda" and packed.nbytes < torch.cuda.mem_get_info(device)[0] / 2):
-            return packed.on(device)
-        return packed
+        return packed.on(device) if self.place == "device" or packed.fits(device) else packed
 
-    def _gather(self, packed: Packed, index: torch.Tensor) -> torch.Tensor:
-        block = packed.buffer.index_select(0, index)
-        return block if self.device is None or self.device == block.device else block.to(self.device)
+    def _gathered(self, packed: Packed, pieces: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The rows at each piece of an index, on the loader's device."""
+        if self.device is None or self.device == packed.device:
+            return (packed.buffer.index_select(0, index) for index in pieces)
+        if self.device.type == "cuda":
+            host = HostGather(packed, self.device, max(map(len, pieces), default=0))
+            return one_ahead(host.begin, host.end, pieces)
+        return (packed.buffer.index_select(0, index).to(self.device) for index in pieces)
+
+
+def _same_memory(one: Any, other: Any) -> bool:
+    """Whether two datasets are parts of one frame."""
+    parts = [getattr(d, "_packed", None) for d in (one, other)]
+    if any(p is None for p in parts):
+        return False
+    first, second = (p.buffer.untyped_storage().data_ptr() for p in parts)
+    return first == second != 0
 
 
 def _with_reader(after_batch: Any, dataset: Any) -> Any:
@@ -233,45 +346,3 @@ def _with_reader(after_batch: Any, dataset: Any) -> Any:
     if any(isinstance(tfm, ReadTabBatch) for tfm in given):
         return after_batch
     return L(ReadBatch(dataset)) + given
-
-
-def _grouped_order(ids: np.ndarray, generator: np.random.Generator | None) -> np.ndarray:
-    """Rows with groups together: groups as they first appear, or permuted; rows of a group in their order."""
-    ascending = _ascend(ids)
-    if ascending and generator is None:
-        return np.arange(len(ids))
-    if ascending:
-        starts = np.append(0, np.flatnonzero(ids[1:] != ids[:-1]) + 1)
-        sizes, rank = np.diff(starts, append=len(ids)), generator.permutation(len(starts))
-    else:
-        _, first, codes, sizes = np.unique(ids, return_index=True, return_inverse=True, return_counts=True)
-        rank = np.argsort(first, kind="stable") if generator is None else generator.permutation(len(first))
-        starts = np.cumsum(sizes) - sizes
-    sizes, starts = sizes[rank], starts[rank]
-    places = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(len(ids))
-    return places if ascending else np.argsort(codes, kind="stable")[places]
-
-
-def _ascend(ids: np.ndarray) -> bool:
-    """Whether groups lie together already, in the order of their ids: then nothing is to be sorted."""
-    return bool((ids[1:] >= ids[:-1]).all())
-
-
-def _count_groups(ids: np.ndarray) -> int:
-    if not _ascend(ids):
-        return len(np.unique(ids))
-    return int(np.count_nonzero(ids[1:] != ids[:-1])) + bool(len(ids))
-
-
-def _group_bounds(ids: np.ndarray, bs: int) -> np.ndarray:
-    """Where batches begin and end, int64 ``[batches + 1]``, for rows whose groups lie together."""
-    n = len(ids)
-    if n == 0:
-        return np.zeros(1, dtype=np.int64)
-    ends = np.append(np.flatnonzero(ids[1:] != ids[:-1]) + 1, n)
-    batches = min(-(-n // bs), len(ends))
-    k = np.arange(1, batches)
-    closing = np.searchsorted(ends, -(-k * n // batches)) + 1  # groups in the first k batches
-    closing = np.maximum.accumulate(closing - k) + k  # at least one group each,
-    closing = np.minimum(closing, len(ends) - batches + k)  # and one left for each that follows
-    return np.concatenate([[0], ends[closing - 1], [n]]).astype(np.int64)

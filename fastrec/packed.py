@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastrec.errors import DataError
@@ -101,7 +102,11 @@ class Packed:
     @classmethod
     def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
         """Room for ``n`` rows, their values undefined (see ``clear_pad``)."""
-        return cls(torch.empty((n, layout.words), dtype=torch.int32, device=device), layout)
+        shape = (n, layout.words)
+        if device is None or torch.device(device).type == "cpu":
+            # numpy asks for pages of 2 MB: the buffer is had five times as fast, and gathered from a third faster.
+            return cls(torch.from_numpy(np.empty(shape, dtype=np.int32)), layout)
+        return cls(torch.empty(shape, dtype=torch.int32, device=device), layout)
 
     def clear_pad(self, start: int, stop: int) -> None:
         """Set what pads rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
@@ -153,6 +158,12 @@ class Packed:
             self._copies[device] = Packed(self.buffer.to(device), self.layout)
         return self._copies[device]
 
+    def fits(self, device: torch.device) -> bool:
+        """Whether a CUDA device holds a copy already, or has twice as much memory free as it takes."""
+        if device in self._copies:
+            return True
+        return device.type == "cuda" and self.nbytes < torch.cuda.mem_get_info(device)[0] / 2
+
     def __getstate__(self) -> dict[str, Any]:
         # A slice would drag the whole buffer into the file, and a copy on another device would be written twice.
         return {"buffer": self.buffer.clone(), "layout": self.layout, "_views": None, "_copies": {}}
@@ -165,3 +176,57 @@ def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) 
         return [task(x) for x in items]
     with ThreadPoolExecutor(min(threads, len(items))) as pool:
         return list(pool.map(task, items))
+
+
+def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    """``end(begin(i % 2, item))`` of every item, each begun before the one before it is handed out.
+
+    Args:
+        begin: starts some work in one of two places, 0 or 1.
+        end: waits for it, and gives its result; only then is the place used again.
+        items: what to do.
+    """
+    waiting: list[Any] = []
+    for i, item in enumerate(items):
+        waiting.append(begin(i % 2, item))
+        if i:
+            yield end(waiting.pop(0))
+    for work in waiting:
+        yield end(work)
+
+
+class HostGather:
+    """Gathers rows on the host into one of two pinned buffers, and copies them to a GPU while the other one is filled.
+
+    Args:
+        packed: rows on the host.
+        device: a CUDA device.
+        rows: that are gathered at a time, at most.
+    """
+
+    def __init__(self, packed: Packed, device: torch.device, rows: int) -> None:
+        self.packed, self.device, self.stream = packed, device, torch.cuda.Stream(device)
+        shape = (rows, packed.layout.words)
+        self.room = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+        self.copied: list[torch.cuda.Event | None] = [None, None]
+
+    def begin(self, place: int, index: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """Gather rows and start to copy them."""
+        before = self.copied[place]
+        if before is not None:
+            before.synchronize()  # the buffer is being read until then
+        room = self.room[place][: len(index)]
+        torch.index_select(self.packed.buffer, 0, index, out=room)
+        with torch.cuda.stream(self.stream):
+            block = room.to(self.device, non_blocking=True)
+            done = self.stream.record_event()
+        self.copied[place] = done
+        return block, done
+
+    def end(self, work: tuple[torch.Tensor, torch.cuda.Event]) -> torch.Tensor:
+        """The rows on the GPU, once what runs there now has waited for them."""
+        block, done = work
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(done)
+        block.record_stream(current)  # its memory is not given to another copy before the model has read it
+        return block

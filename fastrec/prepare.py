@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,23 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.column_parts import coded_of, part_of, training_part
+from fastrec.cat_codes import Codes, codes_of
+from fastrec.column_parts import Columns, as_number, numbers_of
 from fastrec.convert import column_names
 from fastrec.errors import DataError, DataWarning
-from fastrec.keys import Coded
+from fastrec.extras import ExtraColumns
+from fastrec.feature_proc import features_of
 from fastrec.labels import Labels, known
+from fastrec.memory import keeping_memory
 from fastrec.packed import Layout, Packed, run_parallel
 from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc
 from fastrec.read import check_names, read_file
-from fastrec.table import Column, Table
+from fastrec.table import Table
 from fastrec.vocab import Vocab
 
-_BLOCK = 1 << 16  # rows that are prepared and packed at a time: they stay in the cache
+_BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
 _DEVICE_BLOCK = 1 << 24  # the same on a GPU, where each step has a cost of its own, however few the rows
+_FEW = 1 << 18  # rows: copies of so few are held together
 _FLAGS = Vocab(pa.array([False, True]))
 
 
@@ -39,6 +44,10 @@ class Recipe:
     features: Any = None
     group_names: list[str] = field(default_factory=list)
     cat_dtype: torch.dtype = torch.int32
+    extras: ExtraColumns = field(default_factory=ExtraColumns)
+
+    def __post_init__(self) -> None:
+        self.features = features_of(self.procs, self.features)
 
     def proc(self, kind: type) -> Any:
         """The proc of a kind, or None."""
@@ -65,97 +74,124 @@ class Recipe:
         n_y = len(self.labels.names) if with_y else None
         return Layout(len(self.cat_names), len(self.conts), n_y, self.cat_dtype, self.labels.dtype)
 
-    def fit(self, table: Table, rows: int) -> None:
-        """Learn from the first ``rows`` rows of a table."""
-        self.labels.fit({n: table[n] for n in self.labels.names}, rows)
-        categorify, cont_procs = self.proc(Categorify), self.cont_procs
-        for proc in cont_procs:
+    def fit(self, table: Table | Columns, rows: int) -> None:
+        """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
+        columns = Columns.of(table)
+        self.labels.fit({n: columns[n] for n in self.labels.names}, rows)
+        for proc in self.cont_procs:
             proc.reset(self.conts)
-
-        def fit_cont(name: str) -> None:
-            values = _numbers(table[name], 0, rows)
-            for i, proc in enumerate(cont_procs):
-                proc.fit(name, values)
-                values = proc.apply(name, values) if i + 1 < len(cont_procs) else values
-
-        run_parallel(fit_cont, self.conts if cont_procs else [], rows=rows)
+        categorify = self.proc(Categorify)
         if categorify is not None:
-            categorify.reset(self.cat_names)
-            for name in self.flagged:
-                categorify.set_vocab(f"{name}_na", _FLAGS)
+            categorify.reset(self.cats)
 
-    def pack(self, table: Table, *, device: torch.device | None, fit_rows: int | None = None) -> Packed:
+    def pack(
+        self,
+        table: Table | Columns,
+        *,
+        device: torch.device | None,
+        fit_rows: int | None = None,
+        into: Packed | None = None,
+    ) -> Packed:
         """A table's rows prepared and packed.
 
         Args:
             table: the columns, named as in training.
             device: where the rows go; None: where the table is.
-            fit_rows: learn categorical columns' classes from that many first rows on the way; None: they are known.
+            fit_rows: the procs learn from that many first rows; None: they have learnt.
+            into: room for the rows, whose layout says whether there are targets; None: new memory.
         """
-        y_columns = {n: table[n] for n in self.labels.names if n in table}
-        with_y = known(y_columns, self.labels.names)
-        packed = Packed.empty(len(table), self.layout(with_y=with_y), device=table.device)
-        views = packed.views
-        if with_y and len(table):
-            views[2].copy_(self.labels.encode(y_columns))
-        categorify, step = self.proc(Categorify), _block_on(table.device)
-
-        def pack_cat(name: str) -> None:
-            _write_codes(views[0][:, self.cats.index(name)], table[name], categorify, fit_rows)
-
-        def pack_conts(start: int) -> None:
-            stop = min(start + step, len(table))
-            packed.clear_pad(start, stop)
-            _pack_block(self, table, views, start, stop, shift=int(categorify is not None))
-
-        run_parallel(pack_conts, range(0, len(table), step), rows=len(table))
-        run_parallel(pack_cat, self.cats, rows=len(table))
+        with keeping_memory():
+            packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
 
+    def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
+        n, names, categorify = len(columns), self.labels.names, self.proc(Categorify)
+        targets = [columns[name] for name in names] if all(name in columns for name in names) else []
+        with_y = into.layout.n_y is not None if into is not None else known(targets)
+        tasks: list[Callable[[], Any]] = [partial(self.labels.encode, c) for c in targets if with_y and n]
+        n_y = len(tasks)
+        # Those that take longest come first, so that no thread waits for another one at the end.
+        tasks += [partial(codes_of, columns, name, categorify, fit_rows=fit_rows) for name in self.cats]
+        if fit_rows is not None:
+            tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
+        made = run_parallel(lambda task: task(), tasks, rows=n)
+        if fit_rows is not None and categorify is not None:
+            for name in self.flagged:
+                categorify.set_vocab(f"{name}_na", _FLAGS)
+        packed = Packed.empty(n, self.layout(with_y=with_y), device=columns.device) if into is None else into
+        _Writer(self, columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed).write()
+        return packed
 
-def _pack_block(
-    recipe: Recipe, table: Table, views: tuple[torch.Tensor, ...], start: int, stop: int, *, shift: int
-) -> None:
-    flags = {n: len(recipe.cats) + i for i, n in enumerate(recipe.flagged)}
-    cont_procs = recipe.cont_procs
-    for i, name in enumerate(recipe.conts):
-        values = _numbers(table[name], start, stop)
-        if name in flags:
-            views[0][start:stop, flags[name]] = values.isnan() + shift
-        for proc in cont_procs:
+    def _fit_cont(self, columns: Columns, name: str, rows: int) -> None:
+        values, last = numbers_of(columns.raw(name), columns.rows(0, rows)), len(self.cont_procs) - 1
+        for i, proc in enumerate(self.cont_procs):
+            proc.fit(name, values)
+            values = proc.apply(name, values) if i < last else values
+
+
+class _Writer:
+    """Writes prepared rows into packed ones, block by block.
+
+    Args:
+        recipe: how numbers are prepared.
+        columns: where they are.
+        codes: the codes of categorical columns.
+        ys: the targets ``[n]``.
+        packed: room for the rows.
+    """
+
+    def __init__(
+        self, recipe: Recipe, columns: Columns, codes: list[Codes], ys: list[torch.Tensor], packed: Packed
+    ) -> None:
+        self.recipe, self.columns, self.codes, self.ys, self.packed = recipe, columns, codes, ys, packed
+        self.shift = int(recipe.proc(Categorify) is not None)
+        self.flags = {n: len(recipe.cats) + i for i, n in enumerate(recipe.flagged)}
+        self.procs = recipe.cont_procs
+        self.step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
+        few = len(columns) <= _FEW
+        places = {n: i for i, n in enumerate(recipe.conts)}
+        self.held = {i: as_number(columns.raw(n)) for n, i in places.items() if few or columns.shares(n)}
+        self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
+
+    def write(self) -> None:
+        """All rows."""
+        n = len(self.columns)
+        run_parallel(self._write_block, range(0, n, self.step), rows=n)
+        run_parallel(self._write_column, self.apart, rows=n)
+
+    def _write_block(self, start: int) -> None:
+        stop = min(start + self.step, len(self.columns))
+        rows, views = self.columns.rows(start, stop), [v[start:stop] for v in self.packed.views]
+        self.packed.clear_pad(start, stop)
+        # Gathered column by column and turned at once: that writes whole rows, which is twice as fast as columns.
+        codes, numbers = (v.new_empty(v.shape[::-1]) for v in views[:2])
+        for out, column in zip(codes, self.codes, strict=False):
+            out.copy_(column.of(rows))
+        for i, column in self.held.items():
+            self._prepare(i, numbers_of(column, rows), numbers[i], codes)
+        views[0].copy_(codes.T)
+        if not self.apart:
+            views[1].copy_(numbers.T)
+        else:
+            for i in self.held:
+                views[1][:, i] = numbers[i]
+        for i, y in enumerate(self.ys):
+            views[2][:, i] = y[start:stop]
+
+    def _write_column(self, i: int) -> None:
+        column = as_number(self.columns.raw(self.recipe.conts[i]))
+        for start in range(0, len(self.columns), self.step):
+            stop = min(start + self.step, len(self.columns))
+            views = [v[start:stop] for v in self.packed.views]
+            self._prepare(i, numbers_of(column, self.columns.rows(start, stop)), views[1][:, i], views[0].T)
+
+    def _prepare(self, i: int, values: torch.Tensor, out: torch.Tensor, codes: torch.Tensor) -> None:
+        name = self.recipe.conts[i]
+        if name in self.flags:
+            codes[self.flags[name]] = values.isnan() + self.shift
+        for proc in self.procs:
             values = proc.apply(name, values)
-        views[1][start:stop, i] = values
-
-
-def _numbers(column: Column, start: int, stop: int) -> torch.Tensor:
-    if column.kind in ("number", "datetime", "category"):
-        return part_of(column, start, stop).number()
-    return column.number()  # raises, saying what the column holds
-
-
-def _write_codes(out: torch.Tensor, column: Column, categorify: Categorify | None, fit_rows: int | None) -> None:
-    if categorify is None:
-        out.copy_(_plain_codes(column))
-        return
-    coded = coded_of(column)
-    if fit_rows is not None:
-        categorify.fit(training_part(column, coded, fit_rows))
-    every = Coded(torch.arange(coded.size, device=coded.codes.device), coded.keys)
-    table = categorify.encode(column.name, every).to(out.dtype)  # the distinct values are looked up, rows only gathered
-    step = _block_on(out.device)
-    for start in range(0, len(out), step):
-        out[start : start + step] = table[coded.codes[start : start + step]]
-
-
-def _block_on(device: torch.device) -> int:
-    return _BLOCK if device.type == "cpu" else _DEVICE_BLOCK
-
-
-def _plain_codes(column: Column) -> torch.Tensor:
-    if column.kind == "category":
-        raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
-    codes = column.integer()
-    return codes if column.missing is None else torch.where(column.missing, 0, codes)
+        out.copy_(values)
 
 
 def loaded(df: Any) -> Any:
@@ -174,15 +210,14 @@ def size_of(df: Any) -> int:
     )
 
 
-def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Table:
+def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
     """The columns of ``made`` that a recipe needs; targets and groups may be absent where ``y_needed`` is not set."""
     there = set(column_names(made))
     wanted = [*recipe.cats, *recipe.conts, *(n for n in recipe.labels.names if y_needed or n in there)]
     wanted += [n for n in recipe.group_names if y_needed or n in there]
     names = list(dict.fromkeys(wanted))
     check_names(list(column_names(made)), names)
-    read = run_parallel(lambda name: Table.read(made, [name]), names, rows=size_of(made))
-    return Table({name: table[name] for name, table in zip(names, read, strict=True)})
+    return Columns(made, names, size_of(made), ready=recipe.extras.read(made))
 
 
 def check_unique(names: Sequence[str]) -> None:
@@ -190,7 +225,9 @@ def check_unique(names: Sequence[str]) -> None:
     again = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if again is not None:
         raise DataError(
-            "the column is named twice among cat_names and cont_names", column=str(again), remedy="Name it once"
+            "the column is named twice among cat_names, cont_names, list_names and vector_names",
+            column=str(again),
+            remedy="Name it once",
         )
 
 
@@ -215,6 +252,21 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
             )
     _warn_of_overlap(rows, n)
     return rows
+
+
+def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
+    """The rows of several splits one after the other, int64 ``[m]``; None: these are all ``n`` rows as they stand."""
+    places = np.cumsum([0, *map(len, rows)]).tolist()
+    runs = (_is_run(part, start) for part, start in zip(rows, places, strict=False))
+    return None if places[-1] == n and all(runs) else torch.cat(list(rows))
+
+
+def _is_run(rows: torch.Tensor, first: int) -> bool:
+    """Whether row numbers count up by one from ``first``."""
+    return all(
+        torch.equal(part, torch.arange(first + i * _BLOCK, first + i * _BLOCK + len(part)))
+        for i, part in enumerate(rows.split(_BLOCK))
+    )
 
 
 def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:

@@ -6,15 +6,14 @@ The names and defaults are fastai's, and so are the codes, fill values and scale
 - ``FillMissing`` learns a value for every continuous column, so that one first missing at test time is filled. Only
   columns missing in training get a ``_na`` column, as in fastai; its classes are always ``#na#``, False, True. A column
   with no training value at all is filled with 0.
-- ``Normalize`` takes mean and sd in float64, in two passes. A constant column becomes 0 (and is not scaled where a
-  later value differs).
+- ``Normalize`` takes mean and sd in float64, block by block, each in two passes. A constant column becomes 0 (and is
+  not scaled where a later value differs).
 - Statistics are taken of the values as given: fastai first shrinks float64 to float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -27,8 +26,10 @@ from fastai.tabular.core import TabularProc
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
+from fastrec.class_list import ClassList
 from fastrec.errors import DataError, NotFittedError
 from fastrec.keys import Coded
+from fastrec.stream_fit import Moments
 from fastrec.table import Column
 from fastrec.vocab import Vocab
 
@@ -45,10 +46,13 @@ __all__ = [
 
 FillRule = Literal["median", "constant", "mode"]
 _EPS = 1e-7  # fastai adds it to every standard deviation
+_BLOCK = 1 << 15  # rows whose moments are taken at a time: they stay in the cache
 
 
 class FrameProc(TabularProc):
     """Base of what prepares a ``TabularFrame``'s columns."""
+
+    several = False  # whether a frame may have more than one of this kind
 
     @property
     def name(self) -> str:
@@ -89,47 +93,13 @@ class ContProc(FrameProc):
         """The prepared values of any rows, float64 ``[m]``; the input is left as it is."""
         raise NotImplementedError
 
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """The prepared values of one row: of every column in ``names`` one, float64 ``[len(names)]``."""
+        return torch.cat([self.apply(n, v) for n, v in zip(names, values.split(1), strict=True)])
+
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The raw values of prepared ones, as far as they can be had."""
         return values
-
-
-class ClassList(Sequence):
-    """The meaning of every code of a column, as fastai's ``CategoryMap``: a sequence with ``items`` and ``o2i``.
-
-    Args:
-        vocab: the column's vocabulary. The values are listed only when they are looked at.
-    """
-
-    def __init__(self, vocab: Vocab) -> None:
-        self.vocab = vocab
-
-    @cached_property
-    def items(self) -> L:
-        """The names of the reserved codes, then the values, in code order."""
-        return L(self.vocab.classes, use_list=True)
-
-    @cached_property
-    def o2i(self) -> dict[Any, int]:
-        """Value → code."""
-        return {value: code for code, value in enumerate(self.items)}
-
-    def __len__(self) -> int:
-        return len(self.vocab)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.items[index]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Iterable) and list(self) == list(other)
-
-    __hash__ = None
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"vocab": self.vocab}
 
 
 class Categorify(FrameProc):
@@ -160,11 +130,13 @@ class Categorify(FrameProc):
 
     def fit(self, column: Column) -> None:
         """Learn a column's classes from its training rows."""
-        minimum = self.min_count.get(column.name, 1) if isinstance(self.min_count, Mapping) else self.min_count
-        largest = self.max_size.get(column.name) if isinstance(self.max_size, Mapping) else self.max_size
-        self.classes[column.name] = ClassList(
-            Vocab.fit(column, min_count=minimum, max_size=largest, unseen=self.unseen)
-        )
+        self.classes[column.name] = ClassList(Vocab.fit(column, **self.options_of(column.name)))
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """What ``Vocab.fit`` is asked for a column."""
+        minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
+        largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
+        return {"min_count": minimum, "max_size": largest, "unseen": self.unseen}
 
     def set_vocab(self, name: str, vocab: Vocab) -> None:
         """Give a column a vocabulary that is known beforehand."""
@@ -242,8 +214,12 @@ class FillMissing(ContProc):
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Learn a column's fill value."""
         missing = values.isnan()
-        self.was_missing[name] = bool(missing.any())
-        self.fills[name] = self._fill_of(name, values[~missing] if self.was_missing[name] else values)
+        gaps = int(missing.sum())
+        self.was_missing[name] = gaps > 0
+        if self.fill_strategy == "median":
+            self.fills[name] = _median(values.cpu().numpy(), len(values) - gaps)
+        else:
+            self.fills[name] = self._fill_of(name, values[~missing] if gaps else values)
 
     def _fill_of(self, name: str, present: torch.Tensor) -> float:
         constant = float(self.fill_vals.get(name, 0))
@@ -253,15 +229,15 @@ class FillMissing(ContProc):
             import pandas as pd
 
             return float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), constant))
-        if len(present) == 0:
-            return 0.0
-        return (_median if self.fill_strategy == "median" else _mode)(present.cpu().numpy())
+        return _mode(present.cpu().numpy()) if len(present) else 0.0
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The values with every missing one filled."""
-        if name not in self.fills:
-            raise NotFittedError(f"FillMissing has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        return values.nan_to_num(self.fills[name], torch.inf, -torch.inf)
+        return values.nan_to_num(_learnt(self, self.fills, name), torch.inf, -torch.inf)
+
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """One row of several columns."""
+        return torch.where(values.isnan(), _float64(_learnt(self, self.fills, n) for n in names), values)
 
     def to_state(self) -> dict[str, Any]:
         """What was learnt; of a fill function its name."""
@@ -279,11 +255,14 @@ class FillMissing(ContProc):
         return proc
 
 
-def _median(values: np.ndarray) -> float:
-    middle = len(values) // 2
+def _median(values: np.ndarray, present: int) -> float:
+    """The median of the numbers that are ``present``; the others are NaN, which numpy ranks last."""
+    if not present:
+        return 0.0
+    middle = present // 2
     ranked = np.partition(values, middle)
     upper = float(ranked[middle])
-    return upper if len(values) % 2 else (float(ranked[:middle].max()) + upper) / 2
+    return upper if present % 2 else (float(ranked[:middle].max()) + upper) / 2
 
 
 def _mode(values: np.ndarray) -> float:
@@ -308,26 +287,22 @@ class Normalize(ContProc):
 
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Learn a column's mean and standard deviation."""
-        present = values
-        if bool(values.sum().isnan()):
-            present = values[~values.isnan()]
-        if len(present) == 0:
-            return
-        low, high = torch.aminmax(present)
-        if low == high:
-            self.means[name] = float(low)
-            return
-        mean = present.mean()
-        rest = present - mean
-        mean, rest = mean + rest.mean(), rest - rest.mean()  # a second look takes the first one's rounding out
-        self.means[name] = float(mean)
-        self.stds[name] = float((torch.dot(rest, rest) / len(rest)).sqrt()) + _EPS
+        gaps, moments = bool(values.sum().isnan()), Moments()
+        for part in values.split(max(len(values), 1) if values.is_cuda else _BLOCK):
+            moments.add(part[~part.isnan()] if gaps else part)
+        if moments.count:
+            constant = moments.low == moments.high
+            self.means[name] = moments.low if constant else moments.mean
+            self.stds[name] = 1.0 if constant else moments.std + _EPS
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """``(value - mean) / sd``."""
-        if name not in self.means:
-            raise NotFittedError(f"Normalize has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        return (values - self.means[name]).div_(self.stds[name])
+        return (values - _learnt(self, self.means, name)).div_(self.stds[name])
+
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """One row of several columns."""
+        means = _float64(_learnt(self, self.means, n) for n in names)
+        return (values - means).div_(_float64(self.stds[n] for n in names))
 
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """``value * sd + mean``."""
@@ -335,7 +310,7 @@ class Normalize(ContProc):
 
     def to_state(self) -> dict[str, Any]:
         """Names, and float64 tensors of means and standard deviations."""
-        means, stds = (torch.tensor(list(d.values()), dtype=torch.float64) for d in (self.means, self.stds))
+        means, stds = _float64(self.means.values()), _float64(self.stds.values())
         return {"kind": self.name, "names": list(self.means), "means": means, "stds": stds}
 
     @classmethod
@@ -347,26 +322,39 @@ class Normalize(ContProc):
         return proc
 
 
+def _learnt(proc: FrameProc, known: Mapping[str, float], name: str) -> float:
+    if name not in known:
+        raise NotFittedError(f"{proc.name} has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
+    return known[name]
+
+
+def _float64(values: Iterable[float]) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
 def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
     """The proc that ``to_state`` described."""
-    from fastrec.rank_gauss import RankGauss  # it builds on this module
+    from fastrec.feature_proc import Features  # these build on this module
+    from fastrec.log_transform import LogTransform
+    from fastrec.rank_gauss import RankGauss
 
-    return {c.__name__: c for c in (Categorify, FillMissing, Normalize, RankGauss)}[state["kind"]].from_state(state)
+    known = (Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss)
+    return {c.__name__: c for c in known}[state["kind"]].from_state(state)
 
 
 def as_procs(procs: Any) -> list[FrameProc]:
     """Procs in the order they work in: classes made, fastai's own translated, a ``Pipeline`` taken apart.
 
     Args:
-        procs: None, one or several of this module's or fastai's ``Categorify``, ``FillMissing``, ``Normalize``, classes
-            or instances, or another frame's ``procs``.
+        procs: None, one or several of this library's or fastai's procs, classes or instances, or another frame's
+            ``procs``.
 
     Raises:
         DataError: something else, or two of a kind.
     """
     given = procs.fs if isinstance(procs, Pipeline) else L(procs)
     found = [_as_proc(p) for p in given if not isinstance(p, Categorize | RegressionSetup)]
-    kinds = [type(p) for p in found]
+    kinds = [type(p) for p in found if not p.several]
     if len(set(kinds)) < len(kinds):
         raise DataError(f"{[k.__name__ for k in kinds]} names a proc twice", remedy="Give each kind of proc once")
     return sorted(found, key=lambda p: p.order)
@@ -386,5 +374,6 @@ def _as_proc(proc: Any) -> FrameProc:
         return Normalize()
     raise DataError(
         f"{made!r} cannot prepare a TabularFrame's columns",
-        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), or subclass fastrec.procs.ContProc",
+        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, Features, "
+        "or subclass fastrec.procs.ContProc",
     )

@@ -58,9 +58,7 @@ class RankGauss(ContProc):
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The normal quantiles of values, by linear interpolation."""
-        if name not in self.knots:
-            raise NotFittedError(f"RankGauss has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
-        x, y = (k.to(values.device) for k in self.knots[name])
+        x, y = (k.to(values.device) for k in self._knots_of(name))
         if len(x) == 1:
             return torch.zeros_like(values)
         clipped = torch.nan_to_num(values, nan=float(x[0])).clamp(x[0], x[-1])
@@ -68,6 +66,16 @@ class RankGauss(ContProc):
         left = right - 1
         part = (clipped - x[left]) / (x[right] - x[left])
         return torch.where(values.isnan(), 0, y[left] + part * (y[right] - y[left]))
+
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """One row of several columns."""
+        made = [_interpolate(*self._knots_of(n), v) for n, v in zip(names, values.tolist(), strict=True)]
+        return torch.tensor(made, dtype=torch.float64)
+
+    def _knots_of(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        if name not in self.knots:
+            raise NotFittedError(f"RankGauss has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
+        return self.knots[name]
 
     def to_state(self) -> dict[str, Any]:
         """The knots of every column."""
@@ -79,3 +87,15 @@ class RankGauss(ContProc):
         proc = cls()
         proc.knots = {n: (k["x"], k["y"]) for n, k in state["knots"].items()}
         return proc
+
+
+def _interpolate(x: torch.Tensor, y: torch.Tensor, value: float) -> float:
+    """``RankGauss.apply`` of one value, by the same steps."""
+    if len(x) == 1 or value != value:
+        return 0.0
+    x, y = x.numpy(), y.numpy()
+    clipped = min(max(value, x[0]), x[-1])
+    right = min(max(int(x.searchsorted(clipped)), 1), len(x) - 1)
+    left = right - 1
+    part = (clipped - x[left]) / (x[right] - x[left])
+    return float(y[left] + part * (y[right] - y[left]))

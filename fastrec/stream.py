@@ -171,7 +171,9 @@ class ParquetFrame:
         return TabularDataLoaders(*loaders, path=path, device=place)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self)} rows of {len(self.train.units)} row groups; {self.frame!r})"
+        frame = self.frame
+        names = f"{len(frame.cat_names)} categorical, {len(frame.cont_names)} continuous, y {list(frame.y_names)}"
+        return f"{type(self).__name__}({len(self)} rows in {len(self.train.units)} pieces; {names})"
 
 
 class StreamedFrame(TabularFrame):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec.epoch_order import permutation
 from fastrec.packed import Layout, Packed
 
 Write = Callable[[Packed], None]
@@ -168,11 +169,11 @@ class Mixer:
             if self.error is not None:
                 return 0
             self._draining = True
-            self._places, self._next = random_order(self._held, self._rng), 0
+            self._places, self._next = self._order(), 0
         if self._next == len(self._places):
             if self._draining:
                 return 0
-            self._places, self._next = random_order(self._held, self._rng), 0
+            self._places, self._next = self._order(), 0
         step = min(len(out), len(self._places) - self._next)
         step = step if self._draining else min(step, len(self._read) - self._at)
         places = self._places[self._next : self._next + step]
@@ -183,13 +184,16 @@ class Mixer:
         self._next += step
         return step
 
+    def _order(self) -> np.ndarray:
+        return permutation(self._held, int(self._rng.integers(1 << 62)), torch.device("cpu")).numpy()
+
     def _fill(self) -> None:
         while self._held < len(self._room) and self._more():
             step = min(len(self._room) - self._held, len(self._read) - self._at)
             self._room[self._held : self._held + step] = self._read[self._at : self._at + step]
             self._held, self._at = self._held + step, self._at + step
         self._filled_up = True
-        self._places = random_order(self._held, self._rng)
+        self._places = self._order()
 
 
 def cut_batches(mixer: Mixer, sizes: list[int], layout: Layout, *, chunk_bytes: int = 1 << 22) -> Iterator[Any]:
@@ -221,15 +225,3 @@ def put_rows(room: torch.Tensor, places: np.ndarray, rows: torch.Tensor) -> None
     """Write whole rows to places of ``room``; numpy does so several times as fast as torch."""
     whole = np.dtype((np.void, room.shape[1] * 4))
     room.numpy().view(whole)[:, 0][places] = rows.numpy().view(whole)[:, 0]
-
-
-def random_order(n: int, rng: np.random.Generator) -> np.ndarray:
-    """A permutation int64 ``[n]``: row numbers under random bits, sorted, which is faster than swapping them about."""
-    bits = max(n - 1, 1).bit_length()
-    words = rng.integers(0, 1 << 62, n, dtype=np.int64)
-    words >>= bits
-    words <<= bits
-    words |= np.arange(n)
-    words.sort()
-    words &= (1 << bits) - 1
-    return words

@@ -9,7 +9,7 @@ loaders work on it. Differences, all deliberate (those of the procs and the load
   Their index is the rows' positions in the frame. Models get ``x_cat``, ``x_cont`` and ``y``.
 - ``decode`` gives a new frame. ``process`` twice is ``process`` once.
 - Codes are int32 (``cat_dtype``), classes int64, numeric targets keep their own dtype (``y_dtype``): whole numbers
-  int64, float32, float64; fastai shrinks them.
+  int64, float32, float64; fastai shrinks them. ``MixUp`` of numeric targets wants ``y_dtype=torch.float32``.
 - A class that training rows do not have, in validation or test, is an error that names it. A target column that is
   wholly empty counts as absent.
 - ``y`` is the targets' tensor (fastai's is the first target's column).
@@ -18,7 +18,7 @@ loaders work on it. Differences, all deliberate (those of the procs and the load
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,10 +31,13 @@ from fasttransform import Pipeline
 from fastrec.convert import take_rows
 from fastrec.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
+from fastrec.extras import ExtraColumns, Extras
+from fastrec.feature_proc import apply_features, fit_features
 from fastrec.labels import Labels
 from fastrec.loader import TabularLoader
+from fastrec.one_row import pack_row
 from fastrec.packed import Layout, Packed
-from fastrec.prepare import Recipe, check_unique, loaded, read_for, size_of, split_rows
+from fastrec.prepare import Recipe, check_unique, joined_rows, loaded, read_for, size_of, split_rows
 from fastrec.procs import Categorify, as_procs
 from fastrec.table import Table, concat
 from fastrec.tabular_views import PandasViews
@@ -48,7 +51,8 @@ class TabularFrame(PandasViews, Tabular):
 
     Args:
         df: a frame of pandas, polars or Arrow, a ``Table``, a dict of arrays, or a CSV or Parquet path.
-        procs: ``Categorify``, ``FillMissing``, ``Normalize``: this library's or fastai's, classes or instances.
+        procs: ``Categorify``, ``FillMissing``, ``Normalize``: this library's or fastai's, classes or instances;
+            ``LogTransform``, ``RankGauss``, ``Features``.
         cat_names: categorical columns.
         cont_names: continuous columns.
         y_names: target columns; they may be absent from test frames.
@@ -56,6 +60,9 @@ class TabularFrame(PandasViews, Tabular):
         splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
         features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
             rows, and its numeric outputs become continuous columns.
+        list_names: columns of lists of strings or whole numbers: a batch has a ``ListBatch`` of each, after ``x_cont``
+            (see ``fastrec.extras``).
+        vector_names: columns of vectors of one length: a batch has float32 ``[b, d]`` of each, after the lists.
         groups: a column or several that say which rows belong together (a session); their ids are ``groups``.
         device: where the packed rows are; None: ``FASTREC_DEVICE``, else the CPU.
         cat_dtype: dtype of codes, int32 or int64.
@@ -86,14 +93,17 @@ class TabularFrame(PandasViews, Tabular):
         reduce_memory: bool = True,
         *,
         features: Any = None,
+        list_names: Sequence[str] | str | None = None,
+        vector_names: Sequence[str] | str | None = None,
         groups: Sequence[str] | str | None = None,
         cat_dtype: torch.dtype = torch.int32,
         y_dtype: torch.dtype | None = None,
     ) -> None:
         cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
-        check_unique([*cats, *conts])
+        extras = ExtraColumns(list(L(list_names)), list(L(vector_names)))
+        check_unique([*cats, *conts, *extras.names])
         labels = Labels(ys, y_block, dtype=y_dtype)
-        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype)
+        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
         self._assign(recipe, device=device)
         self._raw = loaded(df)
         if do_setup:
@@ -104,28 +114,30 @@ class TabularFrame(PandasViews, Tabular):
 
     def _assign(self, recipe: Recipe, *, device: DeviceLike) -> None:
         self._recipe, self.device = recipe, device
-        self._raw = self._packed = self._rows = self.groups = None
+        self._raw = self._packed = self._extras = self._rows = self.groups = None
         self._split: int | None = None
         self._refresh()
 
     def _refresh(self) -> None:
         recipe = self._recipe
         self.cat_names, self.cont_names, self.y_names = L(recipe.cat_names), L(recipe.conts), L(recipe.labels.names)
+        self.list_names, self.vector_names = L(recipe.extras.lists), L(recipe.extras.vectors)
         self.procs = Pipeline([*recipe.procs, *recipe.labels.tfms])
         self.features = recipe.features
 
     def _setup(self, splits: Any) -> None:
         recipe, n = self._recipe, size_of(self._raw)
-        rows = split_rows(splits, n) if splits is not None else [torch.arange(n)]
-        order = torch.cat(rows)
-        whole = torch.equal(order, torch.arange(n))
+        rows = split_rows(splits, n) if splits is not None else None
+        order = joined_rows(rows, n) if rows is not None else None
         if recipe.features is None:
             table = read_for(self._raw, recipe)
-            table = table if whole else table.take(order)
+            table = table if order is None else table.take(order)
         else:
-            table = self._make_features(rows)
-        given = self._rows  # set where rows were chosen before
-        self._rows, self._split = (given if whole else order if given is None else given[order]), len(rows[0])
+            table = self._make_features(rows if rows is not None else [torch.arange(n)])
+        self._split = n if rows is None else len(rows[0])
+        if order is not None:  # some may have been chosen before
+            self._rows = order if self._rows is None else self._rows[order]
+        del rows, order  # many bytes a row
         try:
             recipe.fit(table, self._split)
             self._fill(table, fit_rows=self._split)
@@ -141,20 +153,26 @@ class TabularFrame(PandasViews, Tabular):
 
     def _make_features(self, rows: list[torch.Tensor]) -> Table:
         recipe = self._recipe
-        parts = [recipe.features.fit_transform(take_rows(self._raw, rows[0]))]
-        parts += [recipe.features.transform(take_rows(self._raw, r)) for r in rows[1:] if len(r)]
+        parts = [fit_features(recipe.features, take_rows(self._raw, rows[0]))]
+        parts += [apply_features(recipe.features, take_rows(self._raw, r)) for r in rows[1:] if len(r)]
         made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
-        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in recipe.conts]
+        named = {*recipe.conts, *recipe.extras.names}
+        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in named]
         recipe.conts = recipe.conts + numeric
         return concat([read_for(part, recipe) for part in parts])
 
     def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:
         recipe = self._recipe
-        device = resolve_device(self.device) if self.device is not None else None
-        self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
+        self._pack(recipe, table, fit_rows=fit_rows)
         if recipe.group_names and all(n in table for n in recipe.group_names):
             self.groups = _group_ids(table, recipe.group_names)
         self._raw = None
+
+    def _pack(self, recipe: Recipe, table: Table, *, fit_rows: int | None = None) -> None:
+        device = resolve_device(self.device) if self.device is not None else None
+        made = recipe.extras.make(table, recipe.proc(Categorify), dtype=recipe.cat_dtype, fit_rows=fit_rows)
+        self._extras = made if made is None or device is None else made.on(device)
+        self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
 
     def _like(self, **state: Any) -> TabularFrame:
         new = type(self).__new__(type(self))
@@ -169,10 +187,24 @@ class TabularFrame(PandasViews, Tabular):
         """A frame of other rows with what this one learnt, not yet prepared (see ``process``)."""
         return self._like(_raw=loaded(df))
 
+    def one_row(self, row: Mapping[str, Any]) -> TabularFrame | None:
+        """One raw row, prepared at once and without its target.
+
+        Args:
+            row: column name → raw value.
+
+        Returns:
+            The row; None where it has to go through ``new`` and ``process``, as with ``features``, lists and vectors.
+        """
+        packed = None if self._recipe.extras.names else pack_row(self._recipe, row)
+        return None if packed is None else self._like(_packed=packed)
+
     def new_empty(self) -> TabularFrame:
         """The frame without its rows."""
         layout = self.packed.layout if self._packed is not None else self._recipe.layout(with_y=bool(self.y_names))
-        return self._like(_packed=Packed.empty(0, layout), _split=0)
+        return self._like(
+            _packed=Packed.empty(0, layout), _extras=self._recipe.extras.empty(self._recipe.cat_dtype), _split=0
+        )
 
     def setup(self) -> None:
         """Learn from the rows and prepare them, if they are raw."""
@@ -183,7 +215,8 @@ class TabularFrame(PandasViews, Tabular):
         """Prepare raw rows with what was learnt from training rows."""
         if self._raw is None:
             return
-        made = self._recipe.features.transform(self._raw) if self._recipe.features is not None else self._raw
+        features = self._recipe.features
+        made = self._raw if features is None else apply_features(features, self._raw)
         self._fill(read_for(made, self._recipe, y_needed=False))
 
     def subset(self, i: int) -> TabularFrame:
@@ -195,7 +228,8 @@ class TabularFrame(PandasViews, Tabular):
         if self._packed is None:
             return self._like(_raw=take_rows(self._raw, torch.arange(start, stop)), _rows=rows)
         groups = None if self.groups is None else self.groups[start:stop]
-        return self._like(_packed=self._packed.rows(start, stop), _rows=rows, groups=groups)
+        extras = None if self._extras is None else self._extras.rows(start, stop)
+        return self._like(_packed=self._packed.rows(start, stop), _extras=extras, _rows=rows, groups=groups)
 
     @property
     def packed(self) -> Packed:
@@ -204,10 +238,10 @@ class TabularFrame(PandasViews, Tabular):
             plain = Recipe(
                 self._recipe.cat_names, self._recipe.conts, [], Labels(self.y_names), cat_dtype=self._recipe.cat_dtype
             )
+            plain.extras = ExtraColumns(list(self.list_names), list(self.vector_names))
             table = read_for(self._raw, plain, y_needed=False)
             plain.labels.fit({n: table[n] for n in self.y_names if n in table}, len(table))
-            device = resolve_device(self.device) if self.device is not None else None
-            self._packed = plain.pack(table, device=device)
+            self._pack(plain, table, fit_rows=len(table))
             self._raw = None
         return self._packed
 
@@ -215,9 +249,12 @@ class TabularFrame(PandasViews, Tabular):
         """A frame of a batch's rows.
 
         Args:
-            b: ``(x_cat, x_cont)`` and targets or predictions, if any: one tensor or several, ``[b]`` or ``[b, k]``.
+            b: ``(x_cat, x_cont)``, lists and vectors, and targets or predictions, if any: one tensor or several,
+                ``[b]`` or ``[b, k]``.
         """
         cats, conts, *rest = (torch.as_tensor(t).detach().cpu() for t in b)
+        names = self._recipe.extras.names
+        extras, rest = Extras(dict(zip(names, rest, strict=False))) if names else None, rest[len(names) :]
         ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
         if ys is not None and ys.shape[1] != len(self.y_names):
             ys = None
@@ -227,7 +264,7 @@ class TabularFrame(PandasViews, Tabular):
         elif ys is not None and ys.dtype == torch.float64:
             kind = torch.float64
         layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
-        return self._like(_packed=Packed.of(cats, conts.float(), ys, layout))
+        return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
 
     def decode(self) -> TabularFrame:
         """A raw frame with the values as they were before they were prepared (filled values stay filled)."""
@@ -246,6 +283,8 @@ class TabularFrame(PandasViews, Tabular):
             for proc in reversed(recipe.cont_procs):
                 values = proc.invert(name, values)
             columns[name] = values.cpu().numpy()
+        if self._extras is not None:
+            columns |= recipe.extras.decode(self._extras, categorify, _named)
         if self.y is not None:
             columns |= recipe.labels.decode(self.y)
         return pd.DataFrame(columns, index=self._index())
@@ -254,25 +293,28 @@ class TabularFrame(PandasViews, Tabular):
         """One row of ``items`` (a pandas Series) decoded."""
         cats = torch.tensor([[int(row[n]) for n in self.cat_names]])
         conts = torch.tensor([[float(row[n]) for n in self.cont_names]])
-        batch = [cats, conts]
+        batch = [cats, conts, *self._recipe.extras.of_row(row, self._recipe.cat_dtype)]
         if all(n in row for n in self.y_names):
             batch.append(torch.tensor([[float(row[n]) for n in self.y_names]], dtype=torch.float64))
         return self.from_batch(batch).decode().items.iloc[0]
 
     def show(self, max_n: int = 10, **kwargs: Any) -> None:
         """Display the first rows, decoded."""
-        display_df((self._between(0, min(max_n, len(self))).decode() if self._raw is None else self).items[:max_n])
+        rows = (self._between(0, min(max_n, len(self))).decode() if self._raw is None else self).items[:max_n]
+        display_df(self._recipe.extras.shorten(rows))
 
     def copy(self) -> TabularFrame:
         """A frame with its own copy of the rows."""
         packed = Packed(self.packed.buffer.clone(), self.packed.layout)
-        return self._like(_packed=packed, _rows=self._rows, _split=self._split, groups=self.groups)
+        extras = None if self._extras is None else self._extras.clone()
+        return self._like(_packed=packed, _extras=extras, _rows=self._rows, _split=self._split, groups=self.groups)
 
     def to_device(self, d: DeviceLike = None) -> TabularFrame:
         """Move the rows to a device; the frame itself is given back."""
         self.device = d
         if self._packed is not None and d is not None:
             self._packed = self._packed.on(resolve_device(d))
+            self._extras = None if self._extras is None else self._extras.on(resolve_device(d))
         return self
 
     def transform(self, cols: Any, f: Any, all_col: bool = True) -> None:
@@ -298,6 +340,11 @@ class TabularFrame(PandasViews, Tabular):
     def y(self) -> torch.Tensor | None:
         """Targets ``[n, n_y]``; None where there are none."""
         return self.packed.views[2] if self.packed.layout.n_y else None
+
+    @property
+    def extras(self) -> Extras | None:
+        """The list and vector columns; None where there are none."""
+        return self._extras if self.packed is not None else None
 
     @property
     def rows(self) -> torch.Tensor:
@@ -361,4 +408,4 @@ def _show_results(
     for name in x.y_names:
         if name in predicted:
             shown[f"{name}_pred"] = predicted[name].to_numpy()
-    display_df(shown)
+    display_df(x._recipe.extras.shorten(shown))

@@ -31,6 +31,8 @@ class PandasViews:
         import pandas as pd
 
         parts = [self.cats, self.conts] + ([self.ys] if self.y is not None else [])
+        if self.extras is not None:
+            parts.insert(2, pd.DataFrame(self.extras.as_lists(), index=self._index()))
         return pd.concat(parts, axis=1)
 
     def _frame_of(self, values: torch.Tensor, names: Sequence[str]) -> Any:
@@ -92,7 +94,8 @@ class PandasViews:
     @property
     def all_col_names(self) -> L:
         """The names of ``all_cols``."""
-        return self.x_names + self.y_names if self.y is not None else self.x_names
+        names = self.x_names + self.list_names + self.vector_names
+        return names + self.y_names if self.y is not None else names
 
     @property
     def iloc(self) -> Any:
@@ -109,7 +112,7 @@ class _Rows:
             return self.frame[index[1]].iloc[index[0]]
         frame = self.frame
         rows = torch.from_numpy(np.atleast_1d(np.arange(len(frame))[index]))
+        packed = frame.packed.take(rows.to(frame.packed.device))
         groups = None if frame.groups is None else frame.groups[rows]
-        return frame._like(
-            _packed=frame.packed.take(rows.to(frame.packed.device)), _rows=frame.rows[rows], groups=groups
-        )
+        extras = None if frame.extras is None else frame.extras.take(rows)
+        return frame._like(_packed=packed, _extras=extras, _rows=frame.rows[rows], groups=groups)

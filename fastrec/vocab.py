@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.keys import Coded, Keys
+from fastrec.lookup import Lookup
 from fastrec.table import Column
 
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
@@ -61,20 +63,38 @@ class Vocab:
         """
         coded = column.coded()
         counts = torch.bincount(coded.codes, minlength=coded.size)[1:].cpu()
-        own_order = column.ordered is not None  # a categorical keeps its categories, those without a row too
-        order = torch.arange(len(coded.keys)) if own_order else coded.keys.sort_order()
-        values, counts = coded.keys.columns[0].take(pa.array(order.numpy())), counts[order]
-        vocab = cls.of_counts(
-            values,
-            counts,
-            min_count=min_count,
-            max_size=max_size,
-            unseen=unseen,
-            keep_empty=own_order,
-            name=column.name,
-        )
-        vocab.ordered = bool(column.ordered)
-        return vocab
+        options = {"min_count": min_count, "max_size": max_size, "unseen": unseen}
+        return cls.of_keys(coded.keys, counts, ordered=column.ordered, name=column.name, **options)[0]
+
+    @classmethod
+    def of_keys(
+        cls, keys: Keys, counts: torch.Tensor, *, ordered: bool | None = None, name: str = "", **options: Any
+    ) -> tuple[Vocab, torch.Tensor]:
+        """The same from a column's distinct values in any order, and the number of training rows of each.
+
+        Args:
+            keys: distinct values, one key column.
+            counts: int64 ``[K]``.
+            ordered: as in ``Column``: None = sorted values, those with a row; else all of them in the order given.
+            name: the column's name, for messages.
+            **options: ``min_count``, ``max_size``, ``unseen``: see ``fit``.
+
+        Returns:
+            The vocabulary, and the codes int64 ``[1 + K]`` of missing and of these values.
+        """
+        used = counts.nonzero().squeeze(1) if ordered is None else torch.arange(len(counts))
+        known = keys if len(used) == len(counts) else keys.take(used)
+        order = used if ordered is not None else used[known.sort_order()]
+        values = keys.columns[0].take(pa.array(order.numpy()))
+        vocab = cls.of_counts(values, counts[order], keep_empty=ordered is not None, name=name, **options)
+        vocab.ordered = bool(ordered)
+        keep = _kept(counts[order], keep_empty=ordered is not None, **options)
+        codes = torch.full((len(counts) + 1,), vocab._absent, dtype=torch.int64)
+        codes[0] = 0
+        codes[order[keep] + 1] = torch.arange(len(vocab.reserved), len(vocab))
+        if RARE in vocab.reserved:
+            codes[order[~keep] + 1] = vocab.reserved.index(RARE)
+        return vocab, codes
 
     @classmethod
     def of_counts(
@@ -103,11 +123,7 @@ class Vocab:
                 column=name or None,
                 remedy="Leave it out to keep every value",
             )
-        keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
-        if max_size is not None and int(keep.sum()) > max_size:
-            ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
-            keep = torch.zeros_like(keep)
-            keep[ranked[:max_size]] = True
+        keep = _kept(counts, min_count=min_count, max_size=max_size, keep_empty=keep_empty)
         reserved = (
             MISSING,
             *((UNSEEN,) if unseen else ()),
@@ -133,16 +149,42 @@ class Vocab:
         Raises:
             DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
         """
+        if isinstance(column, Column) and self.takes(column):
+            codes = self.lookup.numbers(column.values).long()
+            return codes.masked_fill_(column.is_missing(), 0)
         coded = column if isinstance(column, Coded) else column.coded()
-        names = (self.name,)
-        found = coded.keys.find_in(Keys((self.values,), names))
-        table = torch.zeros(coded.size, dtype=torch.int64)
-        absent = self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
-        table[1:] = torch.where(found >= 0, found + len(self.reserved), absent)
+        return self.codes_of(coded.keys).to(coded.codes.device)[coded.codes]
+
+    def takes(self, column: Column) -> bool:
+        """Whether a column's numbers are looked up as they are; else only its distinct values are."""
+        return column.kind == "number" and self.lookup.takes(column.values.dtype)
+
+    def codes_of(self, keys: Keys) -> torch.Tensor:
+        """Codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU.
+
+        Raises:
+            DataError: the values cannot be compared with the vocabulary's (strings and numbers, say).
+        """
+        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
+        table[1:] = self.lookup.distinct(keys.columns[0])
+        return table
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        """Finds the code of a value, those of rare and unseen ones included; made once."""
+        values, codes = self.values, np.arange(len(self.reserved), len(self))
         if self.rare is not None and len(self.rare):
-            rare = coded.keys.find_in(Keys((self.rare,), names)) >= 0
-            table[1:][rare] = self.reserved.index(RARE)
-        return table.to(coded.codes.device)[coded.codes]
+            values = pa.concat_arrays([values, self.rare])
+            codes = np.append(codes, np.full(len(self.rare), self.reserved.index(RARE)))
+        return Lookup(values, codes, absent=self._absent, name=self.name)
+
+    @property
+    def _absent(self) -> int:
+        """The code of a value never seen."""
+        return self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "lookup"}  # it is large, and made in no time
 
     def decode(self, codes: torch.Tensor) -> pa.Array:
         """Raw values of codes (integers ``[n]``); a reserved code decodes to missing.
@@ -194,6 +236,23 @@ class Vocab:
         shown = ", ".join(map(repr, self.values[:3].to_pylist()))
         more = ", …" if len(self.values) > 3 else ""
         return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{more})"
+
+
+def _kept(
+    counts: torch.Tensor,
+    *,
+    min_count: int = 1,
+    max_size: int | None = None,
+    keep_empty: bool = False,
+    unseen: bool = False,
+) -> torch.Tensor:
+    """Bool ``[K]``: which values get a code of their own."""
+    keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
+    if max_size is not None and int(keep.sum()) > max_size:
+        ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
+        keep = torch.zeros_like(keep)
+        keep[ranked[:max_size]] = True
+    return keep
 
 
 def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:

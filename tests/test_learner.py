@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import gc
 import math
+import sys
+import weakref
 from functools import partial
 
 import numpy as np
@@ -14,15 +17,17 @@ from fastai.learner import load_learner
 from fastai.metrics import accuracy
 from fastai.optimizer import OptimWrapper, ranger
 from fastai.tabular.core import Categorify, FillMissing, TabularPandas
-from fastai.tabular.learner import tabular_learner
+from fastai.tabular.learner import TabularLearner, tabular_learner
 from fastai.tabular.model import TabularModel
 from fastai.torch_core import set_seed
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.learner import RecLearner, rec_learner
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import TabularNet, emb_sz_rule
 from fastrec.optim import Lamb, lamb
+from fastrec.tabular import TabularFrame
 
 N, TRAIN = 1200, 960
 
@@ -286,3 +291,117 @@ def test_to_fp16_falls_back_on_a_machine_without_cuda(dataloaders):
         pytest.skip("this machine has CUDA")
     learn = quiet_fit(rec_learner(dataloaders(), layers=[16]).to_fp16(), 1)
     assert all(math.isfinite(float(x)) for x in learn.recorder.losses)
+
+
+# ---- over a TabularFrame
+
+
+@pytest.fixture
+def loaders(frame, tmp_path):
+    def make(target="answer", df=None, cats=("city", "item"), conts=("x", "z"), bs=128, wgts=None, **options):
+        df = frame if df is None else df
+        splits = (range(len(df) * 4 // 5), range(len(df) * 4 // 5, len(df)))
+        procs = [Categorify, FillMissing, Normalize]
+        to = TabularFrame(df, procs, list(cats), list(conts), target, splits=splits, **options)
+        grouped = {"groups": True} if "groups" in options else {}
+        return to.dataloaders(bs=bs, path=tmp_path, device="cpu", wgts=wgts, **grouped)
+
+    return make
+
+
+@pytest.mark.parametrize("target", ["answer", "rating"])
+def test_rows_of_every_library_through_a_frame(loaders, frame, target):
+    learn = quiet_fit(rec_learner(loaders(target), layers=[16]), 1)
+    row = frame.iloc[TRAIN]
+    raw = {k: row[k] for k in ("city", "item", "x", "z")}
+    rows = [raw, row, frame.iloc[[TRAIN]], {**raw, target: "of no known class"}]
+    try:
+        import polars as pl
+    except ImportError:
+        pass
+    else:
+        rows += [pl.DataFrame([raw]), pl.DataFrame([raw]).row(0, named=True), pl.DataFrame([raw]).to_dicts()]
+    wanted = predictions(learn)[0][0]
+    with learn.no_bar():
+        stock = TabularLearner.predict(learn, row)
+        for given in rows:
+            decoded, decided, outputs = learn.predict(given)
+            assert torch.allclose(outputs, wanted, atol=1e-6)
+            assert torch.allclose(outputs, stock[2], atol=1e-6)
+            assert torch.allclose(decided, stock[1], atol=1e-6)
+            pd.testing.assert_frame_equal(decoded.decode().items, stock[0].decode().items, rtol=1e-4)
+        unseen, empty = (learn.predict({**raw, "city": city, "x": None})[2] for city in ("zz", None))
+        assert torch.equal(unseen, empty)
+        with pytest.raises(MissingColumnError, match="'z'"):
+            learn.predict({k: v for k, v in raw.items() if k != "z"})
+        for bad in (frame[:2], [raw, raw], 7, "a"):
+            with pytest.raises(DataError, match="one row is needed"):
+                learn.predict(bad)
+
+
+def test_rows_with_features_go_through_a_frame(loaders, frame):
+    learn = rec_learner(loaders(features=FeatureSet([CountEncode("item")])), layers=[8])
+    row = frame.iloc[5].drop(["best"])
+    with learn.no_bar():
+        decoded, _, outputs = learn.predict({**row, "answer": "of no known class"})
+        want = learn.get_preds(dl=learn.dls.test_dl(frame.iloc[[5]]))[0][0]
+        assert torch.allclose(outputs, want, atol=1e-6)
+        assert decoded.decode().items["count_item"].item() == pytest.approx(
+            (frame["item"][:TRAIN] == row["item"]).sum()
+        )
+        with pytest.raises(MissingColumnError, match="'item'"):
+            learn.predict(row.drop("item"))
+
+
+def wide(loaders, columns):
+    rng = np.random.default_rng(0)
+    numbers = {f"x{i}": rng.normal(size=40) for i in range(columns // 2)}
+    words = {f"c{i}": rng.choice(list("abc"), 40) for i in range(columns // 2)}
+    df = pd.DataFrame({**numbers, **words, "y": rng.normal(size=40)})
+    df.loc[::5, ["x0", "x3"]] = np.nan
+    return df, rec_learner(loaders("y", df, words, numbers, bs=16), layers=[4])
+
+
+def calls_of(run):
+    """Calls of functions, of Python and of C, that ``run`` makes the second time."""
+    run()
+    counted = 0
+
+    def count(frame, event, arg):
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+@pytest.mark.parametrize(("path", "most"), [("predict", 20), ("test_dl", 400)])
+def test_work_for_a_row_grows_with_its_columns_not_their_square(loaders, path, most):
+    calls = []
+    for columns in (200, 800):
+        df, learn = wide(loaders, columns)
+        row, one = df.iloc[0].to_dict(), df.head(1)
+        with learn.no_bar():
+            calls.append(calls_of(lambda: learn.predict(row) if path == "predict" else learn.dls.test_dl(one)))  # noqa: B023
+    assert calls[1] < 4.2 * calls[0]
+    assert (calls[1] - calls[0]) / 600 < most
+
+
+@pytest.mark.parametrize("options", [{"groups": "session"}, {"features": "count"}, {"wgts": np.ones(40000)}])
+def test_an_export_is_the_weights_and_little_more(loaders, frame, tmp_path, options):
+    df = pd.concat([frame] * 42, ignore_index=True).head(50000).assign(session=np.arange(50000) // 5)
+    if "features" in options:
+        options = {"features": FeatureSet([CountEncode("item"), TargetEncode("city", "rating")])}
+    learn = quiet_fit(rec_learner(loaders("answer", df, bs=4000, **options), layers=[300], opt_func=lamb), 1)
+    learn.export()
+    weights = sum(t.numel() * t.element_size() for t in learn.model.state_dict().values())
+    assert (tmp_path / "export.pkl").stat().st_size < weights + 100_000
+    reference, test = weakref.ref(df), learn.dls.test_dl(df)
+    del df
+    gc.collect()
+    assert reference() is None
+    assert len(test.dataset) == 50000

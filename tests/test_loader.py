@@ -14,8 +14,9 @@ from fasttransform import ItemTransform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec.epoch_order import group_bounds
 from fastrec.errors import DataError
-from fastrec.loader import TabularLoader, _group_bounds
+from fastrec.loader import TabularLoader
 from fastrec.procs import Categorify
 from fastrec.tabular import TabularFrame
 
@@ -96,7 +97,7 @@ def test_groups_come_whole_and_once(ids, bs, shuffle, drop_last):
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 40))
 def test_group_bounds_close_a_batch_where_its_share_is_full(sizes, bs):
     ids = np.repeat(np.arange(len(sizes)), sizes)
-    bounds = _group_bounds(ids, bs)
+    bounds = group_bounds(ids, -(-len(ids) // bs))
     n, k = len(ids), min(-(-len(ids) // bs), len(sizes))
     assert (bounds[0], bounds[-1], len(bounds)) == (0, n, k + 1)
     assert (np.diff(bounds) > 0).all()

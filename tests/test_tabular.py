@@ -48,7 +48,7 @@ def make(n=400, seed=0, *, missing=True):
     df["price"] = 0.1 * df["whole"] + df["normal"].astype("float64")
     if missing:
         df.loc[r.random(n) < 0.1, "gappy"] = np.nan
-        df.loc[r.random(n) < 0.05, "word"] = None
+        df.loc[r.random(n) < 0.05, "word"] = np.nan
     return df
 
 

@@ -217,9 +217,9 @@ def _processor() -> str:
     return found or platform.processor() or "unknown processor"
 
 
-def show(console: Console, records: Sequence[Record]) -> None:
+def show(console: Console, records: Sequence[Record], *, title: str = "fastrec's features beside others") -> None:
     """Print records as a table, the cases apart."""
-    grid = Grid(title="fastrec's features beside others", title_justify="left")
+    grid = Grid(title=title, title_justify="left")
     for name, side in (("case", "left"), ("system", "left"), *((n, "right") for n in _NUMBERS)):
         grid.add_column(name, justify=side, no_wrap=True)
     for before, one in zip([None, *records], records):

@@ -1,0 +1,100 @@
+"""A frame for timing fastai's tabular objects: eight categoricals, ten continuous columns, a target.
+
+    python tests/bench/_tabular.py --keys int --rows 2000000 [--threads 2]
+
+prints how far making a ``TabularFrame`` raises a process above the frame that it is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from _timing import forget_peak, resident, use_threads
+from fastai.data.block import CategoryBlock
+
+CARDINALITIES = (2, 7, 24, 100, 1_000, 5_000, 20_000, 100_000)
+CATS, CONTS = [f"c{i}" for i in range(8)], [f"x{i}" for i in range(10)]
+ABOUT = (
+    f"8 categoricals (cardinality {', '.join(f'{c:,}' for c in CARDINALITIES)}; int64 or text), 10 numbers (6 float64, "
+    "2 float32, 2 int64; 5 % missing in three), a target"
+)
+
+
+def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
+    """A frame of ``rows`` rows.
+
+    Args:
+        rows: how many.
+        keys: ``int`` or ``str``: what the categoricals hold; values are skewed, their order is not that of their codes.
+        seed: other seeds draw other frames.
+    """
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {}
+    for name, size in zip(CATS, CARDINALITIES, strict=True):
+        share = np.cumsum(1 / (np.arange(size) + 10))
+        codes = np.searchsorted(share, rng.random(rows) * share[-1]).clip(0, size - 1)
+        ids = rng.permutation(np.cumsum(rng.integers(1, 20, size)))
+        words = pa.array([f"v{i:07X}" for i in ids.tolist()]) if keys == "str" else None
+        columns[name] = ids[codes] if words is None else words.take(pa.array(codes)).to_pandas()
+    for i, name in enumerate(CONTS):
+        values = rng.normal(size=rows) * 10 ** (i % 4)
+        values = values.astype("float32") if i in (6, 7) else values.astype("int64") if i in (8, 9) else values
+        if i in (0, 1, 6):
+            values[rng.random(rows) < 0.05] = np.nan
+        columns[name] = values
+    columns["y"] = (rng.random(rows) < 0.3).astype("int64")
+    return pd.DataFrame(columns)
+
+
+def with_fastrec(df: pd.DataFrame) -> Any:
+    """Ready tensors."""
+    from fastrec.procs import Categorify, FillMissing, Normalize
+    from fastrec.tabular import TabularFrame
+
+    return TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", CategoryBlock)
+
+
+def with_fastai(df: pd.DataFrame) -> Any:
+    """fastai's own."""
+    from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about pandas' options and arrays
+        return TabularPandas(df, [Categorify, FillMissing, Normalize], list(CATS), list(CONTS), "y", CategoryBlock())
+
+
+def check_equal(ours: Any, theirs: Any) -> None:
+    """Stop where the two are not the same: codes exactly, numbers to what float32 leaves of them."""
+    theirs_cat = torch.from_numpy(theirs.cats.to_numpy(dtype=np.int64))
+    if list(ours.cat_names) != list(theirs.cat_names) or not torch.equal(ours.x_cat.long(), theirs_cat):
+        raise SystemExit("prepare: the codes differ")
+    theirs_cont = torch.from_numpy(theirs.conts.to_numpy(dtype=np.float32))
+    if not torch.allclose(ours.x_cont, theirs_cont, rtol=1e-3, atol=1e-3):
+        raise SystemExit("prepare: the numbers differ")
+
+
+def main() -> None:
+    """Peak memory, from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--keys", choices=("int", "str"), default="int")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    use_threads(options.threads)
+    with_fastrec(tabular(5_000, options.keys))
+    df = tabular(options.rows, options.keys)
+    forget_peak()
+    before = resident()
+    made = with_fastrec(df)
+    print(json.dumps({"grown": resident(peak=True) - before, "packed": made.packed.nbytes, "before": before}))
+
+
+if __name__ == "__main__":
+    main()
