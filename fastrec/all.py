@@ -69,9 +69,9 @@ from fastrec.rank import rank_lists, ranked_strings
 from fastrec.rank_gauss import RankGauss
 from fastrec.rankers import ColumnRanker, Lists, NetRanker, XGBRanker
 from fastrec.stack import LinearBlend, Stack
+from fastrec.stream import ParquetFrame
 from fastrec.submit import RECSYS2019, check_submission, score_submission, write_submission
 from fastrec.table import Table
-from fastrec.stream import ParquetFrame
 from fastrec.tabular import TabularFrame
 from fastrec.validate import CrossFit, group_folds
 from fastrec.vocab import Vocab

@@ -16,6 +16,7 @@ from fastrec.device import resolve_device
 from fastrec.keys import Coded, Keys
 from fastrec.table import Column, Table
 
+_PLAIN = frozenset({"int8", "uint8", "int16", "int32", "int64", "float32", "float64"})
 _NARROW = 4096  # rows: below, hashing costs nothing worth saving
 
 Rows = slice | torch.Tensor
@@ -30,6 +31,7 @@ class Columns:
         size: how many rows it has.
         ready: further columns, read before.
         order: the frame's rows that count, int64 ``[m]``; None: all.
+        device: where the columns go; None: the GPU where any is there already, else as ``FASTREC_DEVICE`` says.
     """
 
     def __init__(
@@ -40,11 +42,12 @@ class Columns:
         *,
         ready: Mapping[str, Column] | None = None,
         order: torch.Tensor | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self.frame, self.ready, self.size, self.order = frame, dict(ready or {}), size, order
         self.names = list(dict.fromkeys([*names, *self.ready]))
         self._known = frozenset(self.names)
-        self.device = _device_of(frame, self.names)
+        self.device = _device_of(frame, self.names) if device is None else device
 
     @classmethod
     def of(cls, table: Table | Columns) -> Columns:
@@ -86,7 +89,7 @@ class Columns:
     def take(self, rows: torch.Tensor) -> Columns:
         """The same columns of the rows at ``rows`` (int64 ``[m]``)."""
         order = rows if self.order is None else self.order[rows]
-        return Columns(self.frame, self.names, self.size, ready=self.ready, order=order)
+        return Columns(self.frame, self.names, self.size, ready=self.ready, order=order, device=self.device)
 
     def coded(self, names: Sequence[str]) -> Coded:
         """Several columns together as a key (see ``Table.coded``)."""
@@ -105,19 +108,20 @@ def _device_of(frame: Any, names: Sequence[str]) -> torch.device:
 
 
 def _is_plain(values: Any) -> bool:
-    """Whether values are numbers in one piece, as tensors hold them."""
+    """Whether values are numbers in one piece, none missing, of a type that tensors have."""
     if isinstance(values, torch.Tensor | Column):
         return True
     if library_of(values) == "pandas":
-        if not isinstance(values.dtype, np.dtype):
-            return False
-        values = values.to_numpy()
+        values = values.to_numpy() if isinstance(values.dtype, np.dtype) else None
+    if isinstance(values, np.ndarray):
+        return values.dtype.name in _PLAIN and values.dtype.isnative and values.flags.c_contiguous
     if library_of(values) == "polars":
-        return values.dtype.is_numeric() and not values.null_count() and values.n_chunks() == 1
-    if isinstance(values, pa.ChunkedArray | pa.Array):
-        plain = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
-        return plain and not values.null_count and getattr(values, "num_chunks", 1) == 1
-    return isinstance(values, np.ndarray) and values.dtype.kind in "iuf" and values.flags.c_contiguous
+        return str(values.dtype).lower() in _PLAIN and values.n_chunks() == 1 and not values.null_count()
+    if isinstance(values, pa.ChunkedArray):
+        numeric = pa.types.is_integer(values.type) or pa.types.is_floating(values.type)
+        plain = numeric and np.dtype(values.type.to_pandas_dtype()).name in _PLAIN
+        return plain and values.num_chunks == 1 and not values.null_count
+    return False
 
 
 def rows_of(column: Column, rows: Rows) -> Column:

@@ -17,6 +17,7 @@ from fastrec.keys import Keys
 _SPAN = 1 << 16  # a range of whole numbers that is always narrow: a table of 256 kB
 _SPARE = 16  # and otherwise one of at most so many places for every value
 _FACTOR = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: neighbours end up far apart
+_SIGNED = _FACTOR - (1 << 64)  # the same 64 bits
 _FEW = 512  # text values: fewer are found by Arrow as fast
 _WORD = np.dtype("<u8")
 
@@ -144,7 +145,7 @@ class _Hashed(_Numbers):
 
     def find(self, values: torch.Tensor) -> torch.Tensor:
         # An arithmetic shift leaves copies of the sign above the place's bits: the mask takes them off.
-        place = (values * (_FACTOR - (1 << 64))).bitwise_right_shift_(self.shift).bitwise_and_(self.mask)
+        place = (values * _SIGNED).bitwise_right_shift_(self.shift).bitwise_and_(self.mask)
         found = self.codes.index_select(0, place)
         left = ((self.keys.index_select(0, place) != values) & (found >= 0)).nonzero().squeeze(1)
         place, values = place[left], values[left]

@@ -16,12 +16,15 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # mallopt(3)
 _NEVER = 2**31 - 1  # the largest that mallopt takes
 _NO_LIMIT = -1  # as an unsigned number, the largest there is
 _LARGEST = 32 << 20  # the largest threshold that glibc itself would come to
 _LEFT = 512 << 20  # bytes that stay at hand for good
 _MUCH = 1 << 30  # bytes held, used or free, from which it is worth giving the free ones back
+_LARGE = 32 << 20  # a block of fewer bytes is made as it comes
 _PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
@@ -75,6 +78,17 @@ def give_back() -> None:
             libc.malloc_trim(_LEFT)
 
 
+def make_room(size: int) -> None:
+    """Give freed memory back before a block of ``size`` bytes is made, unless there is enough for the block in it."""
+    libc = _glibc()
+    if size < _LARGE or libc is None:
+        return
+    usage = libc.mallinfo2()
+    if usage.word7 < size:  # free bytes, in blocks of all sizes
+        pa.default_memory_pool().release_unused()
+        libc.malloc_trim(0)
+
+
 def _after_fork() -> None:
     """A child has no timer, and the lock may have been another thread's."""
     global _lock, _users, _waiting
@@ -86,7 +100,8 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Usage(ctypes.Structure):
-    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out."""
+    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out; ``word7``: those
+    of them that are free."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in ("arena", *map("word{}".format, range(9))))
 

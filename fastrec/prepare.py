@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.extras import ExtraColumns
 from fastrec.feature_proc import features_of
 from fastrec.labels import Labels, known
-from fastrec.memory import keeping_memory
+from fastrec.memory import keeping_memory, make_room
 from fastrec.packed import Layout, Packed, run_parallel
 from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc
 from fastrec.read import check_names, read_file
@@ -100,7 +101,7 @@ class Recipe:
             fit_rows: the procs learn from that many first rows; None: they have learnt.
             into: room for the rows, whose layout says whether there are targets; None: new memory.
         """
-        with keeping_memory():
+        with keeping_memory() if into is None else nullcontext():  # what fills a buffer has its memory already
             packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
 
@@ -115,10 +116,15 @@ class Recipe:
         if fit_rows is not None:
             tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
         made = run_parallel(lambda task: task(), tasks, rows=n)
+        del targets, tasks  # they may hold copies
         if fit_rows is not None and categorify is not None:
             for name in self.flagged:
                 categorify.set_vocab(f"{name}_na", _FLAGS)
-        packed = Packed.empty(n, self.layout(with_y=with_y), device=columns.device) if into is None else into
+        packed = into
+        if packed is None:
+            layout = self.layout(with_y=with_y)
+            make_room(4 * layout.words * n)
+            packed = Packed.empty(n, layout, device=columns.device)
         _Writer(self, columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed).write()
         return packed
 

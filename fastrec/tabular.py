@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from fastai.data.core import show_results
 from fastai.tabular.core import Tabular
+from fastai.tabular.data import TabularDataLoaders
 from fastai.torch_core import display_df
 from fastcore.foundation import L
 from fasttransform import Pipeline
@@ -77,6 +78,7 @@ class TabularFrame(PandasViews, Tabular):
     """
 
     _dl_type = TabularLoader
+    _dbunch_type = TabularDataLoaders
 
     def __init__(
         self,

@@ -1,7 +1,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
 import random
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -92,6 +96,131 @@ def test_groups_come_whole_and_once(ids, bs, shuffle, drop_last):
             assert b.index(own[-1]) - b.index(own[0]) == len(own) - 1
     if not shuffle:
         assert [ids[r] for b in batches for r in b] == [g for g in dict.fromkeys(ids) for _ in range(ids.count(g))]
+
+
+def shares(to, world_size, **options):
+    """Every rank's batches of an epoch."""
+    made = [TabularLoader(to, rank=r, world_size=world_size, **options) for r in range(world_size)]
+    return made, [epoch(loader) for loader in made]
+
+
+@given(
+    n=st.integers(0, 60),
+    world_size=st.integers(1, 5),
+    bs=st.integers(1, 30),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+    chunk=st.sampled_from([1, 60, 1 << 22]),
+)
+@settings(max_examples=150, deadline=None)
+def test_ranks_share_the_rows_in_as_many_batches(n, world_size, bs, drop_last, shuffle, chunk):
+    to, options = frame(n), {"bs": bs, "drop_last": drop_last, "shuffle": shuffle, "seed": 3}
+    if 0 < n < world_size:
+        with pytest.raises(DataError, match=f"{n} rows for {world_size} ranks"):
+            TabularLoader(to, rank=0, world_size=world_size, **options)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.loader._CHUNK_BYTES", chunk)
+        loaders, made = shares(to, world_size, **options)
+    assert {len(loader) for loader in loaders} == {len(batches) for batches in made} == {len(made[0])}
+    seen = [r for batches in made for b in batches for r in b]
+    assert len(set(seen)) == len(seen)
+    if drop_last:
+        assert all(len(b) == bs for batches in made for b in batches)
+        assert len(made[0]) == n // world_size // bs
+        return
+    assert sorted(seen) == list(range(n))
+    most, fewest = math.ceil(n / world_size), n // world_size
+    assert len(made[0]) == min(math.ceil(most / bs), fewest)
+    assert all(b for batches in made for b in batches)
+    assert not shuffle or seen == [r for b in epoch(TabularLoader(to, bs=bs, shuffle=True, seed=3)) for r in b]
+
+
+@given(
+    ids=st.lists(st.integers(0, 12), max_size=60),
+    world_size=st.integers(2, 4),
+    bs=st.integers(1, 30),
+    shuffle=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_ranks_share_whole_groups(ids, world_size, bs, shuffle):
+    to, options = frame(len(ids), ids), {"bs": bs, "shuffle": shuffle, "seed": 3, "groups": True}
+    if 0 < len(set(ids)) < world_size:
+        with pytest.raises(DataError, match=f"{len(set(ids))} groups for {world_size} ranks"):
+            TabularLoader(to, rank=1, world_size=world_size, **options)
+        return
+    loaders, made = shares(to, world_size, **options)
+    assert {len(loader) for loader in loaders} == {len(batches) for batches in made} == {len(made[0])}
+    assert sorted(r for batches in made for b in batches for r in b) == list(range(len(ids)))
+    homes = [{ids[r] for r in b} for batches in made for b in batches]
+    assert all(homes)
+    assert sum(map(len, homes)) == len(set(ids))
+
+
+def test_ranks_in_new_loaders():
+    to = frame(40, splits=(range(30), range(30, 40)))
+    dls = to.dataloaders(bs=4, seed=1, rank=1, world_size=2, drop_last=False)
+    assert len([r for b in epoch(dls.train) for r in b]) == 15
+    assert epoch(dls.valid) == [[35, 36, 37, 38], [39]]  # rows of the same frame are shared out too
+    other = pd.DataFrame({"c": [1, 2], "a": [1.0, 2.0], "b": [-1.0, -2.0], "y": [2.0, 4.0]})
+    assert epoch(dls.test_dl(other)) == [[1, 2]]  # those of another one come whole
+    assert dls.train.new(rank=0).rank == 0
+    with pytest.raises(DataError, match="rank=2 of world_size=2"):
+        TabularLoader(to, rank=2, world_size=2)
+    with pytest.raises(DataError, match="seed="):
+        TabularLoader(to, rank=0, world_size=2, shuffle=True)
+    options = {"shuffle": True, "seed": 1, "wgts": [1.0] * 40}
+    drawn = [TabularLoader(to, rank=r, world_size=2, **options).get_idxs() for r in (0, 1)]
+    assert np.concatenate(drawn).tolist() == TabularLoader(to, **options).get_idxs().tolist()
+
+
+@pytest.fixture
+def alone():
+    """fastai's wrapper, without a process group."""
+    pytest.importorskip("accelerate", reason="fastai.distributed needs accelerate")
+    from fastai.distributed import DistributedDL
+
+    class Alone(DistributedDL):
+        def _broadcast(self, t, rank):
+            return t
+
+    return Alone
+
+
+@pytest.mark.parametrize("n", [1, 20, 23])
+def test_fastais_own_distributed_loader_shares_out_ours(n, alone):
+    parts = [alone(TabularLoader(frame(n), bs=4), rank=r, world_size=2, device="cpu") for r in (0, 1)]
+    assert [len(p) for p in parts] == [-(-len(parts[0].dl) // 2)] * 2
+    seen = [r for p in parts for b in p for r in rows_of(b)]
+    assert set(seen) == set(range(n))
+    assert len(seen) == n + n % 2  # it fills up with rows that were there before
+    ranked = TabularLoader(frame(20), bs=4, rank=0, world_size=2)
+    with pytest.raises(DataError, match="world_size=1"):
+        list(alone(ranked, rank=0, world_size=2, device="cpu"))
+
+
+_RANK = """
+import sys, numpy as np, torch, torch.distributed
+from fastrec.loader import TabularLoader
+from fastrec.tabular import TabularFrame
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+to = TabularFrame({"x": np.arange(21.0), "y": np.zeros(21)}, [], [], "x", "y")
+loader = TabularLoader(to, bs=4, shuffle=True)
+print([[b[1][:, 0].int().tolist() for b in loader] for _ in range(2)])
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_without_a_seed_ranks_follow_the_first(tmp_path):
+    command = [sys.executable, "-c", _RANK, str(tmp_path / "join")]
+    running = [subprocess.Popen([*command, r], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in "01"]
+    said = [p.communicate(timeout=120) for p in running]
+    assert [p.returncode for p in running] == [0, 0], said
+    epochs = list(zip(*(json.loads(out.splitlines()[-1]) for out, _ in said), strict=True))
+    orders = [[r for batches in ranks for b in batches for r in b] for ranks in epochs]
+    assert all(sorted(order) == list(range(21)) for order in orders)
+    assert orders[0] != orders[1]
+    assert {len(batches) for ranks in epochs for batches in ranks} == {3}
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 40))
@@ -285,6 +414,7 @@ def test_new_for_other_rows_drops_weights_and_takes_their_groups():
 
 
 def test_groups_reach_a_callback_during_training():
+    import fastai.callback.progress  # noqa: F401 - gives every Learner no_bar
     from fastai.tabular.learner import tabular_learner
 
     ids = np.repeat(np.arange(25), 4)

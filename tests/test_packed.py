@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.packed import Layout, Packed, run_parallel
+from fastrec.packed import Layout, Packed, one_ahead, run_parallel
 
 cat_dtypes = st.sampled_from([torch.int32, torch.int64])
 y_dtypes = st.sampled_from([torch.float32, torch.float64, torch.int64])
@@ -57,3 +57,35 @@ def test_parallel_runs_keep_order_and_pass_errors_on(rows, monkeypatch):
     assert run_parallel(lambda x: x * x, range(5), rows=rows) == [0, 1, 4, 9, 16]
     with pytest.raises(ZeroDivisionError):
         run_parallel(lambda x: 1 // x, [1, 0, 2], rows=rows)
+
+
+@given(st.lists(st.integers(), max_size=9))
+def test_one_is_begun_ahead_and_all_come_in_order(items):
+    """Two places, as the two buffers of a copy: a place is taken again only when its work has been handed out."""
+    places: list[int | None] = [None, None]
+    begun: list[int] = []
+
+    def begin(place, item):
+        assert places[place] is None
+        places[place] = item
+        begun.append(item)
+        return place
+
+    def end(place):
+        item, places[place] = places[place], None
+        return item
+
+    seen = []
+    for result in one_ahead(begin, end, iter(items)):
+        seen.append(result)
+        assert len(begun) == min(len(seen) + 1, len(items))
+    assert seen == items
+    assert places == [None, None]
+
+
+def test_large_and_small_buffers_are_rows_of_words():
+    for n in (0, 3, 300_000):
+        packed = Packed.empty(n, Layout(2, 1), device="cpu")
+        assert (packed.buffer.shape, packed.buffer.dtype) == ((n, 3), torch.int32)
+        packed.buffer.fill_(1)
+        assert packed.nbytes == 12 * n

@@ -383,9 +383,8 @@ def test_a_sorted_file_trains_as_well_as_memory(order, tmp_path):
     stream = ParquetFrame(folder, PROCS, **names)
     inside = np.array([score(memory.dataloaders(128, seed=s), s) for s in range(5)])
     streamed = np.array([score(stream.dataloaders(128, buffer_rows=len(train) // 10, seed=s), s) for s in range(5)])
-    # Within one sd, and the error that means of five seeds have themselves (the benchmark takes twenty).
-    error = np.sqrt((inside.var(ddof=1) + streamed.var(ddof=1)) / 5)
-    assert streamed.mean() >= inside.mean() - inside.std(ddof=1) - error
+    # Two sd: means of five waver themselves. `bench_loaders.py --cases converge` takes twenty seeds and looks for one.
+    assert streamed.mean() >= inside.mean() - 2 * max(inside.std(ddof=1), streamed.std(ddof=1))
 
 
 # ---- leaving early, several at once
