@@ -78,13 +78,23 @@ def give_back() -> None:
             libc.malloc_trim(_LEFT)
 
 
-def make_room(size: int) -> None:
-    """Give freed memory back before a block of ``size`` bytes is made, unless there is enough for the block in it."""
+def held() -> int:
+    """Bytes of memory that this process holds; 0 where the system does not tell."""
+    if _glibc() is None:
+        return 0
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def make_room(size: int, before: int) -> None:
+    """Give freed memory back before a block of ``size`` bytes is made, if much of it came up since.
+
+    Args:
+        size: bytes.
+        before: what was ``held`` when the work began whose freed memory this is.
+    """
     libc = _glibc()
-    if size < _LARGE or libc is None:
-        return
-    usage = libc.mallinfo2()
-    if usage.word7 < size:  # free bytes, in blocks of all sizes
+    if libc is not None and size >= _LARGE and held() - before > size // 8:
         pa.default_memory_pool().release_unused()
         libc.malloc_trim(0)
 
@@ -100,8 +110,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Usage(ctypes.Structure):
-    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out; ``word7``: those
-    of them that are free."""
+    """What mallinfo2(3) tells; ``arena``: bytes fetched from the system, blocks of their own left out."""
 
     _fields_ = tuple((name, ctypes.c_size_t) for name in ("arena", *map("word{}".format, range(9))))
 

@@ -21,7 +21,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.extras import ExtraColumns
 from fastrec.feature_proc import features_of
 from fastrec.labels import Labels, known
-from fastrec.memory import keeping_memory, make_room
+from fastrec.memory import held, keeping_memory, make_room
 from fastrec.packed import Layout, Packed, run_parallel
 from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc
 from fastrec.read import check_names, read_file
@@ -106,7 +106,7 @@ class Recipe:
         return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
 
     def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
-        n, names, categorify = len(columns), self.labels.names, self.proc(Categorify)
+        n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
         targets = [columns[name] for name in names] if all(name in columns for name in names) else []
         with_y = into.layout.n_y is not None if into is not None else known(targets)
         tasks: list[Callable[[], Any]] = [partial(self.labels.encode, c) for c in targets if with_y and n]
@@ -123,7 +123,7 @@ class Recipe:
         packed = into
         if packed is None:
             layout = self.layout(with_y=with_y)
-            make_room(4 * layout.words * n)
+            make_room(4 * layout.words * n, before)
             packed = Packed.empty(n, layout, device=columns.device)
         _Writer(self, columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed).write()
         return packed
