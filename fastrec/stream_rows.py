@@ -23,8 +23,9 @@ from fastrec.stream_order import Piece
 from fastrec.stream_reader import Chunk, take_in_turn
 from fastrec.table import Table
 
-_BLOCK = 131_072  # rows decoded and prepared at a time, at most
-_PACKED = 32_768  # rows packed at a time: torch leaves so few to one thread, and the other cores gather batches
+_BLOCK = 262_144  # rows of a group decoded at a time, at most
+_SCANNED = 131_072  # rows read at a time to learn from them
+_PACKED = 65_536  # rows packed at a time: they stay in the cache
 _OPEN = 4  # row groups larger than that are read in turn, so many at a time
 _CACHED = 8_192  # rows of a cache that are read together
 _FILES = ("rows.bin", "about.json")
@@ -76,7 +77,7 @@ class FileRows(Rows):
             return
         wanted = getattr(features, "fit_inputs" if fit else "inputs", None)
         source = ParquetSource(self.paths, wanted if wanted is not None else self.source.schema.names)
-        tables = [table for _, table in source.scan(_BLOCK)]
+        tables = [table for _, table in source.scan(_SCANNED)]
         frame = pa.concat_tables(tables, promote_options="permissive") if tables else source.schema.empty_table()
         made = features.fit_transform(frame) if fit else features.transform(frame)
         there = set(column_names(made))
@@ -84,7 +85,7 @@ class FileRows(Rows):
 
     def tables(self) -> Iterator[tuple[int, Table]]:
         """All rows in order, with the columns of ``features``, block by block; and each block's first row."""
-        for start, block in self.source.scan(_BLOCK):
+        for start, block in self.source.scan(_SCANNED):
             yield start, self._table(start, block)
 
     def _table(self, start: int, block: pa.Table) -> Table:
