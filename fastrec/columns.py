@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec import text_codes
 from fastrec.backends import library_of
 from fastrec.errors import DataError
 from fastrec.key_types import UNITS_PER_SECOND, is_numeric, is_text
@@ -331,12 +332,7 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
 
 
 def _encode(array: pa.Array, *, name: str) -> Column:
-    array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
-    encoded = array.dictionary_encode()
-    indices = encoded.indices.fill_null(-1) if encoded.indices.null_count else encoded.indices
-    codes = np.add(indices.to_numpy(zero_copy_only=False), 1, dtype=np.int32)
-    distinct = encoded.dictionary
-    distinct = distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
+    codes, distinct = text_codes.encode(array)
     return Column("category", torch.from_numpy(codes), name=name, distinct=distinct)
 
 

@@ -174,8 +174,13 @@ def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) 
     items, threads = list(over), torch.get_num_threads()
     if threads < 2 or rows < _PARALLEL_FROM or len(items) < 2:
         return [task(x) for x in items]
-    with ThreadPoolExecutor(min(threads, len(items))) as pool:
-        return list(pool.map(task, items))
+    workers = min(threads, len(items))
+    each = max(threads // workers, 1)
+    try:  # a task that started threads of its own would only wait for the others' cores
+        with ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(each)) as pool:
+            return list(pool.map(task, items))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

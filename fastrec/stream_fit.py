@@ -78,15 +78,16 @@ class Moments:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
         self.low, self.high = np.inf, -np.inf
 
-    def add(self, values: np.ndarray) -> None:
-        """Take in float64 ``[m]``, none missing."""
+    def add(self, values: np.ndarray, *, extremes: bool = True) -> None:
+        """Take in float64 ``[m]``, none missing; the smallest and largest only where ``extremes`` are wanted."""
         if not len(values):
             return
         mean = values.mean()
         rest = values - mean
         more = rest.mean()  # what the first look's rounding left
         self.merge(len(values), float(mean + more), float((rest * rest).sum() - more * more * len(rest)))
-        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        if extremes:
+            self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 
     def merge(self, count: int, mean: float, squares: float) -> None:
         """Take in ``count`` numbers of this mean and sum of squares about it."""
