@@ -58,7 +58,7 @@ def test_lengths_that_only_add_up_are_not_taken_for_one_width() -> None:
 
 def test_bytes_behind_a_missing_value() -> None:
     valid, offsets = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 2, 4, 4], dtype=np.int32))
-    check(pa.StringArray.from_buffers(pa.string(), 3, [valid, offsets, pa.py_buffer(b"abcd")]))
+    check(pa.Array.from_buffers(pa.string(), 3, [valid, offsets, pa.py_buffer(b"abcd")]))
 
 
 def test_characters_of_several_bytes() -> None:
