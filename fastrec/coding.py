@@ -34,9 +34,7 @@ def code_integers(values: torch.Tensor, missing: torch.Tensor | None = None) -> 
     if high - low < max(_SMALL, 4 * len(values)):
         return _by_marks(values, missing, low, high)
     codes, distinct = _by_sort(values, low, high)
-    if missing is None:
-        return codes + 1, distinct
-    return _close_ranks(codes, distinct, missing)
+    return (codes, distinct) if missing is None else _close_ranks(codes.sub_(1), distinct, missing)
 
 
 def _by_marks(
@@ -54,12 +52,13 @@ def _by_marks(
 
 
 def _by_sort(values: torch.Tensor, low: int, high: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes from 0 and the distinct values, of values too far apart for a table."""
+    """Codes from 1 and the distinct values, of values too far apart for a table."""
     order, ordered = sort_rows(values, low, high)
     first = torch.ones(len(values), dtype=torch.bool, device=values.device)
     first[1:] = ordered[1:] != ordered[:-1]
-    codes = torch.empty_like(values).scatter_(0, order, torch.cumsum(first, 0) - 1)
-    return codes, ordered[first]
+    distinct = ordered[first]
+    del ordered  # several columns of this size are held here: one less is a lower peak
+    return torch.empty_like(values).scatter_(0, order, torch.cumsum(first, 0)), distinct
 
 
 def _close_ranks(

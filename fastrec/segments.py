@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -15,6 +15,7 @@ from fastrec.coding import sort_rows
 
 _ALL_BUT_SIGN = (1 << 63) - 1
 _FEW = 16  # rows of a group beyond this place are worth being picked out
+_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU: they stay in the cache
 
 
 def segment_count(codes: torch.Tensor, size: int) -> torch.Tensor:
@@ -130,6 +131,23 @@ def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
     return joined
 
 
+def run_starts(first: torch.Tensor) -> torch.Tensor:
+    """For each place the first place of its run: int64 ``[n]``; 0 before the first run.
+
+    Args:
+        first: bool ``[n]``, True where a run begins.
+    """
+    places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
+    if first.is_cuda:
+        return torch.cummax(places, 0).values if len(first) else places
+    for start in range(0, len(first), _BLOCK):
+        block = places[start : start + _BLOCK]
+        if start:
+            block[0].clamp_(min=places[start - 1])
+        block.copy_(torch.cummax(block, 0).values)
+    return places
+
+
 @dataclass(frozen=True, eq=False)
 class Groups:
     """Rows brought together by group and put in order within it.
@@ -153,12 +171,9 @@ class Groups:
     def arranged(cls, codes: torch.Tensor, permutation: torch.Tensor | None) -> Groups:
         """Groups of rows that are in order once they are permuted (int64 ``[n]``; None: as they stand)."""
         codes = codes if permutation is None else codes.index_select(0, permutation)
-        places = torch.arange(len(codes), device=codes.device)
-        if not len(codes):
-            return cls(permutation, codes, places)
         first = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
         first[1:] = codes[1:] != codes[:-1]
-        return cls(permutation, codes, torch.cummax(torch.where(first, places, 0), 0).values)
+        return cls(permutation, codes, run_starts(first))
 
     @property
     def place(self) -> torch.Tensor:
@@ -184,13 +199,15 @@ def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
     Returns:
         int64 ``[n]`` row numbers in the input's row order, -1 where there is none.
     """
-    places = torch.arange(len(groups.codes), device=groups.codes.device)
-    source = places - periods
-    inside = (source >= 0) & (source < len(places))
-    source = source.clamp(0, max(len(places) - 1, 0))
-    inside &= groups.codes[source] == groups.codes
-    rows = source if groups.order is None else groups.order[source]
-    return groups.unsort(torch.where(inside, rows, -1))
+    codes = groups.codes
+    n = len(codes)
+    order = torch.arange(n, device=codes.device) if groups.order is None else groups.order
+    rows = torch.full_like(codes, -1)
+    here, there = slice(max(periods, 0), n + min(periods, 0)), slice(max(-periods, 0), n - max(periods, 0))
+    if abs(periods) < n:
+        rows[here] = order[there]
+        rows[here].masked_fill_(codes[here] != codes[there], -1)
+    return groups.unsort(rows)
 
 
 def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
@@ -205,26 +222,32 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
         int64 or float64 ``[n]`` in row order.
     """
     ordered = groups.sort(values)
+    ordered = ordered.double() if ordered.is_floating_point() else ordered.long()
     if not len(ordered):
-        return ordered.double() if ordered.is_floating_point() else ordered.long()
-    place = groups.place
+        return ordered
     if ordered.is_floating_point():
-        total = _segmented_cumsum(ordered.double(), place)
+        total = _segmented_cumsum(ordered.clone() if ordered is values else ordered, groups)
     else:  # integers wrap round both ways, so that taking the start away is exact
-        total = torch.cumsum(ordered.long(), 0)
+        total = torch.cumsum(ordered, 0)
         total = total - (total - ordered)[groups.start]
+    del ordered  # several columns of this size are held here: one less is a lower peak
     if not inclusive:
-        total = torch.where(place > 0, torch.roll(total, 1), 0)
+        before = torch.empty_like(total)
+        before[1:] = total[:-1]
+        total = before.masked_fill_(groups.place == 0, 0)
+        del before
     return groups.unsort(total)
 
 
-def _segmented_cumsum(ordered: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
-    """Running sums of sorted rows by doubling steps (Hillis, Steele 1986): log2 of the longest group of them."""
-    total, step, longest, rows = ordered.clone(), 1, int(place.max()) + 1, None
+def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Running sums of sorted rows, in place, by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
+    step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
     while step < longest:
         if step < _FEW:
-            total[step:].add_(torch.where(place[step:] >= step, total[:-step], 0))
+            same = groups.codes[step:] == groups.codes[:-step]
+            total[step:].add_(torch.where(same, total[:-step], 0))
         else:  # fewer rows at every step
+            place = groups.place if place is None else place
             known = (place >= step).nonzero().squeeze(1) if rows is None else rows
             rows = known if rows is None else known[place.index_select(0, known) >= step]
             total.index_add_(0, rows, total.index_select(0, rows - step))
@@ -285,7 +308,7 @@ def rank_in_group(
     new = torch.ones(len(ordered), dtype=torch.bool, device=values.device)
     new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1]) | (gone[1:] != gone[:-1])
     del ordered, gone
-    first = torch.cummax(torch.arange(len(new), device=values.device).masked_fill_(~new, 0), 0).values
+    first = run_starts(new)
     if method == "ordinal":
         rank = groups.place + 1
     elif method == "dense":
@@ -297,7 +320,9 @@ def rank_in_group(
             run = torch.cumsum(new, 0) - 1
             high = rank + torch.bincount(run).index_select(0, run) - 1
             rank = high if method == "max" else (rank + high) / 2
-    return torch.where(absent, torch.nan, groups.unsort(rank.double()))
+    rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # what is no longer needed is given back
+    del first
+    return groups.unsort(rank).masked_fill_(absent, torch.nan)
 
 
 def as_of(

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import torch
 
-from fastrec.segments import Groups
+from fastrec.segments import Groups, run_starts
 
 _LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
 Parts = tuple[torch.Tensor, ...]
@@ -65,12 +65,9 @@ def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
         groups: the groups.
         keys: ``[n]``, sorted.
     """
-    places = torch.arange(len(keys), device=keys.device)
-    if not len(keys):
-        return places
     new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
     new[1:] = (keys[1:] != keys[:-1]) | (groups.codes[1:] != groups.codes[:-1])
-    return torch.cummax(torch.where(new, places, 0), 0).values
+    return run_starts(new)
 
 
 def count_before(marks: torch.Tensor) -> torch.Tensor:

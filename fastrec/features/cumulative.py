@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, names_of, number_of
 from fastrec.features.lag import ordered_groups, take_or_missing
-from fastrec.segments import Groups, cumsum_in_group, last_in_group
+from fastrec.segments import Groups, cumsum_in_group, last_in_group, run_starts
 from fastrec.table import Column, Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
@@ -69,20 +69,20 @@ class CumStat(Grouped):
         result = {}
         for col in (n for c in as_list(self.cols) for n in names_of(c)):
             values = number_of(table, col, wanted_by=self)
-            known = ~values.isnan() & ~outside
-            count = cumsum_in_group(known.long(), groups)
-            total = cumsum_in_group(torch.where(known, values, 0), groups)
+            known = ~(values.isnan() | outside)
+            wanted, every = set(as_list(self.stats)), bool(known.all())
+            count = total = None
+            if wanted & {"sum", "mean"}:
+                total = cumsum_in_group(values if every else torch.where(known, values, 0), groups)
+            if wanted & {"count", "mean"}:
+                count = groups.unsort(groups.place) if every else cumsum_in_group(known, groups)
             for stat in as_list(self.stats):
                 if stat in ("min", "max"):
                     made = _running_extreme(values, known, groups, largest=stat == "max")
                 elif stat == "smaller":
                     made = torch.where(known, _smaller_before(values, known, groups).double(), torch.nan)
                 else:
-                    made = {
-                        "count": count,
-                        "sum": total,
-                        "mean": torch.where(count > 0, total / count.clamp_min(1), torch.nan),
-                    }[stat]
+                    made = count if stat == "count" else total if stat == "sum" else total / count  # 0 / 0 is NaN
                 result[self._name(col, stat)] = Column("number", made, name=self._name(col, stat))
         return result
 
@@ -126,7 +126,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
         passed = torch.cumsum(left, 0) - left
         first = torch.ones_like(left, dtype=torch.bool)
         first[1:] = (groups.codes[1:] != groups.codes[:-1]) | (block[1:] != block[:-1])
-        begin = torch.cummax(torch.where(first, torch.arange(len(left), device=left.device), 0), 0).values
+        begin = run_starts(first)
         count += ordered.unsort(passed - passed[begin]) * is_right
     return groups.unsort(count)
 

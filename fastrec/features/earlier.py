@@ -11,7 +11,7 @@ from fastrec.features.base import order_keys
 from fastrec.features.history import aligned
 from fastrec.features.lag import difference, ordered_groups
 from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, as_of
+from fastrec.segments import Groups, as_of, run_starts
 from fastrec.table import Table
 
 
@@ -87,7 +87,7 @@ def _among_rows(
     new[:1] = True
     for key in (groups.codes, *keys):
         new[1:] |= key[1:] != key[:-1]
-    first = torch.cummax(torch.where(new, places, 0), 0).values if n else places
+    first = run_starts(new)
     kept = groups.sort(~outside if counted is None else ~outside & counted)
     before = torch.cumsum(kept, 0) - kept.long()  # counted events before each place
     last, start = before[first] - 1, before[groups.start]

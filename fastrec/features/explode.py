@@ -19,6 +19,7 @@ from fastrec.errors import DataError
 from fastrec.features.base import as_list
 from fastrec.features.lists import lengths_of, of_vectors, offsets_of, packed
 from fastrec.read import check_names
+from fastrec.segments import run_starts
 from fastrec.table import Column, Table
 
 
@@ -207,8 +208,7 @@ def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict
         places = torch.arange(len(origin), device=origin.device)
         new = torch.ones_like(origin, dtype=torch.bool)
         new[1:] = origin[1:] != origin[:-1]
-        first = torch.cummax(torch.where(new, places, 0), 0).values if len(origin) else places
-        made[position] = Column("number", places - first + 1, name=position)
+        made[position] = Column("number", places - run_starts(new) + 1, name=position)
     if row is not None:
         made[row] = Column("number", origin, name=row)
     return made

@@ -195,8 +195,10 @@ class Diff(Lag):
             gone = column.is_missing() | there.is_missing()
             return Column("number", torch.where(gone, torch.nan, change), name=col)
         values = number_of(table, col, wanted_by=self)
-        there = torch.where(rows >= 0, values[rows.clamp_min(0)] if len(values) else values, torch.nan)
-        return Column("number", values - there, name=col)
+        if not len(values):
+            return Column("number", values, name=col)
+        there = values.index_select(0, rows.clamp_min(0)).masked_fill_(rows < 0, torch.nan)
+        return Column("number", torch.sub(values, there, out=there), name=col)
 
 
 def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

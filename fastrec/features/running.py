@@ -10,7 +10,7 @@ import torch
 from fastrec.features.base import order_keys
 from fastrec.features.lag import difference
 from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, lexical_order
+from fastrec.segments import Groups, lexical_order, run_starts
 from fastrec.table import Table
 
 _BLOCK = 16
@@ -171,8 +171,7 @@ class Earlier:
         rank = groups.sort(timeline.rank)
         first = groups.place == 0
         first[1:] |= rank[1:] != rank[:-1]
-        places = torch.arange(len(rank), device=rank.device)
-        begin = torch.cummax(torch.where(first, places, 0), 0).values
+        begin = run_starts(first)
         return cls(groups, torch.where(begin > groups.start, begin - 1, -1))
 
     def sums(
