@@ -16,7 +16,7 @@ from fastcore.basics import tuplify
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models.embedding import embedding_sizes
+from fastrec.models.embedding_layout import embedding_sizes
 from fastrec.models.tabular_net import TabularNet
 from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
@@ -122,16 +122,27 @@ def rec_learner(
 def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, config: dict[str, Any]) -> nn.Module:
     if not n_out:
         raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
-    names = list(dls.cat_names)
+    names, frame = list(dls.cat_names), dls.train_ds
+    lists = list(frame.list_names) if isinstance(frame, TabularFrame) else []
+    list_szs: list[tuple[int, int]] = []
     if emb_szs is None or isinstance(emb_szs, Mapping):
-        emb_szs = embedding_sizes(dls.train_ds.classes if names else {}, names, widths=emb_szs)
-    elif len(emb_szs) != len(names):
+        every = [*names, *lists]
+        sizes = embedding_sizes(frame.classes if every else {}, every, widths=emb_szs)
+        emb_szs, list_szs = sizes[: len(names)], sizes[len(names) :]
+    elif len(emb_szs) == len(names) + len(lists):
+        emb_szs, list_szs = list(emb_szs[: len(names)]), list(emb_szs[len(names) :])
+    else:
         raise DataError(
-            f"{len(emb_szs)} embedding sizes for {len(names)} categorical columns", remedy=f"Give one each for {names}"
+            f"{len(emb_szs)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns",
+            remedy=f"Give one each for {[*names, *lists]}",
         )
     accepted = inspect.signature(model).parameters
     offered = {"layers": [200, 100], "cat_names": names or None}
     defaults = {k: v for k, v in offered.items() if k in accepted}
+    if any(p.kind is p.VAR_KEYWORD and k == "inputs" for k, p in accepted.items()):  # it is made of FieldNet's inputs
+        own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
+        vectors = [own[n].shape[1] for n in own if n not in lists]
+        defaults |= {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
     return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
 
 

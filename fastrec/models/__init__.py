@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastrec.models.embedding import EmbeddingTables, TableSlice, emb_sz_rule, embedding_sizes
+from fastrec.models.embedding import EmbeddingTables
+from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
+from fastrec.models.field_net import FieldNet
 from fastrec.models.tabular_net import TabularNet
 
-__all__ = ["EmbeddingTables", "TableSlice", "TabularNet", "emb_sz_rule", "embedding_sizes"]
+__all__ = ["EmbeddingTables", "FieldNet", "TableSlice", "TabularNet", "emb_sz_rule", "embedding_sizes"]

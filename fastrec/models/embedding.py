@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,67 +11,13 @@ from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.list_batch import ListBatch
+from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, runs_of
 
-ALIGN = 4  # floats: a row of 4k floats starts on a 16-byte boundary, which wide loads need
 NARROW = 32  # floats: up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
 
 CheckIds = Literal["auto", "always", "never"]
-
-
-def emb_sz_rule(n: int, *, cap: int = 600) -> int:
-    """The width of an embedding table, by fastai's rule of thumb.
-
-    Args:
-        n: number of rows (categories, the one for missing included).
-        cap: the largest width to give.
-
-    Returns:
-        ``min(cap, round(1.6 * n ** 0.56))``, at least 1.
-    """
-    return max(1, min(cap, round(1.6 * n**0.56)))
-
-
-def embedding_sizes(
-    classes: Mapping[str, Sequence[Any]],
-    names: Sequence[str],
-    *,
-    widths: Mapping[str, int] | None = None,
-    cap: int = 600,
-) -> list[tuple[int, int]]:
-    """Rows and width of every column's table.
-
-    Args:
-        classes: column name to its categories (``dls.classes``), the one for missing included.
-        names: the categorical columns, in the order of the batch.
-        widths: column name to the width it must have; the other columns follow ``emb_sz_rule``.
-        cap: the largest width the rule gives.
-
-    Returns:
-        One ``(rows, width)`` per name.
-
-    Raises:
-        MissingColumnError: ``widths`` names a column that is not among ``names``.
-    """
-    widths = dict(widths or {})
-    if unknown := [n for n in widths if n not in names]:
-        raise MissingColumnError(
-            f"a width was given for {unknown[0]!r}, which is not a categorical column",
-            column=unknown[0],
-            remedy=f"The categorical columns are {list(names)}",
-        )
-    rows = [len(classes[n]) for n in names]
-    return [(r, widths.get(n, emb_sz_rule(r, cap=cap))) for n, r in zip(names, rows, strict=True)]
-
-
-@dataclass(frozen=True)
-class TableSlice:
-    """Where one column's table lies: rows ``start:stop`` of the parameter ``weights.<group>``."""
-
-    name: str
-    group: str
-    start: int
-    stop: int
-    width: int
+Pool = Literal["mean", "sum", "max"]
 
 
 class EmbeddingTables(nn.Module):
@@ -90,9 +35,16 @@ class EmbeddingTables(nn.Module):
         check_ids: when to look for ids out of range before the lookup: ``'auto'`` on the CPU only, since on CUDA the
             look costs a wait for the device; ``'always'``; ``'never'``. Never inside a compiled or exported graph.
         std: scale of the truncated normal (at two scales) that the tables start from.
+        list_szs: ``(rows, width)`` for each list column; of a tied one those of the other's table.
+        list_names: the list columns' names; ``'list0'``, … where not given.
+        pool: how the vectors of a list become one; an empty list is zeros.
+        tie: list column → the column whose table it looks up in; both have to be coded by one vocabulary.
+        grads: ``'rows'`` gives tables of 20,000 rows or more row-sparse gradients, which hold the batch's rows only:
+            for optimizers that take them (``fastrec.optim``'s do). ``'dense'``: all have dense ones.
 
     Raises:
-        DataError: a size below 1, or names that repeat or are not as many as the sizes.
+        DataError: a size below 1, names that repeat or are not as many as the sizes, or a tie to a table of another
+            size or to none.
     """
 
     def __init__(
@@ -103,23 +55,35 @@ class EmbeddingTables(nn.Module):
         pad: bool = True,
         check_ids: CheckIds = "auto",
         std: float = 0.01,
+        list_szs: Sequence[tuple[int, int]] = (),
+        list_names: Sequence[str] | None = None,
+        pool: Pool = "mean",
+        tie: Mapping[str, str] | None = None,
+        grads: Grads = "dense",
     ) -> None:
         super().__init__()
         names = [str(i) for i in range(len(emb_szs))] if names is None else list(names)
-        _check_sizes(emb_szs, names)
-        self.check_ids = check_ids
-        self.slices = _lay_out(emb_szs, names, pad)
+        lists = [f"list{i}" for i in range(len(list_szs))] if list_names is None else list(list_names)
+        check_sizes([*emb_szs, *list_szs], [*names, *lists])
+        own = [(n, size) for n, size in zip(lists, list_szs, strict=True) if n not in (tie or {})]
+        self.check_ids, self.pool, self.n_columns = check_ids, pool, len(names)
+        self.slices = lay_out([*emb_szs, *(z for _, z in own)], [*names, *(n for n, _ in own)], pad=pad, grads=grads)
         self._by_name = {s.name: s for s in self.slices}
-        self._runs = _runs(self.slices)
-        self.embedding_dim = sum(s.width for s in self.slices)
+        _check_ties(tie or {}, dict(zip([*names, *lists], [*emb_szs, *list_szs], strict=True)), lists)
+        self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
+        self.list_names = lists
+        columns_of = self.slices[: len(names)]
+        self._runs = runs_of(columns_of)
+        self.embedding_dim = sum(s.width for s in columns_of) + sum(self._by_name[n].width for n in lists)
         self.weights = nn.ParameterDict()
         for group in dict.fromkeys(s.group for s in self.slices):
             own = [s for s in self.slices if s.group == group]
             self.weights[group] = nn.Parameter(torch.empty(own[-1].stop, own[0].width))
-            columns = torch.tensor([i for i, s in enumerate(self.slices) if s.group == group])
+            columns = torch.tensor([i for i, s in enumerate(columns_of) if s.group == group], dtype=torch.int64)
             self.register_buffer(f"_columns_{group}", columns, persistent=False)
-        self.register_buffer("_offsets", torch.tensor([s.start for s in self.slices]), persistent=False)
-        self.register_buffer("_rows", torch.tensor([s.stop - s.start for s in self.slices]), persistent=False)
+        bounds = torch.tensor([[s.start, s.stop - s.start] for s in columns_of], dtype=torch.int64).view(-1, 2)
+        self.register_buffer("_offsets", bounds[:, 0].clone(), persistent=False)
+        self.register_buffer("_rows", bounds[:, 1].clone(), persistent=False)
         self.reset_parameters(std)
         self._tag()
         self.register_load_state_dict_post_hook(_tag_after_load)
@@ -130,41 +94,73 @@ class EmbeddingTables(nn.Module):
             for s in self.slices:
                 trunc_normal_(self.weights[s.group][s.start : s.stop], std=std)
 
-    def forward(self, x_cat: Tensor) -> Tensor:
+    def forward(self, x_cat: Tensor | None, *lists: ListBatch) -> Tensor:
         """Look up every column.
 
         Args:
             x_cat: ids ``[b, columns]``, integers from 0 to the column's rows less one.
+            *lists: a ``ListBatch`` of ids for each list column.
 
         Returns:
-            ``[b, embedding_dim]``: the columns' vectors side by side, in column order.
+            ``[b, embedding_dim]``: the columns' vectors side by side, in column order, then the lists'.
 
         Raises:
             DataError: an id is out of range (see ``check_ids``), or the number of columns is another.
         """
-        pieces = self.pieces(x_cat)
+        pieces = self.pieces(x_cat, lists)
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
 
-    def pieces(self, x_cat: Tensor) -> list[Tensor]:
+    def pieces(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> list[Tensor]:
         """As ``forward``, before the vectors are copied into one tensor.
 
         Args:
             x_cat: ids ``[b, columns]``.
+            lists: a ``ListBatch`` of ids for each list column.
 
         Returns:
             Tensors ``[b, ·]`` whose concatenation along dimension 1 is what ``forward`` returns; a caller that
             has more columns to append saves a copy.
         """
-        self._check(x_cat)
+        if len(lists) != len(self.list_names):
+            raise DataError(
+                f"{len(lists)} list columns were given, {len(self.list_names)} are needed",
+                remedy=f"Give lists for {self.list_names}",
+            )
+        bags = [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
+        return (self._columns(x_cat) if self.n_columns else []) + bags
+
+    def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
+        """Which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``."""
         ids = x_cat + self._offsets  # int64 from any integer type
+        groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
+        if len(groups) == 1:
+            return dict.fromkeys(groups, ids)
+        return {group: ids.index_select(1, getattr(self, f"_columns_{group}")) for group in groups}
+
+    def _columns(self, x_cat: Tensor) -> list[Tensor]:
+        self._check(x_cat)
         parts: dict[str, list[Tensor]] = {}
-        for group, weight in self.weights.items():
-            own = ids if len(self.weights) == 1 else ids.index_select(1, getattr(self, f"_columns_{group}"))
-            found = _gather(weight, own)
+        for group, own in self.ids(x_cat).items():
+            found = _gather(self.weights[group], own, rows=group.endswith("_rows"))
             widths = [w for g, w in self._runs if g == group]
             parts[group] = [found] if len(widths) == 1 else list(found.split(widths, 1))
         taken = {group: iter(part) for group, part in parts.items()}
         return [next(taken[group]) for group, _ in self._runs]
+
+    def _bag(self, name: str, lists: ListBatch) -> Tensor:
+        s = self._by_name[name]
+        values = lists.values
+        if self._looks(values) and len(values):
+            low, high = (int(v) for v in torch.aminmax(values))
+            if low < 0 or high >= s.stop - s.start:
+                at = int(((values < 0) | (values >= s.stop - s.start)).nonzero()[0])
+                row = int((lists.offsets <= at).sum()) - 1
+                raise _out_of_range(name, int(values[at]), s, row)
+        sparse = s.group.endswith("_rows") and self.pool != "max"  # torch has no row-sparse gradient of a maximum
+        ids = values.long() + s.start
+        return F.embedding_bag(
+            ids, self.weights[s.group], lists.offsets, mode=self.pool, sparse=sparse, include_last_offset=True
+        )
 
     def table(self, name: str) -> Tensor:
         """One column's table, as a view that gradients flow through.
@@ -224,13 +220,12 @@ class EmbeddingTables(nn.Module):
         return self._by_name[name]
 
     def _check(self, x_cat: Tensor) -> None:
-        if x_cat.ndim != 2 or x_cat.shape[1] != len(self.slices):
+        if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
             raise DataError(
-                f"ids of shape [b, {len(self.slices)}] are needed, not {list(x_cat.shape)}",
-                remedy=f"Give one column of ids for each of {[*self._by_name]}",
+                f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",
+                remedy=f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}",
             )
-        wanted = self.check_ids == "always" or (self.check_ids == "auto" and x_cat.device.type == "cpu")
-        if not wanted or torch.compiler.is_compiling() or torch.jit.is_tracing() or not len(x_cat):
+        if not self._looks(x_cat) or not len(x_cat):
             return
         low, high = torch.aminmax(x_cat, dim=0)
         if ((low < 0) | (high >= self._rows)).any():
@@ -239,12 +234,12 @@ class EmbeddingTables(nn.Module):
     def _refuse(self, x_cat: Tensor) -> None:
         row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
         s = self.slices[column]
-        raise DataError(
-            f"id {int(x_cat[row, column])} is outside the embedding table's 0 to {s.stop - s.start - 1}",
-            column=s.name,
-            row=row,
-            remedy="Encode rows with the vocabulary that the model was built from (the row is counted in the batch)",
-        )
+        raise _out_of_range(s.name, int(x_cat[row, column]), s, row)
+
+    def _looks(self, ids: Tensor) -> bool:
+        """Whether ids are to be checked now."""
+        wanted = self.check_ids == "always" or (self.check_ids == "auto" and ids.device.type == "cpu")
+        return wanted and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
     def _tag(self) -> None:
         for name, bounds in self.parameter_segments().items():
@@ -260,46 +255,32 @@ class EmbeddingTables(nn.Module):
         return self
 
 
-def _gather(weight: Tensor, ids: Tensor) -> Tensor:
-    """``[b, k · width]`` rows of ``weight``, for ids ``[b, k]``."""
-    if ids.device.type == "cpu" and weight.shape[1] <= NARROW:
+def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:
+    """``[b, k · width]`` rows of ``weight``, for ids ``[b, k]``; with ``rows`` the gradient is row-sparse."""
+    if ids.device.type == "cpu" and weight.shape[1] <= NARROW and not rows:
         return weight.index_select(0, ids.flatten()).view(ids.shape[0], ids.shape[1] * weight.shape[1])
-    return F.embedding(ids, weight).flatten(1)
+    return F.embedding(ids, weight, sparse=rows).flatten(1)
+
+
+def _out_of_range(name: str, found: int, s: TableSlice, row: int) -> DataError:
+    return DataError(
+        f"id {found} is outside the embedding table's 0 to {s.stop - s.start - 1}",
+        column=name,
+        row=row,
+        remedy="Encode rows with the vocabulary that the model was built from (the row is counted in the batch)",
+    )
+
+
+def _check_ties(tie: Mapping[str, str], sizes: Mapping[str, tuple[int, int]], lists: Sequence[str]) -> None:
+    for name, other in tie.items():
+        known = name in lists and other in sizes and other not in tie
+        if not known or sizes[name] != sizes[other]:
+            raise DataError(
+                f"the list column cannot use the table of {other!r}",
+                column=name,
+                remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
+            )
 
 
 def _tag_after_load(module: EmbeddingTables, incompatible_keys: Any) -> None:
     module._tag()  # load_state_dict(assign=True) puts other parameters in place
-
-
-def _check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
-    if len(names) != len(emb_szs) or len(set(names)) != len(names):
-        raise DataError(
-            f"{len(emb_szs)} tables need as many different names, not {list(names)}", remedy="Name every column once"
-        )
-    for name, (rows, width) in zip(names, emb_szs, strict=True):
-        if rows < 1 or width < 1:
-            raise DataError(
-                f"an embedding table of {rows} rows and width {width} cannot be", column=name, remedy="Both must be ≥ 1"
-            )
-
-
-def _lay_out(emb_szs: Sequence[tuple[int, int]], names: Sequence[str], pad: bool) -> tuple[TableSlice, ...]:
-    filled: dict[int, int] = {}
-    slices = []
-    for name, (rows, width) in zip(names, emb_szs, strict=True):
-        width = -(-width // ALIGN) * ALIGN if pad else width
-        start = filled.get(width, 0)
-        filled[width] = start + rows
-        slices.append(TableSlice(name, f"w{width}", start, start + rows, width))
-    return tuple(slices)
-
-
-def _runs(slices: Sequence[TableSlice]) -> tuple[tuple[str, int], ...]:
-    """Neighbouring columns of one group, as (group, floats): each run stays one piece of the output."""
-    runs: list[tuple[str, int]] = []
-    for s in slices:
-        if runs and runs[-1][0] == s.group:
-            runs[-1] = (s.group, runs[-1][1] + s.width)
-        else:
-            runs.append((s.group, s.width))
-    return tuple(runs)

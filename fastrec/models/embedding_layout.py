@@ -1,0 +1,109 @@
+"""How wide embedding tables are, and where each lies in the parameters that hold them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastrec.errors import DataError, MissingColumnError
+
+ALIGN = 4  # floats: a row of 4k floats starts on a 16-byte boundary, which wide loads need
+SPARSE_FROM = 20_000  # rows: a smaller table is read and written whole faster than by the rows of a batch
+
+Grads = Literal["dense", "rows"]
+
+
+def emb_sz_rule(n: int, *, cap: int = 600) -> int:
+    """The width of an embedding table, by fastai's rule of thumb.
+
+    Args:
+        n: number of rows (categories, the one for missing included).
+        cap: the largest width to give.
+
+    Returns:
+        ``min(cap, round(1.6 * n ** 0.56))``, at least 1.
+    """
+    return max(1, min(cap, round(1.6 * n**0.56)))
+
+
+def embedding_sizes(
+    classes: Mapping[str, Sequence[Any]],
+    names: Sequence[str],
+    *,
+    widths: Mapping[str, int] | None = None,
+    cap: int = 600,
+) -> list[tuple[int, int]]:
+    """Rows and width of every column's table.
+
+    Args:
+        classes: column name to its categories (``dls.classes``), the one for missing included.
+        names: the categorical columns, in the order of the batch.
+        widths: column name to the width it must have; the other columns follow ``emb_sz_rule``.
+        cap: the largest width the rule gives.
+
+    Returns:
+        One ``(rows, width)`` per name.
+
+    Raises:
+        MissingColumnError: ``widths`` names a column that is not among ``names``.
+    """
+    widths = dict(widths or {})
+    if unknown := [n for n in widths if n not in names]:
+        raise MissingColumnError(
+            f"a width was given for {unknown[0]!r}, which is not a categorical column",
+            column=unknown[0],
+            remedy=f"The categorical columns are {list(names)}",
+        )
+    rows = [len(classes[n]) for n in names]
+    return [(r, widths.get(n, emb_sz_rule(r, cap=cap))) for n, r in zip(names, rows, strict=True)]
+
+
+@dataclass(frozen=True)
+class TableSlice:
+    """Where one column's table lies: rows ``start:stop`` of the parameter ``weights.<group>``."""
+
+    name: str
+    group: str
+    start: int
+    stop: int
+    width: int
+
+
+def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
+    """Refuse sizes below 1, and names that repeat or are not as many as the sizes."""
+    if len(names) != len(emb_szs) or len(set(names)) != len(names):
+        raise DataError(
+            f"{len(emb_szs)} tables need as many different names, not {list(names)}", remedy="Name every column once"
+        )
+    for name, (rows, width) in zip(names, emb_szs, strict=True):
+        if rows < 1 or width < 1:
+            raise DataError(
+                f"an embedding table of {rows} rows and width {width} cannot be", column=name, remedy="Both must be ≥ 1"
+            )
+
+
+def lay_out(
+    emb_szs: Sequence[tuple[int, int]], names: Sequence[str], *, pad: bool, grads: Grads = "dense"
+) -> tuple[TableSlice, ...]:
+    """Where each table lies: those of one width, and of one kind of gradient, in one parameter."""
+    filled: dict[str, int] = {}
+    slices = []
+    for name, (rows, width) in zip(names, emb_szs, strict=True):
+        width = -(-width // ALIGN) * ALIGN if pad else width
+        group = f"w{width}" + ("_rows" if grads == "rows" and rows >= SPARSE_FROM else "")
+        start = filled.get(group, 0)
+        filled[group] = start + rows
+        slices.append(TableSlice(name, group, start, start + rows, width))
+    return tuple(slices)
+
+
+def runs_of(slices: Sequence[TableSlice]) -> tuple[tuple[str, int], ...]:
+    """Neighbouring columns of one group, as (group, floats): each run stays one piece of the output."""
+    runs: list[tuple[str, int]] = []
+    for s in slices:
+        if runs and runs[-1][0] == s.group:
+            runs[-1] = (s.group, runs[-1][1] + s.width)
+        else:
+            runs.append((s.group, s.width))
+    return tuple(runs)
