@@ -32,7 +32,8 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
 
     Args:
         rows: how many.
-        keys: ``int`` or ``str``: what the categoricals hold; values are skewed, their order is not that of their codes.
+        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (text of two to nine);
+            values are skewed, their order is not that of their codes.
         seed: other seeds draw other frames.
     """
     rng = np.random.default_rng(seed)
@@ -41,7 +42,8 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
         share = np.cumsum(1 / (np.arange(size) + 10))
         codes = np.searchsorted(share, rng.random(rows) * share[-1]).clip(0, size - 1)
         ids = rng.permutation(np.cumsum(rng.integers(1, 20, size)))
-        words = pa.array([f"v{i:07X}" for i in ids.tolist()]) if keys == "str" else None
+        form = {"str": "v{:07X}", "words": "v{}"}.get(keys)
+        words = pa.array([form.format(i) for i in ids.tolist()]) if form else None
         columns[name] = ids[codes] if words is None else words.take(pa.array(codes)).to_pandas()
     for i, name in enumerate(CONTS):
         values = rng.normal(size=rows) * 10 ** (i % 4)
@@ -84,7 +86,7 @@ def main() -> None:
     """Peak memory, from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--keys", choices=("int", "str"), default="int")
+    parser.add_argument("--keys", choices=("int", "str", "words"), default="int")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     use_threads(options.threads)

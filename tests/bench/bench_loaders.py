@@ -36,8 +36,8 @@ Options = argparse.Namespace
 
 
 def prepare(options: Options) -> Iterator[Record]:
-    """Raw frame to ready tensors."""
-    for keys in ("int", "str"):
+    """Raw frame to ready tensors; ``words`` is text of several widths."""
+    for keys in ("int", "str", "words"):
         df = _tabular.tabular(options.rows, keys)
         systems = {"fastrec": partial(_tabular.with_fastrec, df), "TabularPandas": partial(_tabular.with_fastai, df)}
         timings, made = race(systems, options.repeats)
