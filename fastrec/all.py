@@ -62,8 +62,21 @@ from fastrec.log_transform import LogTransform
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.metric_callbacks import AUC, MAP, MRR, NDCG, Recall
 from fastrec.metrics import auc, mean_average_precision, mrr, ndcg, recall
-from fastrec.models import TabularNet
+from fastrec.models import (
+    DLRM,
+    DCNv2,
+    DeepFM,
+    MatrixFactorization,
+    PiecewiseLinear,
+    TabM,
+    TabularNet,
+    TwoTower,
+    WideAndDeep,
+    bins_of,
+    item_log_q,
+)
 from fastrec.optim import Lamb, adamw, lamb, scale_lr
+from fastrec.pair_losses import BPR, InBatchSoftmax, PairwiseHinge
 from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.rank import rank_lists, ranked_strings
 from fastrec.rank_gauss import RankGauss
@@ -79,6 +92,8 @@ from fastrec.vocab import Vocab
 __all__ = [
     "AUC",
     "BCE",
+    "BPR",
+    "DLRM",
     "MAP",
     "MRR",
     "NDCG",
@@ -98,7 +113,9 @@ __all__ = [
     "CumStat",
     "CumTarget",
     "Cyclic",
+    "DCNv2",
     "DatePart",
+    "DeepFM",
     "DeviationFromGroup",
     "Diff",
     "Digits",
@@ -114,6 +131,7 @@ __all__ = [
     "GroupStats",
     "HashEncode",
     "History",
+    "InBatchSoftmax",
     "JaccardToHistory",
     "JoinTable",
     "Lag",
@@ -127,14 +145,17 @@ __all__ = [
     "ListwiseSoftmax",
     "Log1p",
     "LogTransform",
+    "MatrixFactorization",
     "MultiHot",
     "NUnique",
     "NaNPattern",
     "Neighbours",
     "NetRanker",
     "Normalize",
+    "PairwiseHinge",
     "ParquetFrame",
     "PctChange",
+    "PiecewiseLinear",
     "RankByCount",
     "RankGauss",
     "RecDataLoaders",
@@ -144,6 +165,7 @@ __all__ = [
     "RoundTo",
     "Stack",
     "SvdEncode",
+    "TabM",
     "Table",
     "TabularFrame",
     "TabularLoader",
@@ -152,16 +174,20 @@ __all__ = [
     "TfIdfSimilarity",
     "TimeSince",
     "Tokens",
+    "TwoTower",
     "VectorColumns",
     "Vocab",
     "Where",
+    "WideAndDeep",
     "XGBRanker",
     "adamw",
     "auc",
+    "bins_of",
     "check_leakage",
     "check_submission",
     "explode",
     "group_folds",
+    "item_log_q",
     "lamb",
     "mean_average_precision",
     "mrr",

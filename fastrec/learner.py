@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import fastai.callback.progress
@@ -13,12 +14,16 @@ from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from fastai.tabular.learner import TabularLearner
 from fastcore.basics import tuplify
+from fastcore.foundation import L
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import embedding_sizes
+from fastrec.models.learned_tables import load_tables, save_tables, table_frame
 from fastrec.models.tabular_net import TabularNet
 from fastrec.optim import adamw, as_opt_func
+from fastrec.settle_rows import SettleRows
 from fastrec.tabular import TabularFrame
 
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
@@ -46,6 +51,32 @@ class RecLearner(TabularLearner):
         inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
         decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
         return decoded, decided[0], outputs[0]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """What the net has learnt of a column's categories: one row per category, its index, and its vector's numbers.
+
+        Args:
+            name: a categorical or list column.
+        """
+        return table_frame(self._embeds(), self.dls.classes, name)
+
+    def save_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> None:
+        """Save embedding tables by the names of columns and categories, see ``fastrec.models.save_tables``."""
+        save_tables(self._embeds(), self.dls.classes, folder, names)
+
+    def load_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> dict[str, int]:
+        """Start from saved embedding tables; new categories stay as they are, see ``fastrec.models.load_tables``.
+
+        Returns:
+            Column → how many of its categories were found.
+        """
+        return load_tables(self._embeds(), self.dls.classes, folder, names)
+
+    def _embeds(self) -> EmbeddingTables:
+        found = next((m for m in self.model.modules() if isinstance(m, EmbeddingTables)), None)
+        if found is None:
+            raise DataError(f"{type(self.model).__name__} has no EmbeddingTables", remedy="Use a model of fastrec")
+        return found
 
     def _row_loader(self, row: Mapping[str, Any]) -> Any:
         known = self.dls.train_ds
@@ -81,8 +112,10 @@ def rec_learner(
     Args:
         dls: tabular dataloaders: of fastai's ``TabularPandas``, or anything with its ``cat_names``, ``cont_names``
             and ``classes``.
-        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a model already built.
-        layers: width of each hidden layer; 200 and 100 by default.
+        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a model already built. A class may have
+            ``options_for(dls, given)``, options that it learns from the data; a model ``wrap_loss(loss)``, the loss
+            that fits its outputs.
+        layers: width of each hidden layer; by default the model's own, or 200 and 100 where it has none.
         emb_szs: column name to width, where it is not to follow ``emb_sz_rule``; or ``(rows, width)`` of every column.
         n_out: number of outputs; by default the loss's own ``n_out``, else what the targets need.
         y_range: ``(low, high)`` of the outputs.
@@ -115,7 +148,12 @@ def rec_learner(
         n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
         net = _build(dls, model, emb_szs, n_out, config)
     _check_takes_extras(net, dls)
+    loss_func = loss_func or getattr(dls.train_ds, "loss_func", None)
+    if loss_func is not None and hasattr(net, "wrap_loss"):
+        loss_func = net.wrap_loss(loss_func)
     opt_func = as_opt_func(opt_func, model=net)
+    if any(name.endswith("_rows") for m in net.modules() if isinstance(m, EmbeddingTables) for name in m.weights):
+        learner_options["cbs"] = [*L(learner_options.get("cbs")), SettleRows()]
     return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
 
 
@@ -138,12 +176,19 @@ def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, 
         )
     accepted = inspect.signature(model).parameters
     offered = {"layers": [200, 100], "cat_names": names or None}
-    defaults = {k: v for k, v in offered.items() if k in accepted}
+    defaults = {k: v for k, v in offered.items() if k in accepted and (k != "layers" or _is_needed(accepted[k]))}
     if any(p.kind is p.VAR_KEYWORD and k == "inputs" for k, p in accepted.items()):  # it is made of FieldNet's inputs
         own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
         vectors = [own[n].shape[1] for n in own if n not in lists]
         defaults |= {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
+    learnt = getattr(getattr(model, "func", model), "options_for", None)  # of a partial its class's
+    if learnt is not None:
+        defaults |= learnt(dls, {**getattr(model, "keywords", {}), **config})
     return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
 
 
 def _check_takes_extras(net: nn.Module, dls: Any) -> None:

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from fastrec.models.dcn import DCNv2
+from fastrec.models.deep_fm import DeepFM
+from fastrec.models.dlrm import DLRM
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
 from fastrec.models.field_net import FieldNet
+from fastrec.models.matrix_factorization import MatrixFactorization
+from fastrec.models.piecewise import PiecewiseLinear, bins_of
+from fastrec.models.tabm import MeanOverMembers, TabM
 from fastrec.models.tabular_net import TabularNet
+from fastrec.models.two_tower import TwoTower, item_log_q
+from fastrec.models.wide_deep import WideAndDeep
 
-__all__ = ["EmbeddingTables", "FieldNet", "TableSlice", "TabularNet", "emb_sz_rule", "embedding_sizes"]
+__all__ = [
+    "DLRM",
+    "DCNv2",
+    "DeepFM",
+    "EmbeddingTables",
+    "FieldNet",
+    "MatrixFactorization",
+    "MeanOverMembers",
+    "PiecewiseLinear",
+    "TabM",
+    "TableSlice",
+    "TabularNet",
+    "TwoTower",
+    "WideAndDeep",
+    "bins_of",
+    "emb_sz_rule",
+    "embedding_sizes",
+    "item_log_q",
+]

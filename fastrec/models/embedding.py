@@ -121,13 +121,16 @@ class EmbeddingTables(nn.Module):
             Tensors ``[b, ·]`` whose concatenation along dimension 1 is what ``forward`` returns; a caller that
             has more columns to append saves a copy.
         """
+        return (self._columns(x_cat) if self.n_columns else []) + self.bags(lists)
+
+    def bags(self, lists: Sequence[ListBatch]) -> list[Tensor]:
+        """The list columns' pooled vectors, ``[b, width]`` each."""
         if len(lists) != len(self.list_names):
             raise DataError(
                 f"{len(lists)} list columns were given, {len(self.list_names)} are needed",
                 remedy=f"Give lists for {self.list_names}",
             )
-        bags = [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
-        return (self._columns(x_cat) if self.n_columns else []) + bags
+        return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
         """Which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``."""
@@ -137,8 +140,13 @@ class EmbeddingTables(nn.Module):
             return dict.fromkeys(groups, ids)
         return {group: ids.index_select(1, getattr(self, f"_columns_{group}")) for group in groups}
 
+    def look_up(self, column: int, ids: Tensor) -> Tensor:
+        """One column's vectors ``[m, width]``, for ids ``[m]`` that have been checked."""
+        s = self.slices[column]
+        return _gather(self.weights[s.group], ids.long()[:, None] + s.start, rows=s.group.endswith("_rows"))
+
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
-        self._check(x_cat)
+        self.check(x_cat)
         parts: dict[str, list[Tensor]] = {}
         for group, own in self.ids(x_cat).items():
             found = _gather(self.weights[group], own, rows=group.endswith("_rows"))
@@ -174,7 +182,7 @@ class EmbeddingTables(nn.Module):
         Raises:
             MissingColumnError: there is no such column.
         """
-        s = self._slice(name)
+        s = self.slice_of(name)
         return self.weights[s.group][s.start : s.stop]
 
     def load_table(self, name: str, weights: Tensor) -> None:
@@ -208,18 +216,25 @@ class EmbeddingTables(nn.Module):
         groups = dict.fromkeys(s.group for s in self.slices)
         return {f"weights.{g}": (0, *(s.stop for s in self.slices if s.group == g)) for g in groups}
 
+    @property
+    def weights_device(self) -> torch.device:
+        """Where the tables are."""
+        return next(iter(self.weights.values())).device
+
     def extra_repr(self) -> str:
         """Tables as ``name: rows×width``."""
         return ", ".join(f"{s.name}: {s.stop - s.start}×{s.width}" for s in self.slices)
 
-    def _slice(self, name: str) -> TableSlice:
+    def slice_of(self, name: str) -> TableSlice:
+        """Where a column's table lies."""
         if name not in self._by_name:
             raise MissingColumnError(
                 "there is no such embedding table", column=name, remedy=f"Tables: {[*self._by_name]}"
             )
         return self._by_name[name]
 
-    def _check(self, x_cat: Tensor) -> None:
+    def check(self, x_cat: Tensor) -> None:
+        """Refuse ids that are out of range, where they are to be checked (see ``check_ids``)."""
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
             raise DataError(
                 f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",

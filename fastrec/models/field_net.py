@@ -118,7 +118,7 @@ class FieldNet(nn.Module):
     def fields(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
         """The embeddings of a batch, one vector for each field: ``[b, n_fields, width]``; for tables of one width."""
         found = self.embed(x_cat, extras)
-        return found.view(len(found), self.n_fields, self.n_emb // self.n_fields)
+        return found.unflatten(1, (self.n_fields, -1))
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """The numbers and vectors of a batch as pieces ``[b, ·]``."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
+from fastrec.models.wide_linear import WideLinear
 
 
 class TabularNet(FieldNet):
@@ -72,5 +73,22 @@ class TabularNet(FieldNet):
         Raises:
             DataError: an id is out of range.
         """
+        first = self._first_linear()
+        if first is not None:
+            self.embeds.check(x_cat)
+            hidden = first(x_cat, [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)])
+            for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
+                hidden = module(hidden)
+            return hidden
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         return self.layers(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1))
+
+    def _first_linear(self) -> WideLinear | None:
+        """The first layer by ids, where there are wide tables and nothing stands between them and the layer."""
+        if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return None
+        drops = self.training and self.emb_drop.p > 0
+        if drops or not isinstance(self.layers[0][0], nn.Linear) or self.embeds.weights_device.type != "cpu":
+            return None
+        wide = WideLinear(self.embeds, self.layers[0][0])
+        return wide if wide.wide else None

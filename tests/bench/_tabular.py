@@ -32,7 +32,7 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
 
     Args:
         rows: how many.
-        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (text of two to nine);
+        keys: what the categoricals hold: ``int``, ``str`` (text of eight characters) or ``words`` (of two to nine);
             values are skewed, their order is not that of their codes.
         seed: other seeds draw other frames.
     """

@@ -1,0 +1,135 @@
+"""What a net has learnt of categories: looked at, saved and loaded by the names of columns and categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fastrec.class_list import ClassList
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.keys import Keys
+from fastrec.models.embedding import EmbeddingTables
+from fastrec.state import load_state, save_state
+from fastrec.vocab import MISSING
+
+__all__ = ["load_tables", "save_tables", "table_frame"]
+
+
+def table_frame(embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str) -> Any:
+    """A column's table as a pandas frame.
+
+    Args:
+        embeds: the tables.
+        classes: column → its categories (``dls.classes``).
+        name: the column.
+
+    Returns:
+        One row per category, which is its index, and columns 0, 1, … of its vector.
+
+    Raises:
+        MissingColumnError: there is no such table.
+    """
+    import pandas as pd
+
+    weights = embeds.table(name).detach().float().cpu().numpy()
+    return pd.DataFrame(weights.copy(), index=pd.Index(list(_classes(classes, name)), name=name))
+
+
+def save_tables(
+    embeds: EmbeddingTables,
+    classes: Mapping[str, Sequence[Any]],
+    folder: str | Path,
+    names: Iterable[str] | None = None,
+) -> None:
+    """Save tables with the categories that their rows belong to, as JSON and safetensors.
+
+    Args:
+        embeds: the tables.
+        classes: column → its categories (``dls.classes``).
+        folder: where to; an earlier one is replaced in one step.
+        names: the columns; None: all.
+
+    Raises:
+        MissingColumnError: there is no such table.
+    """
+    wanted = [s.name for s in embeds.slices] if names is None else list(names)
+    state = {}
+    for name in wanted:
+        reserved, values = _parts(_classes(classes, name))
+        weights = embeds.table(name).detach().float().cpu().clone()
+        state[name] = {"reserved": reserved, "values": values, "weights": weights}
+    save_state(folder, {"kind": "embedding tables", "tables": state})
+
+
+def load_tables(
+    embeds: EmbeddingTables,
+    classes: Mapping[str, Sequence[Any]],
+    folder: str | Path,
+    names: Iterable[str] | None = None,
+) -> dict[str, int]:
+    """Load tables by the names of columns and categories: a grown vocabulary starts from what was known.
+
+    Args:
+        embeds: the tables; rows of categories that were not saved stay as they are.
+        classes: column → its categories (``dls.classes``).
+        folder: what ``save_tables`` wrote.
+        names: the columns; None: all that were saved and are here.
+
+    Returns:
+        Column → how many of its categories were found.
+
+    Raises:
+        MissingColumnError: a column of ``names`` was not saved, or is not here; or none of the saved ones is here.
+        DataError: the widths differ, or the folder holds something else.
+    """
+    state = load_state(folder)
+    if state.get("kind") != "embedding tables":
+        raise DataError("holds no embedding tables", file=folder, remedy="Give a folder that save_tables wrote")
+    saved, here = state["tables"], {s.name for s in embeds.slices}
+    wanted = [n for n in saved if n in here] if names is None else list(names)
+    if missing := [n for n in wanted if n not in saved] or ([] if wanted else [*saved][:1]):
+        raise MissingColumnError(
+            "has no table of that column, or the model has none",
+            file=folder,
+            column=missing[0],
+            remedy=f"Saved are {list(saved)}, the model has {sorted(here)}",
+        )
+    return {name: _load(embeds, classes, name, saved[name], folder) for name in wanted}
+
+
+def _load(
+    embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str, saved: Mapping[str, Any], folder: Any
+) -> int:
+    table, weights = embeds.table(name), saved["weights"]
+    if weights.shape[1] != table.shape[1]:
+        raise DataError(
+            f"its vectors have {weights.shape[1]} numbers, the model's {table.shape[1]}",
+            file=folder,
+            column=name,
+            remedy=f"Make the model with emb_szs={{{name!r}: {weights.shape[1]}}}",
+        )
+    reserved, values = _parts(_classes(classes, name))
+    rows = [reserved.index(r) if r in reserved else -1 for r in saved["reserved"]]
+    found = Keys((saved["values"],), (name,)).find_in(Keys((values,), (name,)))
+    places = torch.cat([torch.tensor(rows, dtype=torch.int64), torch.where(found >= 0, found + len(reserved), -1)])
+    known = places >= 0
+    with torch.no_grad():
+        table[places[known].to(table.device)] = weights[known].to(table.device, table.dtype)
+    return int(known.sum())
+
+
+def _classes(classes: Mapping[str, Sequence[Any]], name: str) -> Sequence[Any]:
+    if name not in classes:
+        raise MissingColumnError("has no categories here", column=name, remedy=f"Known are {list(classes)}")
+    return classes[name]
+
+
+def _parts(classes: Sequence[Any]) -> tuple[list[str], pa.Array]:
+    """The names of a column's reserved codes, and its values as Arrow has them."""
+    if isinstance(classes, ClassList):
+        return list(classes.vocab.reserved), classes.vocab.values
+    return [MISSING], pa.array(list(classes)[1:])

@@ -1,0 +1,131 @@
+"""``AdamW``: torch's fused AdamW, which also takes row-sparse gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastrec.row_sparse import Rows, RowState
+
+__all__ = ["AdamW"]
+
+
+class AdamW(torch.optim.AdamW):
+    """Fused AdamW (arXiv 1711.05101); of row-sparse gradients only the batch's rows are updated.
+
+    A row's running means fade and its weights decay by what it missed when it comes next, so that only the movement by
+    momentum alone is left out (see ``fastrec.row_sparse``). ``settle`` lets all rows decay up to now.
+
+    Args:
+        params: parameters or groups of them.
+        lr: learning rate.
+        betas: decay of the running mean of gradients and of their squares.
+        eps: added to the root of the running square.
+        weight_decay: decoupled weight decay; weights shrink by ``lr * weight_decay`` in a step.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step over all parameters that have a gradient.
+
+        Args:
+            closure: computes the loss anew, where wanted.
+
+        Returns:
+            The closure's loss, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with without_sparse(self.param_groups) as sparse:
+            super().step()
+        for p, grad, group in sparse:
+            self._step_rows(p, grad, group)
+        return loss
+
+    def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        lr, betas = float(group["lr"]), group["betas"]
+        rows, state = Rows.of(grad), RowState(self.state[p], p)
+        step = state.begin(lr * group["weight_decay"])
+        weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
+        fused_step([weights], [rows.grads], [mean], [square], step, lr, betas, group["eps"])
+        state.put(rows.ids, weights, mean, square)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Let all rows of tables with row-sparse gradients decay up to now."""
+        settle(self)
+
+
+@contextmanager
+def without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor, Tensor, dict[str, Any]]]]:
+    """While it lasts, parameters with a sparse gradient have none; gives these, their gradients and groups."""
+    sparse = [(p, p.grad, g) for g in groups for p in g["params"] if p.grad is not None and p.grad.is_sparse]
+    for p, _, _ in sparse:
+        p.grad = None
+    try:
+        yield sparse
+    finally:
+        for p, grad, _ in sparse:
+            p.grad = grad
+
+
+def fused_step(
+    weights: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    means: Sequence[Tensor],
+    squares: Sequence[Tensor],
+    step: float,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+) -> None:
+    """Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
+
+    Args:
+        weights, grads, means, squares: equally many tensors on one device, those of one place of one shape.
+        step: which step it is, from 1.
+        lr, betas, eps: as in ``AdamW``.
+    """
+    count = torch.tensor(float(step), device=weights[0].device)
+    torch._fused_adamw_(
+        list(weights),
+        list(grads),
+        list(means),
+        list(squares),
+        [],
+        [count] * len(weights),
+        amsgrad=False,
+        lr=lr,
+        beta1=betas[0],
+        beta2=betas[1],
+        weight_decay=0.0,
+        eps=eps,
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )
+
+
+def settle(optimizer: torch.optim.Optimizer) -> None:
+    """Let all rows of an optimizer's row-sparse parameters decay up to now."""
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p) or {}
+            if "decayed" in state:
+                RowState(state, p).settle()

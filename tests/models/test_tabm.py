@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
+from fastai.data.block import CategoryBlock, RegressionBlock
+from fastai.learner import Learner, load_learner
+from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
+from fastai.metrics import accuracy
+from fastai.tabular.core import Categorify, Normalize
+from fastai.torch_core import set_seed
+from torch import nn
+
+from fastrec.errors import DataError
+from fastrec.learner import rec_learner
+from fastrec.losses import BCE, ListwiseSoftmax
+from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, bins_of
+from fastrec.tabular import TabularFrame
+
+SIZES = [(6, 4), (9, 8)]
+BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor([0.0, 0.3, 0.6, 0.9])]
+
+
+def batch(b=7, n_cont=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
+    return cats, torch.randn(b, n_cont, generator=g)
+
+
+def stirred(net):
+    """With weights such that every one of them shows."""
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * 0.5)
+    return net
+
+
+def plain_members(net, cats, conts):
+    """Every member as the multi-layer perceptron that it is, row by row."""
+    tables = [net.embeds.table(str(i)) for i in range(len(SIZES))]
+    out = torch.zeros(len(cats), net.k, net.out_sz, dtype=tables[0].dtype)
+    for b in range(len(cats)):
+        numbers = conts[b] if net.numbers is None else net.numbers(conts[b : b + 1])[0]
+        x = torch.cat([*(t[i] for t, i in zip(tables, cats[b], strict=True)), numbers])
+        for i in range(net.k):
+            h = x
+            for layer in net.layers:
+                if isinstance(layer, nn.Linear):
+                    h = layer.weight @ h + layer.bias
+                elif isinstance(layer, nn.ReLU | nn.Softplus):
+                    h = layer(h)
+                elif layer.s is None:
+                    h = layer.weight @ (h * layer.r[i]) + layer.bias
+                else:
+                    h = layer.weight @ (h * layer.r[i]) * layer.s[i] + layer.bias[i]
+            out[b, i] = h @ net.heads.weight[i] + net.heads.bias[i]
+    return out
+
+
+@pytest.mark.parametrize("variant", ["mini", "full"])
+@pytest.mark.parametrize("bins", [None, BINS])
+def test_every_member_equals_a_plain_perceptron(variant, bins):
+    net = stirred(TabM(SIZES, 3, 2, [5, 4, 3], k=3, variant=variant, bins=bins, d_embedding=2, ps=0, act_cls=nn.ReLU()))
+    cats, conts = batch()
+    wanted = plain_members(net, cats, conts)
+    assert net(cats, conts).shape == (7, 3, 2)
+    assert torch.allclose(net(cats, conts), wanted, rtol=1e-4, atol=1e-5)
+    net.eval()
+    assert torch.allclose(net(cats, conts), wanted.mean(1), rtol=1e-4, atol=1e-5)
+
+
+def test_predictions_are_means_of_probabilities():
+    net = stirred(TabM(SIZES, 3, 4, [5], k=3, ps=0, combine="softmax")).eval()
+    cats, conts = batch()
+    members = plain_members(net, cats, conts)
+    assert torch.allclose(net(cats, conts).softmax(-1), members.softmax(-1).mean(1), atol=1e-6)
+    net.combine = "sigmoid"
+    assert torch.allclose(net(cats, conts).sigmoid(), members.sigmoid().mean(1), atol=1e-6)
+    net.heads.bias.data += 200  # probabilities that float32 calls 1
+    assert net(cats, conts).isfinite().all()
+    net.combine, net.squeeze = "mean", TabM(SIZES, 3, 4, [5], y_range=(-1, 3)).squeeze
+    assert torch.allclose(net(cats, conts), torch.full((7, 4), 3.0), atol=1e-3)
+
+
+def test_members_differ_from_the_start_and_scales_are_signs():
+    for variant in ("mini", "full"):
+        net = TabM(SIZES, 3, 1, [16, 16], k=8, variant=variant, ps=0)
+        first = net.layers[0]
+        assert first.r.abs().eq(1).all()
+        assert 0.2 < first.r.gt(0).float().mean() < 0.8
+        hidden = net.layers(torch.randn(5, 15))
+        assert all((hidden[:, 0] - hidden[:, i]).abs().max() > 1e-3 for i in range(1, 8))
+        if variant == "full":
+            assert first.s.eq(1).all()
+            assert net.layers[2].r.eq(1).all()
+            assert net.layers[2].s.eq(1).all()
+            assert first.bias.eq(first.bias[0]).all()
+
+
+def test_parameter_counts():
+    tables, n_in, k, a, b, out = 6 * 4 + 9 * 8, 4 + 8 + 3, 5, 16, 8, 2
+    heads = k * (b * out + out)
+    mini = TabM(SIZES, 3, out, [a, b], k=k)
+    assert sum(p.numel() for p in mini.parameters()) == tables + k * n_in + n_in * a + a + a * b + b + heads
+    full = TabM(SIZES, 3, out, [a, b], k=k, variant="full")
+    layers = n_in * a + k * (n_in + 2 * a) + a * b + k * (a + 2 * b)
+    assert sum(p.numel() for p in full.parameters()) == tables + layers + heads
+    one = TabM(SIZES, 3, out, [a, b], k=k, bins=BINS, d_embedding=6)
+    wide = 4 + 8 + 3 * 6
+    ple = 3 * 3 * 6 + 3 * 6 + 3 * 6
+    assert sum(p.numel() for p in one.parameters()) == tables + ple + k * wide + wide * a + a + a * b + b + heads
+
+
+@pytest.mark.parametrize("variant", ["mini", "full"])
+def test_gradients_are_right(variant):
+    net = TabM(SIZES, 3, 1, [4, 3], k=2, variant=variant, bins=BINS, d_embedding=2, ps=0, act_cls=nn.Softplus)
+    net = stirred(net.double())
+    cats, conts = batch(4)
+    names = [n for n, _ in net.named_parameters()]
+
+    def f(x, *params):
+        return torch.func.functional_call(net, dict(zip(names, params, strict=True)), (cats, x))
+
+    inputs = (conts.double().requires_grad_(), *(p.detach().requires_grad_() for p in net.parameters()))
+    for training in (True, False):
+        net.train(training)
+        assert torch.autograd.gradcheck(f, inputs)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "combine"),
+    [
+        (CrossEntropyLossFlat(), 3, "softmax"),
+        (CrossEntropyLossFlat(weight=torch.tensor([1.0, 2.0, 0.5])), 3, "softmax"),
+        (BCE(smoothing=0.1), 1, "sigmoid"),
+        (BCEWithLogitsLossFlat(), 1, "sigmoid"),
+        (MSELossFlat(), 1, None),
+        (nn.functional.mse_loss, 1, None),
+        (ListwiseSoftmax(), 1, None),
+    ],
+)
+def test_the_loss_is_the_mean_of_the_members(loss, outputs, combine):
+    torch.manual_seed(0)
+    pred = torch.randn(6, 4, outputs, requires_grad=True)
+    targets = torch.tensor([0, 1, 2, 1, 0, 2]) if outputs == 3 else torch.tensor([0.0, 1, 1, 0, 0, 1])[:, None]
+    if isinstance(loss, ListwiseSoftmax):
+        targets = torch.tensor([[0, 3], [1, 3], [1, 5], [0, 5], [0, 5], [1, 9]])
+    wanted = torch.stack([loss(pred[:, i], targets) for i in range(4)]).mean()
+    net = TabM(SIZES, 3, outputs, [4])
+    wrapped = net.wrap_loss(loss)
+    assert net.combine == combine
+    assert wrapped(pred, targets).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert wrapped(pred[:, 0], targets).item() == pytest.approx(loss(pred[:, 0], targets).item(), rel=1e-6)
+    assert net.wrap_loss(wrapped).loss is loss
+    kept = TabM(SIZES, 3, outputs, [4], combine="mean")
+    kept.wrap_loss(loss)
+    assert kept.combine == "mean"
+
+
+def test_the_wrapped_loss_acts_as_its_own():
+    wrapped = MeanOverMembers(BCE())
+    assert wrapped.n_out == 1
+    assert wrapped.activation(torch.zeros(1, 1)).item() == 0.5
+    wrapped.reduction = "none"
+    assert wrapped.loss.reduction == "none"
+    assert not hasattr(MeanOverMembers(nn.functional.mse_loss), "reduction")
+    for other in (pickle.loads(pickle.dumps(wrapped)), copy.deepcopy(wrapped)):
+        assert other.n_out == 1
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    n = 800
+    df = pd.DataFrame({"city": rng.choice(list("abcdef"), n), "x": rng.normal(size=n), "z": rng.normal(size=n)})
+    df["rating"] = df.city.isin(["a", "b"]) * 2.0 + np.sin(3 * df.x) + 0.2 * rng.normal(size=n)
+    df["kind"] = pd.cut(df.rating, [-9, 0, 1.5, 9], labels=["low", "mid", "high"]).astype(str)
+    df["click"] = (df.rating > 1).astype(int)
+    return df
+
+
+def loaders(df, tmp_path, target, block, **options):
+    names = (["city"], ["x", "z"], target)
+    splits = (range(640), range(640, 800))
+    to = TabularFrame(df, [Categorify, Normalize], *names, y_block=block(), splits=splits, **options)
+    return to.dataloaders(bs=64, path=tmp_path, device="cpu")
+
+
+def quiet_fit(learn, epochs=5, lr=1e-2):
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, lr)
+    return learn
+
+
+def test_rec_learner_takes_bins_from_the_training_rows(data, tmp_path):
+    set_seed(0)
+    dls = loaders(data, tmp_path, "kind", CategoryBlock)
+    learn = rec_learner(dls, TabM, layers=[32], k=8, metrics=accuracy)
+    net = learn.model
+    edges = bins_of(dls)
+    assert torch.equal(net.numbers.left[0], edges[0][:-1])
+    assert net.bn_cont is None
+    assert net.combine == "softmax"
+    quiet_fit(learn)
+    with learn.no_bar():
+        loss, acc = learn.validate()
+        preds, targets = learn.get_preds()
+        _, _, losses = learn.get_preds(with_loss=True)
+    assert acc > 0.7
+    assert preds.sum(1).tolist() == pytest.approx([1.0] * 160, abs=1e-5)
+    assert nn.functional.nll_loss(preds.log(), targets.flatten()).item() == pytest.approx(loss, rel=1e-4)
+    assert losses.mean().item() == pytest.approx(loss, rel=1e-4)
+    members = []
+    net.train()
+    for m in net.modules():
+        if isinstance(m, nn.Dropout):
+            m.p = 0
+    with torch.no_grad():
+        for x_cat, x_cont, _ in dls.valid:
+            members.append(net(x_cat, x_cont).softmax(-1).mean(1))
+    assert torch.allclose(torch.cat(members), preds, atol=1e-6)
+
+
+def test_other_targets_losses_and_options(data, tmp_path):
+    set_seed(0)
+    click = loaders(data, tmp_path, "click", RegressionBlock)
+    learn = quiet_fit(rec_learner(click, partial(TabM, k=4), layers=[16], loss_func=BCE()), 1)
+    assert learn.model.k == 4
+    assert learn.model.combine == "sigmoid"
+    with learn.no_bar():
+        assert 0 <= learn.get_preds()[0].min() <= learn.get_preds()[0].max() <= 1
+    rating = loaders(data, tmp_path, "rating", RegressionBlock)
+    learn = quiet_fit(rec_learner(rating, TabM, layers=[32], variant="full", k=8, y_range=(-3, 5)), 8)
+    with learn.no_bar():
+        assert learn.validate()[0] < 0.3 * data.rating.var()
+    plain = rec_learner(rating, TabM, bins=None)
+    assert plain.model.numbers is None
+    made = PiecewiseLinear(bins_of(rating, 4), 3, activation=True)
+    assert rec_learner(rating, TabM, bins=made).model.numbers is made
+    assert rec_learner(rating, TabularNet).model.layers[0][0].out_features == 200
+
+
+def test_a_stock_learner_trains_it(data, tmp_path):
+    set_seed(0)
+    dls = loaders(data, tmp_path, "kind", CategoryBlock)
+    net = TabM([(7, 4)], 2, 3, [16], k=4, bins=bins_of(dls, 8))
+    before = {n: p.clone() for n, p in net.named_parameters()}
+    learn = quiet_fit(Learner(dls, net, loss_func=net.wrap_loss(CrossEntropyLossFlat()), metrics=accuracy), 2)
+    assert all(not torch.equal(before[n], p) for n, p in net.named_parameters())
+    with learn.no_bar():
+        wanted = learn.get_preds()[0]
+        learn.export("net.pkl")
+        loaded = load_learner(tmp_path / "net.pkl")
+        with loaded.no_bar():
+            found = loaded.get_preds(dl=loaded.dls.test_dl(data[640:]))[0]
+    assert torch.allclose(wanted, found, atol=1e-6)
+
+
+def test_it_exports_to_a_graph_of_any_batch_size():
+    net = TabM(SIZES, 3, 2, [8], k=4, bins=BINS, combine="softmax").eval()
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(net, batch(16), dynamic_shapes=({0: rows}, {0: rows}))
+    cats, conts = batch(33, seed=3)
+    assert torch.allclose(program.module()(cats, conts), net(cats, conts), atol=1e-6)
+
+
+def test_bfloat16_autocast():
+    net = TabM(SIZES, 3, 2, [8], k=4, bins=BINS, combine="softmax")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        training = net(*batch())
+        net.eval()
+        wanted = net(*batch())
+    assert training.isfinite().all()
+    assert wanted.dtype == torch.float32
+    assert torch.allclose(wanted, net(*batch()), atol=0.05)
+
+
+def test_bad_options_are_refused():
+    for options, words in [
+        ({"k": 0}, "0 members"),
+        ({"layers": []}, "0 layers"),
+        ({"variant": "tiny"}, "'tiny'"),
+        ({"combine": "median"}, "'median'"),
+        ({"bins": BINS[:2]}, "bins of 2 columns for 3"),
+        ({"ps": [0.1, 0.2, 0.3]}, "3 dropouts for 2 layers"),
+    ]:
+        with pytest.raises(DataError, match=words):
+            TabM(SIZES, 3, 1, **options)
+
+
+def test_members_cost_few_weights():
+    """Each further member of the mini form costs a scale for each input and an output layer (section 3.3)."""
+    one, many = (TabM(SIZES, 3, 1, [512, 512, 512], k=k) for k in (1, 32))
+    count = [sum(p.numel() for p in net.parameters()) for net in (one, many)]
+    assert count[1] - count[0] == 31 * (15 + 513)

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback import schedule  # noqa: F401  (gives Learner its fit_one_cycle)
+from fastai.data.block import RegressionBlock
+from fastai.learner import Learner, load_learner
+from fastai.tabular.core import Categorify, Normalize, TabularPandas
+from fastai.torch_core import set_seed
+from torch import nn
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.learner import rec_learner
+from fastrec.list_batch import ListBatch
+from fastrec.losses import BCE
+from fastrec.models import TwoTower, item_log_q
+from fastrec.pair_losses import BPR, InBatchSoftmax, PairScores
+from fastrec.tabular import TabularFrame
+
+SIZES, NAMES = [(5, 4), (6, 3), (7, 8)], ["user", "item", "city"]
+COLUMNS = {
+    "cat_names": NAMES,
+    "cont_names": ["age", "price"],
+    "list_szs": [(6, 3)],
+    "list_names": ["seen"],
+    "vector_szs": [3],
+    "vector_names": ["picture"],
+    "bn_cont": False,
+    "pad": False,
+    "query": ["city", "user", "age", "seen"],
+    "item": ["price", "item", "picture"],
+}
+
+
+def batch(b=6, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    cats = torch.stack([torch.randint(0, n, (b,), generator=g) for n, _ in SIZES], 1)
+    seen = ListBatch.of([list(range(i % 4)) for i in range(b)])
+    return cats, torch.randn(b, 2, generator=g), seen, torch.randn(b, 3, generator=g)
+
+
+def stirred(net):
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=g) * 0.5)
+    return net
+
+
+def plain_tower(tower, parts):
+    x = torch.cat(parts)
+    for m in tower.modules():
+        if isinstance(m, nn.Linear):
+            x = m.weight @ x + m.bias
+        elif isinstance(m, nn.ReLU | nn.Softplus):
+            x = x.clamp(min=0) if isinstance(m, nn.ReLU) else nn.functional.softplus(x)
+    return x
+
+
+def plain_vectors(net, cats, conts, seen, picture, normalize):
+    """Both towers' vectors, row by row, from the model's own weights."""
+    table, out = net.embeds.table, ([], [])
+    for b in range(len(cats)):
+        user, item, city = cats[b].tolist()
+        rows = [table("seen")[i] for i in seen.tolist()[b]]
+        history = torch.stack(rows).mean(0) if rows else torch.zeros(3)
+        query = [table("user")[user], table("city")[city], history, conts[b, :1]]
+        normed = (picture[b] - picture[b].mean()) / (picture[b].var(unbiased=False) + 1e-5).sqrt()
+        normed = normed * net.vector_norms[0].weight + net.vector_norms[0].bias
+        for side, tower, parts in (
+            (out[0], net.query_tower, query),
+            (out[1], net.item_tower, [table("item")[item], conts[b, 1:], normed]),
+        ):
+            vector = plain_tower(tower, parts)
+            side.append(vector / vector.norm() if normalize else vector)
+    return torch.stack(out[0]), torch.stack(out[1])
+
+
+@pytest.mark.parametrize(("normalize", "temperature"), [(True, None), (False, None), (True, 0.3)])
+def test_vectors_and_scores_equal_plain_ones(normalize, temperature):
+    net = TwoTower(SIZES, 2, 1, **COLUMNS, dim=4, layers=[5], normalize=normalize, temperature=temperature)
+    net, b = stirred(net), batch()
+    queries, items = plain_vectors(net, *b, normalize)
+    assert torch.allclose(net.query_vectors(*b), queries, atol=1e-5)
+    assert torch.allclose(net.item_vectors(*b), items, atol=1e-5)
+    divisor = temperature or (0.05 if normalize else 1.0)
+    scores = net(*b)
+    assert scores.shape == (6, 1)
+    assert torch.allclose(scores[:, 0], (queries * items).sum(1) / divisor, atol=1e-4)
+    every = queries @ items.T / divisor
+    ids = b[0][:, 1].tolist()
+    wanted = 0.0
+    for i in range(6):
+        rivals = [every[i, j].item() for j in range(6) if j == i or ids[j] != ids[i]]
+        wanted += math.log(sum(math.exp(r - every[i, i].item()) for r in rivals))
+    assert InBatchSoftmax()(scores, torch.ones(6)).item() == pytest.approx(wanted / 6, rel=1e-4, abs=1e-5)
+
+
+def test_a_tower_sees_its_own_columns_only():
+    net, (cats, conts, seen, picture) = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=4)), batch()
+    other = cats.clone()
+    other[:, 1] = (other[:, 1] + 1) % 6
+    changed = conts.clone()
+    changed[:, 1] += 1
+    assert torch.equal(net.query_vectors(cats, conts, seen, picture), net.query_vectors(other, changed, seen, -picture))
+    assert not torch.equal(net.item_vectors(cats, conts, seen, picture), net.item_vectors(other, conts, seen, picture))
+    other = cats.clone()
+    other[:, 0] = (other[:, 0] + 1) % 5
+    assert torch.equal(net.item_vectors(cats, conts, seen, picture), net.item_vectors(other, conts, seen, picture))
+
+
+def test_parameter_count():
+    net = TwoTower(SIZES, 2, 1, **COLUMNS, dim=4, layers=[5, 6])
+    tables = 5 * 4 + 6 * 3 + 7 * 8 + 6 * 3
+    query, item = 4 + 8 + 3 + 1, 3 + 1 + 3
+    towers = sum((n + 1) * 5 + (5 + 1) * 6 + (6 + 1) * 4 for n in (query, item))
+    assert sum(p.numel() for p in net.parameters()) == tables + towers + 2 * 3
+    tied = TwoTower(SIZES, 2, 1, **COLUMNS, tie={"seen": "item"}, dim=4, layers=[5, 6])
+    assert sum(p.numel() for p in tied.parameters()) == tables - 6 * 3 + towers + 2 * 3
+
+
+def test_gradients_are_right():
+    net = stirred(TwoTower(SIZES, 2, 1, **COLUMNS, dim=3, layers=[4], temperature=1.0, act_cls=nn.Softplus).double())
+    cats, conts, seen, picture = batch(5)
+    names = [n for n, _ in net.named_parameters()]
+    loss = InBatchSoftmax(torch.linspace(-3, -1, 6).double())
+
+    def f(x, *params):
+        args = (cats, x, seen, picture.double())
+        return loss(torch.func.functional_call(net, dict(zip(names, params, strict=True)), args))
+
+    inputs = (conts.double().requires_grad_(), *(p.detach().requires_grad_() for p in net.parameters()))
+    assert torch.autograd.gradcheck(f, inputs)
+
+
+def test_which_column_tells_items_apart():
+    assert TwoTower(SIZES, 2, 1, **COLUMNS).item_column == 1
+    assert TwoTower(SIZES, 2, 1, **COLUMNS, item_id="city").item_column == 2
+    net = TwoTower(SIZES, 2, 1, **{**COLUMNS, "item": ["price"]})
+    assert net.item_column is None
+    assert net(*batch()).ids is None
+
+
+# ---- trained
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    """Users of 8 tastes, each of whom clicks items of their own taste; item 0 is shown very often."""
+    rng = np.random.default_rng(0)
+    n = 4000
+    df = pd.DataFrame({"user": rng.integers(0, 60, n), "age": rng.normal(size=n)})
+    df["item"] = np.where(rng.random(n) < 0.1, 0, df.user % 8 + 8 * rng.integers(0, 6, n))
+    df["weight"] = 1
+    df["click"] = (df.item % 8 == df.user % 8).astype(int)
+    return df
+
+
+def loaders(df, tmp_path, target="weight", frame=TabularFrame):
+    n = len(df)
+    splits = (list(range(n * 4 // 5)), list(range(n * 4 // 5, n)))
+    names = (["user", "item"], ["age"], target)
+    to = frame(df, [Categorify, Normalize], *names, y_block=RegressionBlock(), splits=splits)
+    return to.dataloaders(bs=128, path=tmp_path, device=torch.device("cpu"))
+
+
+TOWERS = {"query": ["user", "age"], "item": ["item"], "dim": 16, "layers": [32]}
+
+
+def quiet_fit(learn, epochs=4, lr=1e-2):
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, lr)
+    return learn
+
+
+def test_in_batch_softmax_finds_each_users_items(clicks, tmp_path):
+    set_seed(0)
+    dls = loaders(clicks, tmp_path)
+    log_q = item_log_q(dls, "item")
+    learn = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=InBatchSoftmax(log_q)), 6)
+    with learn.no_bar():
+        loss, scores = learn.validate()[0], learn.get_preds()[0]
+    assert loss < 0.75 * math.log(128)
+    assert scores.shape == (800, 1)
+    assert type(scores) is torch.Tensor
+    net = learn.model.eval()
+    every = torch.tensor([[0, i] for i in range(len(dls.classes["item"]))])
+    users = torch.tensor([[i, 0] for i in range(1, 61)])
+    with torch.no_grad():
+        found = net.query_vectors(users, torch.zeros(60, 1)) @ net.item_vectors(every, torch.zeros(len(every), 1)).T
+    names = [int(v) if v != "#na#" else -1 for v in dls.classes["item"]]
+    top = [[names[i] for i in row.topk(5).indices] for row in found]
+    right = np.mean([[i % 8 == (u - 1) % 8 for i in row] for u, row in enumerate(top, 1)])
+    assert right > 0.9
+
+
+def test_the_correction_holds_popular_items_where_they_belong(clicks, tmp_path):
+    """Item 0, in a tenth of all rows, scores higher where the loss knows how often it is drawn."""
+    above = []
+    for corrected in (False, True):
+        set_seed(0)
+        dls = loaders(clicks, tmp_path)
+        loss = InBatchSoftmax(item_log_q(dls, "item") if corrected else None)
+        net = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=loss), 3).model.eval()
+        popular, users = dls.classes["item"].o2i[0], torch.tensor([[i, 0] for i in range(1, 61)])
+        items = torch.tensor([[0, i] for i in range(1, len(dls.classes["item"]))])
+        with torch.no_grad():
+            found = net.query_vectors(users, torch.zeros(60, 1)) @ net.item_vectors(items, torch.zeros(len(items), 1)).T
+        above.append((found[:, popular - 1] - found.mean(1)).mean().item())
+    assert above[1] > above[0] + 0.1
+
+
+def test_log_q_is_the_share_of_training_rows(clicks, tmp_path):
+    for frame in (TabularFrame, TabularPandas):
+        dls = loaders(clicks, tmp_path, frame=frame)
+        log_q = item_log_q(dls, "item")
+        counts = clicks.item[:3200].value_counts()
+        for code, name in enumerate(dls.classes["item"]):
+            assert log_q[code].item() == pytest.approx(math.log(counts.get(name, 1) / 3200), rel=1e-5)
+    with pytest.raises(MissingColumnError, match="'age'"):
+        item_log_q(dls, "age")
+
+
+def test_clicks_by_bce_and_lists_by_bpr(clicks, tmp_path):
+    set_seed(0)
+    df = clicks.copy()
+    df["item"] = np.random.default_rng(1).integers(0, 48, len(df))
+    df["click"] = (df.item % 8 == df.user % 8).astype(int)
+    learn = quiet_fit(rec_learner(loaders(df, tmp_path, "click"), TwoTower, **TOWERS, loss_func=BCE()), 8, 2e-2)
+    with learn.no_bar():
+        preds, targets = learn.get_preds()
+    assert 0 <= preds.min() <= preds.max() <= 1
+    assert preds[targets.view_as(preds) == 1].mean() > preds[targets.view_as(preds) == 0].mean() + 0.1
+    dls = loaders(df, tmp_path, ["click", "user"])
+    learn = quiet_fit(rec_learner(dls, TwoTower, **TOWERS, loss_func=BPR(), n_out=1, temperature=0.2), 8, 2e-2)
+    with learn.no_bar():
+        scores, targets = learn.get_preds()
+    clicked = targets[:, 0] == 1
+    assert scores[clicked].mean() > scores[~clicked].mean() + 0.5
+
+
+def test_a_stock_learner_copies_and_export(clicks, tmp_path):
+    dls = loaders(clicks, tmp_path)
+    net = TwoTower([(61, 8), (50, 8)], 1, 1, **TOWERS, cat_names=["user", "item"], cont_names=["age"])
+    learn = quiet_fit(Learner(dls, net, loss_func=InBatchSoftmax(item_log_q(dls, "item"))), 1)
+    with learn.no_bar():
+        wanted = learn.get_preds()[0]
+        learn.export("net.pkl")
+        loaded = load_learner(tmp_path / "net.pkl")
+        with loaded.no_bar():
+            assert torch.equal(loaded.get_preds(dl=loaded.dls.test_dl(clicks[3200:]))[0], wanted)
+    other = copy.deepcopy(net)
+    x_cat, x_cont, _ = dls.valid.one_batch()
+    assert isinstance(other(x_cat, x_cont), PairScores)
+    assert torch.equal(other(x_cat, x_cont).detach(), net(x_cat, x_cont).detach())
+
+
+def test_it_exports_to_a_graph_of_any_batch_size():
+    net = TwoTower(SIZES, 2, 1, cat_names=NAMES, query=["user", "cont0"], item=["item"]).eval()
+    cats, conts, *_ = batch(16)
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(net, (cats, conts), dynamic_shapes=({0: rows}, {0: rows}))
+    cats, conts, *_ = batch(33, seed=3)
+    assert torch.allclose(program.module()(cats, conts), net(cats, conts), atol=1e-5)
+
+
+def test_bad_options_are_refused():
+    for options, error, words in [
+        ({"query": []}, DataError, "of 0 and 3 columns"),
+        ({"item": ["prize"]}, MissingColumnError, "'prize'"),
+        ({"item_id": "price"}, MissingColumnError, "'price'"),
+        ({"out_sz": 2}, DataError, "2 outputs"),
+        ({"temperature": 0.0}, DataError, "temperature 0"),
+        ({"cont_names": ["age"]}, DataError, "one each"),
+        ({"vector_names": ["user"]}, DataError, "all different"),
+    ]:
+        with pytest.raises(error, match=words):
+            TwoTower(SIZES, 2, **{"out_sz": 1, **COLUMNS, **options})
+    cats, *rest = batch()
+    cats[2, 1] = 9
+    with pytest.raises(DataError, match="column 'item', row 2"):
+        TwoTower(SIZES, 2, 1, **COLUMNS)(cats, *rest)
