@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-features bench-loaders notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders notebooks clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -64,11 +64,17 @@ bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and
 bench-loaders: $(STAMP)  ## time TabularFrame and the loaders beside fastai, torch and NVTabular (BENCH_ARGS='--cases epoch')
 	$(BIN)/python tests/bench/bench_loaders.py $(BENCH_ARGS)
 
+bench-extreme: $(STAMP)  ## AUC of AdamW, LAMB and CowClip up to batch 819,200 (BENCH_ARGS='--rows 4000000 --resume')
+	$(BIN)/python tests/bench/bench_extreme.py $(BENCH_ARGS)
+
+bench-e2e: $(STAMP)  ## from raw files to scores beside pandas and fastai; writes BENCHMARKS.md (BENCH_ARGS='--rows 300000')
+	$(BIN)/python tests/bench/bench_e2e.py $(BENCH_ARGS)
+
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print
 
 clean:  ## remove what the demo, the benchmarks and the tools leave behind (your own runs stay)
-	rm -rf runs/demo runs/demo-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
+	rm -rf runs/demo runs/demo-data runs/e2e-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv too

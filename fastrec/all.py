@@ -1,5 +1,8 @@
 """Everything a notebook wants: ``from fastrec.all import *``."""
 
+from fastrec.amp import BF16Autocast
+from fastrec.checkpoint import Checkpoint, load_checkpoint
+from fastrec.compiled import CompiledModel
 from fastrec.dataloaders import RecDataLoaders
 from fastrec.errors import FastrecError
 from fastrec.feature_proc import Features
@@ -56,6 +59,7 @@ from fastrec.features import (
     explode,
     search_crosses,
 )
+from fastrec.graph import CudaGraph
 from fastrec.learner import RecLearner, rec_learner
 from fastrec.loader import TabularLoader
 from fastrec.log_transform import LogTransform
@@ -82,6 +86,7 @@ from fastrec.rank import rank_lists, ranked_strings
 from fastrec.rank_gauss import RankGauss
 from fastrec.rankers import ColumnRanker, Lists, NetRanker, XGBRanker
 from fastrec.stack import LinearBlend, Stack
+from fastrec.stop_on_nan import StopOnNaN
 from fastrec.stream import ParquetFrame
 from fastrec.submit import RECSYS2019, check_submission, score_submission, write_submission
 from fastrec.table import Table
@@ -98,17 +103,21 @@ __all__ = [
     "MRR",
     "NDCG",
     "RECSYS2019",
+    "BF16Autocast",
     "BayesianRate",
     "Bucketize",
     "Categorify",
+    "Checkpoint",
     "Clip",
     "CoVisit",
     "Collect",
     "ColumnRanker",
     "Combine",
+    "CompiledModel",
     "CountEncode",
     "Cross",
     "CrossFit",
+    "CudaGraph",
     "CumCount",
     "CumStat",
     "CumTarget",
@@ -164,6 +173,7 @@ __all__ = [
     "Rolling",
     "RoundTo",
     "Stack",
+    "StopOnNaN",
     "SvdEncode",
     "TabM",
     "Table",
@@ -189,6 +199,7 @@ __all__ = [
     "group_folds",
     "item_log_q",
     "lamb",
+    "load_checkpoint",
     "mean_average_precision",
     "mrr",
     "ndcg",

@@ -64,6 +64,10 @@ class MissingPackageError(FastrecError, ImportError):
     """An optional package is needed for what was asked."""
 
 
+class TrainingError(FastrecError, RuntimeError):
+    """A training that cannot go on: its loss is no number any more."""
+
+
 class LeakageError(FastrecError, ValueError):
     """A feature holds what it must not know: a target, or the future."""
 

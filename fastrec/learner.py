@@ -10,6 +10,7 @@ from typing import Any
 import fastai.callback.progress
 import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycle, lr_find, no_bar
 import pandas as pd
+import torch
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from fastai.tabular.learner import TabularLearner
@@ -17,20 +18,47 @@ from fastcore.basics import tuplify
 from fastcore.foundation import L
 from torch import nn
 
+from fastrec.amp import BF16Autocast
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.lean_learner import LeanLearner
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import embedding_sizes
 from fastrec.models.learned_tables import load_tables, save_tables, table_frame
 from fastrec.models.tabular_net import TabularNet
 from fastrec.optim import adamw, as_opt_func
 from fastrec.settle_rows import SettleRows
+from fastrec.stop_on_nan import StopOnNaN
 from fastrec.tabular import TabularFrame
+from fastrec.training_options import training_callbacks
 
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
+TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"device"}
 
 
-class RecLearner(TabularLearner):
-    """fastai's tabular Learner, whose ``predict`` takes a row from any library."""
+class RecLearner(LeanLearner, TabularLearner):
+    """fastai's tabular Learner, whose ``predict`` takes a row from any library, and ``to_bf16`` a CPU."""
+
+    graph_reason: str | None = "no CUDA graph was asked for"
+    compile_reason: str | None = "no compiled model was asked for"
+
+    def to_bf16(self) -> RecLearner:
+        """bfloat16 autocast: on CUDA fastai's, else ``BF16Autocast``."""
+        on_cuda = torch.device(getattr(self.dls, "device", None) or "cpu").type == "cuda"
+        return super().to_bf16() if on_cuda else self.add_cb(BF16Autocast())
+
+    def to_fp32(self) -> RecLearner:
+        """float32 throughout."""
+        super().to_fp32()
+        return self.remove_cb(BF16Autocast)
+
+    def one_batch(self, i: int, b: Any) -> None:
+        """Train or validate on one batch; autocast is off afterwards, whatever happened."""
+        try:
+            super().one_batch(i, b)
+        finally:
+            for cb in self.cbs:
+                if isinstance(cb, BF16Autocast):
+                    cb.leave()
 
     def predict(self, row: Any) -> tuple[Any, Any, Any]:
         """Predict one raw row.
@@ -122,7 +150,8 @@ def rec_learner(
         opt_func: a fastai ``opt_func``, or a torch optimizer's class, see ``as_opt_func``.
         loss_func: the loss; by default what fastai takes for the targets.
         metrics: fastai metrics.
-        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); all others go to the model.
+        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); how to train (``amp='bf16'``, …), see
+            ``training_callbacks``; all others go to the model.
 
     Returns:
         The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
@@ -139,7 +168,8 @@ def rec_learner(
             remedy="Use a batch size of at most the number of rows, or drop_last=False",
         )
     learner_options = {k: v for k, v in options.items() if k in LEARNER_OPTIONS}
-    config = {k: v for k, v in options.items() if k not in LEARNER_OPTIONS}
+    training = {k: v for k, v in options.items() if k in TRAINING_OPTIONS}
+    config = {k: v for k, v in options.items() if k not in LEARNER_OPTIONS | TRAINING_OPTIONS}
     config |= {k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}
     if isinstance(model, nn.Module):
         _refuse_options(config | {k: v for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None})
@@ -154,6 +184,10 @@ def rec_learner(
     opt_func = as_opt_func(opt_func, model=net)
     if any(name.endswith("_rows") for m in net.modules() if isinstance(m, EmbeddingTables) for name in m.weights):
         learner_options["cbs"] = [*L(learner_options.get("cbs")), SettleRows()]
+    given = L(learner_options.pop("cbs", None))
+    if any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in given):
+        training["stop_on_nan"] = False  # it is there
+    learner_options["cbs"] = [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]
     return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
 
 

@@ -214,20 +214,35 @@ class TabularLoader(TfmdDL):
         return order[low:high]
 
     def __iter__(self) -> Iterator[Any]:
+        yield from self.batches_from(0)
+
+    def batches_from(self, first: int) -> Iterator[Any]:
+        """An epoch without its first batches, which are not gathered; its order is drawn now, before any is asked for.
+
+        Args:
+            first: number of the batch to begin with, from 0.
+        """
         # fastai goes through torch's loader here, which costs more per batch than gathering it; the hooks are the same.
         self.randomize()
         self.before_iter()
         hooked = "get_idxs" in self.__dict__ or type(self).get_idxs is not TabularLoader.get_idxs
         rows = self.get_idxs() if hooked else self._share(self._order())
+        return self._yielded(rows, first)
+
+    def _yielded(self, rows: Any, first: int) -> Iterator[Any]:
         self._ours = True
-        batches = self.create_batches(rows)
+        batches = self.create_batches(rows, **({"first": first} if first else {}))
         self._ours = False
         for batch in batches:
             yield self.after_batch(batch)
         self.after_iter()
 
-    def create_batches(self, samps: Iterable[int]) -> Iterator[tuple[torch.Tensor, ...]]:
+    def create_batches(self, samps: Iterable[int], *, first: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
         """Batches of the rows in ``samps``, on the loader's device, ``after_batch`` not applied.
+
+        Args:
+            samps: row numbers.
+            first: number of the batch to begin with, from 0; those before it are not gathered.
 
         Raises:
             DataError: another loader asks (fastai's ``DistributedDL``), which would share out this rank's share again.
@@ -238,14 +253,14 @@ class TabularLoader(TfmdDL):
                 remedy="Give rank=0, world_size=1 for a loader that fastai's DistributedDL is to share out",
             )
         extras = self._extras()
-        batches = self._packed_batches(samps)
+        batches = self._packed_batches(samps, first)
         return batches if extras is None else (self._with_extras(batch, extras) for batch in batches)
 
-    def _packed_batches(self, samps: Iterable[int]) -> Iterator[tuple[torch.Tensor, ...]]:
+    def _packed_batches(self, samps: Iterable[int], skipped: int) -> Iterator[tuple[torch.Tensor, ...]]:
         rows, packed = self._as_rows(samps), self._packed()
         bounds = self._bounds(rows)
         chunk = max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words))
-        ends = [0]  # of the batches that are gathered together: several small ones, or one
+        ends = [min(skipped, len(bounds) - 1)]  # of the batches gathered together: several small ones, or one
         while ends[-1] < len(bounds) - 1:
             last = int(np.searchsorted(bounds, bounds[ends[-1]] + chunk, side="right")) - 1
             ends.append(max(last, ends[-1] + 1))

@@ -40,7 +40,17 @@ class TorchOptim(OptimWrapper):
     @property
     def hypers(self) -> list[dict[str, Any]]:
         """Hyper-parameters of each of the Learner's groups, by fastai's names."""
-        return OptimWrapper.hypers.fget(self)[: self._count]
+        # Read at every batch: as fastai's, without asking of every value what it is in several ways.
+        found = []
+        for group in self.opt.param_groups[: self._count]:
+            own: dict[str, Any] = {}
+            for k, v in group.items():
+                if isinstance(v, tuple):
+                    own.update({self.fwd_map.get(f"{k}__{i}", f"{k}__{i}"): part for i, part in enumerate(v)})
+                elif k != "params":
+                    own[self.fwd_map.get(k, k)] = v
+            found.append(own)
+        return found
 
     @property
     def param_lists(self) -> list[list[Tensor]]:

@@ -27,6 +27,7 @@ Combine = Literal["mean", "sigmoid", "softmax"]
 
 _SOFTMAX = (CrossEntropyLossFlat, LabelSmoothingCrossEntropy, LabelSmoothingCrossEntropyFlat, nn.CrossEntropyLoss)
 _SIGMOID = (BCE, BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
+EMB_STD = 0.3  # nothing scales embeddings up (no batch norm): vectors as small as usual would take long to count
 # means over rows: one call for all members at once gives the mean over the members as well
 _BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
 
@@ -84,6 +85,8 @@ class TabM(FieldNet):
     ) -> None:
         super().__init__(emb_szs, n_cont, **{"bn_cont": False, **inputs})
         _check(layers, k, variant, combine)
+        if self.embeds is not None:
+            self.embeds.reset_parameters(EMB_STD)
         self.k, self.out_sz, self.combine = k, out_sz, combine
         self.numbers = _embedding_of(bins, n_cont, d_embedding)
         n_numbers = self.numbers.embedding_dim if self.numbers is not None else n_cont

@@ -1,0 +1,149 @@
+"""fastrec's side of the end-to-end benchmark: the same columns from the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from _e2e_data import (
+    CATS,
+    CLICK,
+    COLUMNS,
+    CONTS,
+    FOLDS,
+    ITEM_ACTIONS,
+    LAST_DAY,
+    SMOOTH,
+    TARGET,
+    Prepared,
+)
+from fastai.data.block import CategoryBlock
+
+from fastrec.features import (
+    Combine,
+    CountEncode,
+    Cross,
+    FeatureSet,
+    GroupPick,
+    GroupRank,
+    GroupStats,
+    History,
+    TargetEncode,
+    explode,
+)
+from fastrec.procs import Categorify, FillMissing, Normalize
+from fastrec.segments import segment_min
+from fastrec.table import Table, concat
+from fastrec.tabular import TabularFrame
+
+_TYPES = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
+_ORDER = ["timestamp", "step"]
+
+
+def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
+    """The log, and a row for every candidate."""
+    log = Table.read(folder / "train.csv", COLUMNS, device="cpu", types=_TYPES)
+    session = log["session_id"].coded()
+    start = segment_min(log["timestamp"].integer(), session.codes, session.size)[session.codes]
+    is_valid = start >= LAST_DAY
+    log = log.with_columns({"fold": torch.where(is_valid, FOLDS, start % FOLDS), "is_valid": is_valid})
+    clicks = log.take(_is(log, [CLICK]))
+    rows = explode(
+        clicks.drop(["action_type"]), {"impressions": "item_id", "prices": "price"}, numbers=["prices"], row="list_id"
+    )
+    clicked = rows["item_id"].coded().codes == rows["reference"].coded().recode(rows["item_id"].coded().keys)
+    rows = rows.with_columns({TARGET: clicked.long()}).drop(["reference"])
+    return log.to(device), rows.to(device)
+
+
+def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
+    """Bool ``[n]``: the rows whose action is one of the words."""
+    actions = table["action_type"]
+    chosen = [False, *(w in words for w in actions.distinct.to_pylist())]
+    return torch.tensor(chosen, device=table.device)[actions.values.long()]
+
+
+def features(log: Table, rows: Table) -> Prepared:
+    """All features of every candidate."""
+    rows = _of_session(log, rows)
+    touches = log.take(_is(log, ITEM_ACTIONS)).rename({"reference": "item_id"})
+    valid = rows["is_valid"].values
+    splits = [(~valid).nonzero().squeeze(1), valid.nonzero().squeeze(1)]
+    made = feature_set()
+    tables = {"touches": touches}
+    train = made.fit_transform(rows.take(splits[0]), tables=tables)
+    valid = made.transform(rows.take(splits[1]), tables=tables)
+    wanted = [*CATS, *CONTS, TARGET, "list_id", "fold"]
+    frame, n = concat([part.select(wanted) for part in (train, valid)]), len(splits[0])
+    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "fold"))
+    return Prepared(frame.select([*CATS, *CONTS, TARGET]), (np.arange(n), np.arange(n, len(frame))), *rest)
+
+
+def _of_session(log: Table, rows: Table) -> Table:
+    """What the session did before the click, and how long before it: found for clicks, then spread over their lists."""
+    clicks = log.take(_is(log, [CLICK])).select(["session_id", *_ORDER])
+    before = History("session_id", order=_ORDER, table="log", stats=["since"], values=["action_type"], name="session")
+    made = FeatureSet([before], keep="outputs").fit_transform(clicks, tables={"log": log})
+    made = made.rename({"session_last_action_type": "last_action"}).take(rows["list_id"].integer())
+    return rows.with_columns({n: made[n] for n in made})
+
+
+def feature_set() -> FeatureSet:
+    """The features of a candidate, not yet fitted."""
+    touch = History(
+        ["session_id", "item_id"],
+        order="step",
+        table="touches",
+        stats=["count", "steps"],
+        values=["timestamp"],
+        name="touch",
+    )
+    touched = GroupPick("position", by="list_id", order="touch_steps", name="touched")
+    return FeatureSet(
+        [
+            TargetEncode("item_id", TARGET, fold_column="fold", smooth=SMOOTH),
+            TargetEncode(Cross("item_id", "city"), TARGET, fold_column="fold", smooth=SMOOTH),
+            CountEncode(["item_id", "user_id"]),
+            GroupRank("count_item_id", by="list_id", descending=True),
+            GroupRank("price", by="list_id"),
+            Combine("price", "/", GroupStats("price", by="list_id", over="group"), name="price_over_mean"),
+            touch,
+            Combine("timestamp", "-", "touch_last_timestamp", name="touch_since"),
+            Combine("position", "-", touched, name="offset_touched"),
+        ]
+    )
+
+
+def as_pandas(made: Prepared) -> Prepared:
+    """The same as a pandas frame, text as categories: what fastai's ``TabularPandas`` is handed."""
+    import pandas as pd
+
+    frame = {}
+    for name in made.frame.names:
+        column = made.frame[name]
+        if column.kind != "category":
+            frame[name] = column.values.cpu().numpy()
+            continue
+        codes = column.values.cpu().numpy() - 1
+        frame[name] = pd.Categorical.from_codes(codes, column.distinct.to_pandas())
+    splits = tuple(s.tolist() for s in made.splits)
+    return replace(made, frame=pd.DataFrame(frame, copy=False), splits=splits)
+
+
+def preprocess(made: Prepared, *, device: str = "cpu") -> Any:
+    """fastrec's tabular object."""
+    procs = [Categorify, FillMissing, Normalize]
+    return TabularFrame(
+        made.frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=made.splits, device=torch.device(device)
+    )
+
+
+def columns(made: Prepared, step: int = 1) -> dict[str, np.ndarray]:
+    """The columns as numpy, training rows first, every ``step``-th row: to be compared with the other side's."""
+    frame = made.frame.take(torch.arange(0, len(made.frame), step)).to_pandas().astype(dict.fromkeys(CATS, object))
+    return {n: frame[n].to_numpy() for n in (*CATS, *CONTS, TARGET)}

@@ -1,0 +1,269 @@
+"""Training and prediction of the end-to-end benchmark: one net, the systems' own loaders, modules and optimizers."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from _e2e_data import CATS, CONTS, FLAG_WIDTH, FOLDS, LAYERS, TARGET, WIDTHS, Prepared
+from fastai.callback.core import Callback, CancelFitException, CancelValidException
+from fastai.data.block import CategoryBlock
+from fastai.tabular.core import TabDataLoader
+from fastai.tabular.learner import tabular_learner
+from fastai.torch_core import set_seed
+
+from fastrec.amp import mixed_precision
+from fastrec.errors import TrainingError
+from fastrec.learner import rec_learner
+from fastrec.metrics import auc, mrr
+from fastrec.optim import adamw, lamb, scale_lr
+from fastrec.procs import Categorify, FillMissing, Normalize
+from fastrec.tabular import TabularFrame
+
+BATCH = 4_096
+UPDATES = 42_760_000 // 204_800  # of the article's epoch at its extreme batch
+PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
+GRIDS = {"adamw": (0.01, 0.03, 0.1), "lamb": (0.01, 0.03, 0.1)}
+EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
+
+
+@dataclass(frozen=True)
+class System:
+    """A row of the table.
+
+    Args:
+        name: what it is called.
+        data: what it trains from: ``stock``, ``features``, ``frame`` or ``device`` (see ``bench_e2e``).
+        loader: whose batches.
+        net: whose modules and optimizer.
+        opt: which rule: fastai's Adam and fastrec's ``adamw`` are one.
+        half: in bfloat16, where that pays.
+        extreme: with the extreme batch, else with ``BATCH``.
+    """
+
+    name: str
+    data: str
+    loader: Literal["stock", "fastrec"] = "fastrec"
+    net: Literal["stock", "fastrec"] = "fastrec"
+    opt: Literal["adamw", "lamb"] = "adamw"
+    half: bool = False
+    extreme: bool = False
+
+
+SYSTEMS = (
+    System("stock", "stock", loader="stock", net="stock"),
+    System("+ features", "features", loader="stock", net="stock"),
+    System("+ preprocessing", "frame", loader="stock", net="stock"),
+    System("+ loader", "frame", net="stock"),
+    System("+ fused embeddings and optimizer", "frame"),
+    System("+ bf16", "frame", half=True),
+    System("+ extreme batch, LAMB", "frame", opt="lamb", half=True, extreme=True),
+    System("+ extreme batch, AdamW", "frame", half=True, extreme=True),
+    System("+ data on the device", "device", opt="lamb", half=True, extreme=True),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is the same for all systems.
+
+    Args:
+        lrs: learning rate at ``BATCH`` by rule.
+        extreme: the extreme batch.
+        amp: ``bf16`` where it pays, or None.
+        device: where nets train.
+    """
+
+    lrs: Mapping[str, float]
+    extreme: int
+    amp: str | None = None
+    device: str = "cpu"
+
+    def batch(self, system: System) -> int:
+        """Rows of a system's batch."""
+        return self.extreme if system.extreme else BATCH
+
+    def lr(self, system: System) -> float:
+        """A system's learning rate: its rule's, by the square root of the batch."""
+        return scale_lr(self.lrs[system.opt], self.batch(system), BATCH)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training and what came of it: seconds, area under the ROC curve, mean reciprocal rank."""
+
+    train: float
+    predict: float
+    auc: float
+    mrr: float
+
+
+class _NoValidation(Callback):
+    """The prediction that follows goes over the same rows."""
+
+    def before_validate(self) -> None:
+        raise CancelValidException
+
+
+def extreme_batch(rows: int) -> int:
+    """The batch that makes as many updates of an epoch of ``rows`` as the article's largest did of its own."""
+    return max(BATCH, round(rows / UPDATES / BATCH) * BATCH)
+
+
+def run(system: System, to: Any, made: Prepared, settings: Settings, seed: int) -> Trained:
+    """Train a system for one epoch and predict the validation rows.
+
+    Args:
+        system: which.
+        to: its tabular object.
+        made: the same rows with their lists and targets, for the scores.
+        settings: learning rates, batch.
+        seed: of weights and order.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fastai's, about pandas and arrays
+        set_seed(seed)
+        begun = _now(settings.device)
+        learn = _learner(system, to, settings)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(1, settings.lr(system), cbs=_NoValidation())
+            trained = _now(settings.device)
+            scores = learn.get_preds(ds_idx=1)[0][:, 1].numpy()
+        done = _now(settings.device)
+    rows = np.asarray(made.splits[1])
+    clicked, lists = made.clicked[rows], made.lists[rows]
+    return Trained(trained - begun, done - trained, float(auc(scores, clicked)), float(mrr(scores, clicked, lists)))
+
+
+def _learner(system: System, to: Any, settings: Settings) -> Any:
+    options: dict[str, Any] = {"device": torch.device(settings.device)}
+    if system.loader == "stock":
+        options["dl_type"] = TabDataLoader  # fastai's default for TabularPandas draws rows with replacement
+    elif system.data != "device" and settings.device != "cpu":
+        options["place"] = "host"
+    dls = to.dataloaders(settings.batch(system), **options)
+    sizes = {n: w for n, w in EMB_SZS.items() if n in dls.cat_names}
+    if system.net == "stock":
+        return tabular_learner(dls, layers=list(LAYERS), emb_szs=sizes)
+    opt_func = lamb if system.opt == "lamb" else adamw
+    cbs = mixed_precision(settings.amp if system.half else None, settings.device)
+    # the widths as they are: padding them would be another net
+    return rec_learner(dls, layers=list(LAYERS), emb_szs=sizes, opt_func=opt_func, pad=False, cbs=cbs)
+
+
+def _now(device: str) -> float:
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def tune(
+    frame: Any, *, fold: np.ndarray, grids: Mapping[str, Sequence[float]], extreme: int, device: str
+) -> dict[str, float]:
+    """The learning rate of each rule: the best of a grid by the loss on sessions that were not trained on.
+
+    Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
+
+    Args:
+        frame: named columns of training rows, as ``TabularFrame`` takes them.
+        fold: int64 ``[n]``, each row's fold; the last fold is scored.
+        grids: rule → rates at ``BATCH`` to try.
+        extreme: the extreme batch.
+        device: where nets train.
+
+    Returns:
+        Rule → rate at ``BATCH``.
+    """
+    inside = fold == FOLDS - 1
+    splits = (np.flatnonzero(~inside), np.flatnonzero(inside))
+    procs = [Categorify, FillMissing, Normalize]
+    to = TabularFrame(frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=splits)
+    chosen = {}
+    for opt, grid in grids.items():
+        system = next(s for s in SYSTEMS if s.opt == opt and s.net == "fastrec")
+        losses = {lr: _loss(system, to, Settings({opt: lr}, extreme, None, device)) for lr in grid}
+        print(f"  {opt}: " + ", ".join(f"rate {lr:g} loss {loss:.5f}" for lr, loss in losses.items()), flush=True)
+        chosen[opt] = min(losses, key=losses.__getitem__)
+    return chosen
+
+
+def _loss(system: System, to: Any, settings: Settings) -> float:
+    set_seed(0)
+    learn = _learner(system, to, settings)
+    try:
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(1, settings.lr(system))
+    except TrainingError:  # the rate is too high
+        return math.inf
+    loss = float(learn.recorder.values[-1][1])
+    return loss if math.isfinite(loss) else math.inf
+
+
+def faster_amp(to: Any, settings: Settings) -> str | None:
+    """``bf16`` where batches of ``BATCH`` rows take less time with it than without, else None."""
+    system = next(s for s in SYSTEMS if s.half and not s.extreme)
+    seconds = {
+        amp: min(sum(phases(system, to, replace(settings, amp=amp), batches=30).values()) for _ in range(3))
+        for amp in (None, "bf16")
+    }
+    return min(seconds, key=seconds.__getitem__)
+
+
+class _Phases(Callback):
+    """Adds up where the time of training batches goes, and stops after some of them."""
+
+    order = -100
+
+    def __init__(self, batches: int) -> None:
+        self.batches, self.seconds, self.count = batches, dict.fromkeys(PHASES, 0.0), 0
+
+    def _mark(self, phase: str | None) -> None:
+        now = time.perf_counter()
+        if phase is not None and self.training and self.count > 0:  # the first batch warms up
+            self.seconds[phase] += now - self.since
+        self.since = now
+
+    def before_train(self) -> None:
+        self._mark(None)
+
+    def before_batch(self) -> None:
+        self._mark("loader")
+
+    def after_pred(self) -> None:
+        self._mark("forward and loss")
+
+    def before_backward(self) -> None:
+        self._mark("forward and loss")
+
+    def after_backward(self) -> None:
+        self._mark("backward")
+
+    def before_step(self) -> None:
+        self._mark("callbacks")
+
+    def after_step(self) -> None:
+        self._mark("optimizer")
+
+    def after_batch(self) -> None:
+        self._mark("callbacks")
+        self.count += 1
+        if self.count > self.batches:
+            raise CancelFitException
+
+
+def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict[str, float]:
+    """Where the seconds of some training batches of a system go: phase → seconds of a batch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        set_seed(0)
+        learn, clock = _learner(system, to, settings), _Phases(batches)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(1, settings.lr(system), cbs=[clock, _NoValidation()])
+    counted = max(1, min(clock.count - 1, batches))
+    return {phase: seconds / counted for phase, seconds in clock.seconds.items()}

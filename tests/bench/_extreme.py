@@ -1,0 +1,213 @@
+"""What ``bench_extreme.py`` trains: two sets of clicks, one net, and one stated way of setting each rule.
+
+A rule is an optimizer and what changes with the batch size. Its two rates, of embeddings and of all else, are one of
+four pairs (``GRIDS``): that with the best AUC at the smallest batch, on a sample. From there on they follow the rule
+alone: no cell of the table is tuned by itself.
+
+  AdamW     weight decay .01; both rates ∝ √batch.
+  LAMB      weight decay .01 inside the trust ratio, one trust ratio per embedding table, none for biases and norms
+            (which start at 0 and would hardly leave it); both rates ∝ √batch.
+  CowClip   AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
+            other rate ∝ √batch (arXiv 2204.06240, section 5).
+
+All warm up over the first part of the steps and then cool down by half a cosine (``fit_one_cycle``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import torch
+from fastai.callback.core import Callback
+
+from fastrec.cow_clip import CowClip
+from fastrec.datasets import planted_ctr
+from fastrec.learner import rec_learner
+from fastrec.losses import BCE
+from fastrec.metrics import AUC
+from fastrec.models import emb_sz_rule
+from fastrec.optim import adamw, lamb, scale_lr, split_embeddings
+from fastrec.procs import Categorify
+from fastrec.tabular import TabularFrame
+
+# Rates of embeddings and of all else that are tried at the smallest batch. Most ids come seldom: their vectors, which
+# start near 0, have few steps to go far in, and want a rate ten to thirty times that of the other layers.
+GRIDS = {
+    "AdamW": ([0.003, 0.003], [0.01, 0.002], [0.03, 0.002], [0.06, 0.002]),
+    "LAMB": ([0.01, 0.01], [0.03, 0.01], [0.1, 0.01], [0.1, 0.03]),
+    "CowClip": ([0.003, 0.003], [0.01, 0.002], [0.03, 0.002], [0.06, 0.002]),
+}
+DECAY = 0.01
+WIDEST = 16  # floats of an embedding
+LAYERS = [64, 32]
+VALID_BATCH = 65_536
+
+
+@dataclass
+class Case:
+    """Rows to train and to score on.
+
+    Args:
+        name: for the table.
+        frame: training rows and those that are scored.
+        sample: rows to choose a rate on, cut from the training rows of ``frame``.
+        batches: batch sizes, the smallest first; rates are chosen at that one.
+        seeds: how many nets in each cell.
+        bayes_auc: the most that can be reached; None: not known.
+    """
+
+    name: str
+    frame: TabularFrame
+    sample: TabularFrame
+    batches: list[int]
+    seeds: int
+    bayes_auc: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """How one net came out.
+
+    Args:
+        auc, loss: on the validation rows.
+        seconds: of training alone, validation left out.
+        steps: of the optimizer.
+    """
+
+    auc: float
+    loss: float
+    seconds: float
+    steps: int
+
+
+def planted(rows: int, tune_rows: int, batches: list[int], seeds: int, valid: int | None = None) -> Case:
+    """Clicks by ``planted_ctr``; the sample is the first rows of the same table, and the rows right after them."""
+    frame = planted_ctr(rows, valid=min(rows // 10, 2_000_000) if valid is None else valid)
+    tune_rows = min(tune_rows, frame.split * 4 // 5)
+    beyond = min(tune_rows // 4, 1_000_000)
+    sample = planted_ctr(tune_rows + beyond, valid=beyond)
+    return Case("planted CTR", frame, sample, batches, seeds, frame.bayes_auc)
+
+
+def movielens(folder: Path, batches: list[int], seeds: int) -> Case:
+    """MovieLens-1M: a rating of 4 or 5 is a click; fold 4 is scored, rates are chosen on fold 3 with folds 0 to 2."""
+    ratings = movielens_frame(folder)
+    fold = ratings["fold"].to_numpy()
+    names = ["user_id", "movie_id", "gender", "age", "occupation", "zip", "year", "genres"]
+    tables = {"cat_names": names, "y_names": "click", "y_dtype": torch.float32}
+    frame, sample = (
+        TabularFrame(ratings, [Categorify], **tables, splits=((fold < held).nonzero()[0], (fold == held).nonzero()[0]))
+        for held in (4, 3)
+    )
+    return Case("MovieLens-1M", frame, sample, batches, seeds)
+
+
+def movielens_frame(folder: Path) -> pd.DataFrame:
+    """Ratings with what is known of users and movies, and ``click``."""
+    columns = {
+        "users.dat": ["user_id", "gender", "age", "occupation", "zip"],
+        "movies.dat": ["movie_id", "title", "genres"],
+    }
+    users, movies = (
+        pd.read_csv(folder / name, sep="::", engine="python", encoding="latin-1", names=names, dtype={"zip": str})
+        for name, names in columns.items()
+    )
+    users["zip"] = users["zip"].str[:3]  # the region
+    movies["year"] = movies["title"].str.extract(r"\((\d{4})\)", expand=False).astype("int64")
+    ratings = pd.read_parquet(folder / "ratings.parquet")
+    ratings = ratings.merge(users, on="user_id", how="left").merge(movies, on="movie_id", how="left")
+    return ratings.assign(click=(ratings["rating"] >= 4).astype("float32"))
+
+
+def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[float], list[float]]:
+    """Learning rates and weight decays of embeddings and of all else at a batch size.
+
+    Args:
+        rule: its name.
+        lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
+        bs: the batch size.
+        base: the smallest one.
+    """
+    embeddings, others = lrs
+    scaled = scale_lr(others, bs, base, rule="sqrt")
+    if rule == "CowClip":  # as scale_lr(…, rule="cowclip") has it where both rates begin alike
+        return [embeddings, scaled], [DECAY * bs / base, DECAY]
+    return [scale_lr(embeddings, bs, base, rule="sqrt"), scaled], [DECAY, DECAY]
+
+
+def train(
+    frame: TabularFrame,
+    rule: str,
+    lrs: list[float],
+    *,
+    bs: int,
+    base: int,
+    seed: int = 0,
+    epochs: int = 1,
+    warm_up: float = 0.25,
+    grads: str = "rows",
+) -> Run:
+    """Train one net and score it.
+
+    Args:
+        frame: training and validation rows.
+        rule: ``AdamW``, ``LAMB`` or ``CowClip``.
+        lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
+        bs: the batch size.
+        base: the smallest one.
+        seed: of first weights and order.
+        epochs: how many.
+        warm_up: share of the steps in which the rate rises.
+        grads: gradients of large embedding tables: ``rows`` holds the batch's rows only, ``dense`` all.
+    """
+    torch.manual_seed(seed)
+    dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
+    widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}
+    opt_func = partial(lamb, adapt_1d=False) if rule == "LAMB" else adamw
+    learn = rec_learner(
+        dls,
+        layers=LAYERS,
+        emb_szs=widths,
+        grads=grads,
+        n_out=1,
+        opt_func=opt_func,
+        loss_func=BCE(),
+        metrics=AUC(),
+        splitter=split_embeddings,
+        cbs=[CowClip()] if rule == "CowClip" else [],
+    )
+    rates, decays = rates_of(rule, lrs, bs, base)
+    clock = _Clock()
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, rates, wd=decays, pct_start=warm_up, cbs=clock)
+    _, loss, auc = learn.recorder.values[-1]
+    return Run(auc, loss, clock.seconds, clock.steps)
+
+
+class _Clock(Callback):
+    """Time and steps of training."""
+
+    def __init__(self) -> None:
+        self.seconds, self.steps = 0.0, 0
+
+    def before_train(self) -> None:
+        """An epoch begins."""
+        self.began = _now()
+
+    def after_step(self) -> None:
+        """The optimizer has made a step."""
+        self.steps += 1
+
+    def after_train(self) -> None:
+        """An epoch's training is done."""
+        self.seconds += _now() - self.began
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()  # what was started there is to be counted
+    return time.perf_counter()

@@ -1,0 +1,201 @@
+"""The end-to-end benchmark at a small size: both sides make the same columns, and the report is whole."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCH = Path(__file__).parent / "bench"
+NAMES = ("_e2e_data", "_e2e_stock", "_e2e_fastrec", "_e2e_train", "_e2e_report", "bench_e2e")
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[SimpleNamespace]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        yield SimpleNamespace(**{n.removeprefix("_e2e_"): importlib.import_module(n) for n in NAMES})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("e2e")
+
+
+@pytest.fixture(scope="module")
+def folder(bench: SimpleNamespace, root: Path) -> Path:
+    return bench.data.files(10_000, root=root)
+
+
+@pytest.fixture(scope="module")
+def sides(bench: SimpleNamespace, folder: Path) -> dict[str, Any]:
+    made = {"ours": bench.fastrec.features(*bench.fastrec.read(folder))}
+    for name, tuned in (("plain", False), ("tuned", True)):
+        made[name] = bench.stock.features(*bench.stock.read(folder, tuned=tuned), tuned=tuned)
+    return made
+
+
+def test_files_are_simulated_once_and_hold_the_rows(
+    bench: SimpleNamespace, folder: Path, sides: dict[str, Any]
+) -> None:
+    written = (folder / "train.csv").stat().st_mtime_ns
+    assert bench.data.files(10_000, root=folder.parent) == folder
+    assert (folder / "train.csv").stat().st_mtime_ns == written
+    assert 10_000 <= len(sides["ours"].clicked) < 12_000
+
+
+@pytest.mark.parametrize("way", ["plain", "tuned"])
+def test_both_sides_make_the_same_columns(bench: SimpleNamespace, sides: dict[str, Any], way: str) -> None:
+    ours, theirs = sides["ours"], sides[way]
+    bench.data.check_equal(bench.fastrec.columns(ours), bench.stock.columns(theirs))
+    order = np.concatenate(theirs.splits)
+    for name in ("lists", "clicked", "fold"):
+        assert np.array_equal(getattr(ours, name), getattr(theirs, name)[order])
+    assert [len(s) for s in ours.splits] == [len(s) for s in theirs.splits]
+    assert min(len(s) for s in ours.splits) > 1_000
+    frame = bench.fastrec.as_pandas(ours)
+    bench.data.check_equal(bench.fastrec.columns(ours), bench.stock.columns(frame))
+
+
+@pytest.mark.parametrize("column", ["item_id", "te_item_id__clicked", "touch_since", "clicked"])
+def test_a_difference_between_the_sides_is_found(bench: SimpleNamespace, sides: dict[str, Any], column: str) -> None:
+    ours, theirs = bench.fastrec.columns(sides["ours"]), bench.stock.columns(sides["plain"])
+    changed = theirs[column].copy()
+    changed[7] = "another" if column == "item_id" else 77
+    with pytest.raises(SystemExit, match=rf"{column}\[7\]"):
+        bench.data.check_equal(ours, {**theirs, column: changed})
+
+
+def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: Path, sides: dict[str, Any]) -> None:
+    """What both sides say of touches, against a loop over the lines of the file."""
+    expected: dict[str, list[float]] = {
+        n: [] for n in ("touch_count", "touch_since", "offset_touched", "session_since")
+    }
+    lists, session, past = -1, None, []
+    found = bench.fastrec.columns(sides["ours"])
+    of_list: dict[int, dict[str, np.ndarray]] = {}
+    for i in np.unique(sides["ours"].lists):
+        at = sides["ours"].lists == i
+        of_list[int(i)] = {n: found[n][at] for n in expected}
+    with (folder / "train.csv").open(newline="") as file:
+        for line in csv.DictReader(file):
+            if line["session_id"] != session:
+                session, past, before = line["session_id"], [], None
+            now = int(line["timestamp"])
+            if line["action_type"] == bench.data.CLICK:
+                lists += 1
+                items = line["impressions"].split("|")
+                touches = {item: [t for t, touched in past if touched == item] for item in items}
+                listed = [items.index(touched) for _, touched in past if touched in items]
+                made = of_list[lists]
+                assert made["touch_count"].tolist() == [len(touches[item]) for item in items]
+                since = [now - touches[item][-1] if touches[item] else np.nan for item in items]
+                np.testing.assert_array_equal(made["touch_since"], since)
+                offsets = [place - listed[-1] if listed else np.nan for place in range(len(items))]
+                np.testing.assert_array_equal(made["offset_touched"], offsets)
+                np.testing.assert_array_equal(
+                    made["session_since"], [np.nan if before is None else now - before] * len(items)
+                )
+            if line["action_type"] in bench.data.ITEM_ACTIONS:
+                past.append((now, line["reference"]))
+            before = now
+    assert lists + 1 == len(of_list)
+
+
+def test_no_fold_and_no_list_is_in_both_parts(sides: dict[str, Any]) -> None:
+    ours = sides["ours"]
+    train, valid = (np.asarray(s) for s in ours.splits)
+    assert not set(ours.lists[train]) & set(ours.lists[valid])
+    assert set(ours.fold[train]) == set(range(5))
+    assert set(ours.fold[valid]) == {5}
+
+
+def test_the_extreme_batch_is_the_articles_at_its_size(bench: SimpleNamespace) -> None:
+    assert bench.train.extreme_batch(42_760_000) == 204_800
+    assert bench.train.extreme_batch(1_000) == 4_096
+
+
+def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) -> None:
+    to = {"frame": bench.fastrec.preprocess(sides["ours"]), "stock": bench.stock.preprocess(sides["plain"])}
+    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03}, 4_096)
+    shapes = []
+    for system in bench.train.SYSTEMS:
+        if system.data in to:
+            model = bench.train._learner(system, to[system.data], settings).model
+            tables = {n: w for n, w in bench.train.EMB_SZS.items() if n in to["frame"].cat_names}
+            linear = [tuple(m.weight.shape) for m in model.modules() if type(m).__name__ == "Linear"]
+            shapes.append((linear, model.n_emb))
+            assert model.n_emb == sum(tables.values())
+    assert len(shapes) == 7
+    assert all(s == shapes[0] for s in shapes)
+
+
+def test_the_table_and_the_report(
+    bench: SimpleNamespace, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = tmp_path / "BENCHMARKS.md"
+    report.write_text("# Benchmarks\n\nabove\n\n<!-- bench-e2e -->\nold\n<!-- /bench-e2e -->\n\nbelow\n")
+    monkeypatch.setattr(bench.bench_e2e, "use_threads", lambda count: None)  # other tests' threads stay as they are
+    monkeypatch.setattr(bench.bench_e2e, "warm_up", lambda options: None)
+    out = tmp_path / "e2e.json"
+    sizes = ["--rows", "10000", "--seeds", "1", "--repeats", "1", "--amp", "off", "--lr", "adamw=0.01,lamb=0.03"]
+    places = ["--data", str(folder.parent), "--out", str(out), "--report", str(report)]
+    bench.bench_e2e.main([*sizes, "--device", "cpu", *places])
+    records = json.loads(out.read_text())
+    systems = [s.name for s in bench.train.SYSTEMS if s.name != "+ bf16"]
+    assert [r["system"] for r in records] == ["stock", "stock, tuned pandas", *systems[1:]]
+    for one in records:
+        assert one["case"] == "end to end"
+        assert sum(one["stages"].values()) == pytest.approx(one["seconds"], abs=1e-3)
+        assert list(one["stages"]) == list(bench.report.STAGES)
+        assert min(one["stages"].values()) > 0
+        assert one["ratio"] == pytest.approx(records[0]["seconds"] / one["seconds"], abs=0.01)
+        assert one["rows_per_s"] == pytest.approx(one["rows"] / one["seconds"], rel=0.01)
+        assert 0.3 < one["auc_mean"] < 1
+        assert 0 < one["mrr_mean"] < 1
+        assert one["mrr_sd"] >= 0
+        assert one["auc_sd"] >= 0
+    text = report.read_text()
+    assert text.startswith("# Benchmarks\n\nabove\n\n<!-- bench-e2e -->\n## End to end")
+    assert text.endswith("<!-- /bench-e2e -->\n\nbelow\n")
+    assert "old" not in text.split("<!-- bench-e2e -->")[1].split("\n")[1]
+    for one in records:
+        assert f"| {one['system']} | {one['stages']['read']:.2f} |" in text
+    assert 5_000 < (tmp_path / "BENCHMARKS-e2e.png").stat().st_size < 150_000
+
+
+def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench: SimpleNamespace) -> None:
+    one = {"read": [1.0, 9.0, 2.0], "features": [3.0, 3.0, 3.5], "preprocess": [0.5, 0.25, 0.5]}
+    seconds = {"stock": one, "tuned": one, "frame": one}
+    seconds["features"] = {"handing over": [0.125], "preprocess": [0.75]}
+    trained = [bench.train.Trained(4.0, 1.0, 0.75, 0.5), bench.train.Trained(6.0, 3.0, 0.85, 0.7)]
+    every = {s.name: trained for s in bench.train.SYSTEMS if s.data != "device"}
+    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03}, 16_384)
+    records = {r["system"]: r for r in bench.bench_e2e.records_of(seconds, every, settings, 1_000)}
+    stages = {"read": 2.0, "features": 3.0, "preprocess": 0.5, "train": 5.0, "predict": 2.0}
+    assert records["stock"]["stages"] == stages
+    assert records["+ features"]["stages"] == {**stages, "features": 3.125, "preprocess": 0.75}
+    assert records["stock"]["mrr_mean"] == pytest.approx(0.6)
+    assert records["stock"]["mrr_sd"] == pytest.approx(np.std([0.5, 0.7], ddof=1), abs=1e-5)
+    assert records["stock"]["auc_sd"] == pytest.approx(np.std([0.75, 0.85], ddof=1), abs=1e-5)
+    assert records["+ extreme batch, LAMB"]["lr"] == pytest.approx(0.06)
+    assert records["+ loader"]["lr"] == 0.01
+    assert records["+ data on the device"]["stages"] == records["+ extreme batch, LAMB"]["stages"]
+
+
+def test_the_learning_rate_with_the_smallest_loss_is_taken(
+    bench: SimpleNamespace, sides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = {0.01: 0.4, 0.03: float("inf"), 0.1: 0.3, 0.3: 0.5}
+    monkeypatch.setattr(bench.train, "_loss", lambda system, to, settings: losses[settings.lrs[system.opt]])
+    ours = replace(sides["ours"])
+    found = bench.train.tune(ours.frame, fold=ours.fold, grids={"lamb": tuple(losses)}, extreme=8_192, device="cpu")
+    assert found == {"lamb": 0.1}

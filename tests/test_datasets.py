@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from fastrec import datasets
+from fastrec.datasets import CTRTruth, planted_ctr
+from fastrec.errors import DataError, NotFittedError
+from fastrec.learner import rec_learner
+from fastrec.losses import BCE
+
+SIZES = (1_200_000, 3_000, 40, 3)
+ROWS = 200_000
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return planted_ctr(ROWS, valid=50_000, cardinalities=SIZES, n_cont=3, seed=1)
+
+
+def test_ids_are_in_range_and_small_columns_come_whole(frame):
+    ids = frame.x_cat
+    assert ids.dtype == torch.int32
+    assert int(ids.min()) == 1  # 0 is kept for what is missing
+    assert (ids.max(0).values <= torch.tensor(SIZES)).all()
+    assert ids[:, 2].unique().tolist() == list(range(1, 41))
+    assert ids[:, 3].unique().tolist() == [1, 2, 3]
+    assert [len(frame.classes[c]) for c in frame.cat_names] == [n + 1 for n in SIZES]
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.0, 1.3])
+def test_frequencies_follow_the_power_law(exponent):
+    ids = planted_ctr(ROWS, cardinalities=[1_000_000, 2], n_cont=0, exponent=exponent).x_cat[:, 0]
+    counts = np.sort(np.bincount(ids.numpy()))[::-1]
+    rank = np.arange(8, 60)  # frequent enough to be counted, and past the first ranks
+    slope = np.polyfit(np.log(rank + 1.5), np.log(counts[rank]), 1)[0]  # the middle of r to r + 1, shifted by 1
+    assert slope == pytest.approx(-exponent, abs=0.08)
+
+
+def test_the_most_frequent_ids_come_as_often_as_the_integral_says(frame):
+    ids = frame.x_cat[:, 1].numpy()
+    found = np.sort(np.bincount(ids))[::-1][:5] / ROWS
+    edges = (1 + np.arange(SIZES[1] + 1)) ** -0.1
+    expected = (edges[:-1] - edges[1:]) / (edges[0] - edges[-1])
+    assert found == pytest.approx(expected[:5], abs=4 * np.sqrt(expected[0] / ROWS))
+
+
+def test_clicks_are_as_frequent_as_the_truth_says(frame):
+    chance = frame.truth.logits(0, ROWS).double().sigmoid()
+    y = frame.y[:, 0].double()
+    assert set(y.unique().tolist()) == {0.0, 1.0}
+    assert float(chance.mean()) == pytest.approx(0.2, abs=0.005)
+    assert float(y.mean()) == pytest.approx(float(chance.mean()), abs=4 * 0.4 / ROWS**0.5)
+    for share in (chance < 0.1, chance > 0.5):  # in every part, not only on the whole
+        n = int(share.sum())
+        assert float(y[share].mean()) == pytest.approx(float(chance[share].mean()), abs=4 * 0.5 / n**0.5)
+
+
+@pytest.mark.parametrize(("base_rate", "signal"), [(0.2, 1.4), (0.05, 0.7), (0.5, 2.0)])
+def test_rate_and_spread_are_those_asked_for(base_rate, signal):
+    truth = CTRTruth((500, 20), 2, 3, base_rate, signal, 1.1)
+    logits = truth.logits(0, 100_000).double()
+    assert float(logits.sigmoid().mean()) == pytest.approx(base_rate, abs=0.006)
+    assert float(logits.std()) == pytest.approx(signal, rel=0.02)
+
+
+def test_logits_are_the_formula(frame):
+    """Of rows as they lie in the frame, one by one."""
+    truth = frame.truth
+    rows = torch.tensor([0, 5, 40_000, ROWS - 1])
+    scales, tables = truth._scales, truth._tables
+    linear, square = truth._weights
+    for row in rows.tolist():
+        by_code = [table[codes.argsort()].double() for table, codes in tables]
+        found = [t[int(c) - 1] for t, c in zip(by_code, frame.x_cat[row], strict=True)]
+        ids = sum(f[0] for f in found)
+        pairs = float(found[0][1:] @ found[1][1:]) + float(found[2][1:] @ found[3][1:])
+        x = frame.x_cont[row].double()
+        numbers = sum(linear[j] * x[j] + square[j] * (x[j] ** 2 - 1) for j in range(3))
+        logit = truth._intercept + scales["ids"] * ids + scales["pairs"] * pairs + scales["numbers"] * numbers
+        assert float(truth.logits(row, row + 1)) == pytest.approx(float(logit), abs=1e-4)
+
+
+def test_effects_are_by_code(frame):
+    (table, codes), scale = frame.truth._tables[2], frame.truth._scales["ids"]
+    assert float(frame.truth.effects(2)[int(codes[7]) - 1]) == pytest.approx(float(table[7, 0]) * scale)
+
+
+def test_bayes_auc_is_scikit_learns_on_the_true_logits(frame):
+    logits = frame.truth.logits(150_000, ROWS)
+    assert frame.bayes_auc == pytest.approx(roc_auc_score(frame.valid.y[:, 0], logits), abs=1e-9)
+    whole = planted_ctr(20_000, valid=0, cardinalities=[50, 4])
+    assert whole.bayes_auc == pytest.approx(roc_auc_score(whole.y[:, 0], whole.truth.logits(0, 20_000)), abs=1e-9)
+
+
+def test_the_defaults_are_like_logs_of_clicks():
+    frame = planted_ctr(100_000, valid=50_000)
+    assert max(frame.truth.cardinalities) >= 1_000_000
+    assert 0.15 <= float(frame.y.mean()) <= 0.25
+    assert frame.bayes_auc == pytest.approx(0.80, abs=0.015)
+
+
+def test_same_seed_same_rows_whatever_their_number_and_the_threads(monkeypatch):
+    options = {"valid": 0, "cardinalities": (5_000, 30), "n_cont": 2, "seed": 5}
+    long = planted_ctr(170_000, **options)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        short = planted_ctr(110_001, **options)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(short.packed.buffer, long.packed.buffer[:110_001])
+    assert not torch.equal(short.y, planted_ctr(110_001, **{**options, "seed": 6}).y)
+    again = pickle.loads(pickle.dumps(long.truth))
+    assert torch.equal(again.logits(90_000, 120_000), long.truth.logits(0, 170_000)[90_000:120_000])
+
+
+def test_rows_of_different_blocks_are_independent(monkeypatch):
+    frame = planted_ctr(4 * datasets._CHUNK, valid=0, cardinalities=[1_000], n_cont=1)
+    x = frame.x_cont[:, 0].view(4, -1)
+    assert (torch.corrcoef(x) - torch.eye(4)).abs().max() < 5 / datasets._CHUNK**0.5
+
+
+def test_memory_is_the_packed_rows(frame):
+    assert frame.packed.nbytes == ROWS * 4 * (4 + 3 + 1)
+    wide = planted_ctr(1_000, cardinalities=[9], n_cont=1, cat_dtype=torch.int64)
+    assert wide.x_cat.dtype == torch.int64
+    assert wide.packed.nbytes == 1_000 * 4 * 4
+    assert torch.equal(wide.x_cat[:, 0].int(), planted_ctr(1_000, cardinalities=[9], n_cont=1).x_cat[:, 0])
+
+
+def test_parts_are_the_first_and_the_last_rows(frame):
+    assert (len(frame.train), len(frame.valid)) == (150_000, 50_000)
+    assert torch.equal(frame.valid.y, frame.y[150_000:])
+    assert len(planted_ctr(1_000, cardinalities=[9]).valid) == 100
+    with pytest.raises(NotFittedError, match="whole table"):
+        _ = frame.train.bayes_auc
+
+
+def test_it_is_a_frame_like_any_other(frame):
+    shown = frame._between(0, 3).decode().items
+    assert shown["c2"].tolist() == frame.x_cat[:3, 2].tolist()  # ids are their own names
+    test = frame.new({**{c: [1, None] for c in frame.cat_names}, "x0": [0.5, 1.5], "x1": [0.0, 0.0], "x2": [1.0, 2.0]})
+    test.process()
+    assert test.x_cat.tolist() == [[1] * 4, [0] * 4]
+
+
+def test_a_net_learns_towards_the_truth(tmp_path):
+    torch.manual_seed(0)
+    frame = planted_ctr(60_000, valid=20_000, cardinalities=(300, 50, 9), n_cont=2, seed=2)
+    learn = rec_learner(frame.dataloaders(512, seed=0, path=tmp_path), layers=[32], loss_func=BCE())
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(1, 1e-2)
+    scores, targets = learn.get_preds()
+    reached = roc_auc_score(targets.flatten(), scores.flatten())
+    assert 0.5 + 0.85 * (frame.bayes_auc - 0.5) < reached < frame.bayes_auc + 0.002
+    learn.export("net.pkl")
+    assert (tmp_path / "net.pkl").stat().st_size < 2_000_000  # neither the rows nor the truth
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": 0},
+        {"valid": 10},
+        {"valid": -1},
+        {"seed": -1},
+        {"cardinalities": []},
+        {"cardinalities": [5, 1]},
+        {"cardinalities": [2**31]},
+        {"n_cont": -1},
+        {"base_rate": 1.0},
+        {"base_rate": float("nan")},
+        {"signal": -1.0},
+        {"exponent": 0.0},
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(wrong):
+    with pytest.raises(DataError):
+        planted_ctr(**{"rows": 10, "cardinalities": [4], **wrong})
+
+
+def test_without_numbers_and_without_signal():
+    frame = planted_ctr(40_000, cardinalities=[30], n_cont=0, signal=0.0)
+    assert frame.x_cont.shape == (40_000, 0)
+    assert float(frame.truth.logits(0, 100).std()) < 1e-6
+    assert float(frame.y.mean()) == pytest.approx(0.2, abs=0.01)

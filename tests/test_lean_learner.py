@@ -1,0 +1,111 @@
+"""The lean Learner against fastai's own: the same events, the same schedule, the same weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback.core import Callback, CancelBatchException
+from fastai.callback.schedule import combined_cos
+from fastai.data.block import CategoryBlock
+from fastai.learner import Learner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrec.lean_learner import LeanLearner, one_cycle
+from fastrec.learner import rec_learner
+from fastrec.models import TabularNet
+from fastrec.optim import adamw
+from fastrec.procs import Categorify, Normalize
+from fastrec.tabular import TabularFrame
+
+
+@given(
+    pct=st.floats(0.05, 0.95),
+    done=st.floats(0, 1),
+    values=st.tuples(*[st.floats(1e-6, 1)] * 3),
+)
+def test_the_cycle_is_fastais(pct, done, values):
+    expected = combined_cos(pct, *values)(done)
+    assert one_cycle(pct, *values)(done) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    arrays = [np.array([v, 2 * v]) for v in values]
+    np.testing.assert_allclose(one_cycle(pct, *arrays)(done), combined_cos(pct, *arrays)(done), rtol=1e-6, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def dls():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"a": rng.integers(0, 9, 300), "x": rng.normal(size=300)})
+    df["y"] = (df["x"] + rng.normal(size=300) > 0).astype(int)
+    frame = TabularFrame(df, [Categorify, Normalize], ["a"], ["x"], "y", CategoryBlock(), (range(240), range(240, 300)))
+    return frame.dataloaders(32, seed=3)
+
+
+class Trace(Callback):
+    """Which events came, and what they saw."""
+
+    order = 70
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def before_batch(self):
+        self.seen.append(("before", self.training, round(float(self.opt.hypers[-1]["lr"]), 6)))
+        if self.training and self.iter == 2:
+            raise CancelBatchException
+
+    def after_cancel_batch(self):
+        self.seen.append(("cancelled", self.iter))
+
+    def after_loss(self):
+        self.seen.append(("loss", round(float(self.loss.detach()), 6)))
+
+    def after_step(self):
+        self.seen.append(("step", self.iter))
+
+
+def trained(kind, dls):
+    torch.manual_seed(0)
+    dls.train.rng.seed(1)
+    net, trace = TabularNet([(10, 4)], 1, 2, [8]), Trace()
+    learn = kind(dls, net, opt_func=adamw, cbs=trace)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(2, 1e-2)
+        added = Trace()
+        learn.add_cb(added)
+        learn.fit_one_cycle(1, slice(1e-3, 1e-2))
+        learn.remove_cb(added)
+        learn.fit(1, 1e-3)
+    return [p.detach().clone() for p in net.parameters()], trace.seen, added.seen, learn
+
+
+def test_events_and_weights_are_those_of_fastais_learner(dls):
+    (ours, seen, added, learn), (theirs, other, more, stock) = (trained(kind, dls) for kind in (LeanLearner, Learner))
+    assert seen == other
+    assert added == more
+    assert any(e[0] == "cancelled" for e in added)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+    for name in ("lr", "mom"):
+        np.testing.assert_allclose(learn.recorder.hps[name], stock.recorder.hps[name], rtol=1e-6)
+    np.testing.assert_allclose(
+        np.array(learn.recorder.values, dtype=float), np.array(stock.recorder.values, dtype=float), rtol=1e-5
+    )
+
+
+def test_hypers_are_fastais(dls):
+    from fastai.optimizer import OptimWrapper
+
+    learn = rec_learner(dls, layers=[8])
+    learn.create_opt()
+    assert learn.opt.hypers == OptimWrapper.hypers.fget(learn.opt)[:1]
+
+
+def test_a_callback_that_gets_an_event_on_the_object_is_heard(dls):
+    seen = []
+    learn = rec_learner(dls, layers=[8], cbs=Callback(after_step=lambda self: seen.append(1)))
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert len(seen) == len(dls.train)
