@@ -20,7 +20,7 @@ STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training notebooks clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -63,6 +63,9 @@ bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and
 
 bench-loaders: $(STAMP)  ## time TabularFrame and the loaders beside fastai, torch and NVTabular (BENCH_ARGS='--cases epoch')
 	$(BIN)/python tests/bench/bench_loaders.py $(BENCH_ARGS)
+
+bench-training: $(STAMP)  ## time training and optimizers beside fastai and torch (BENCH_ARGS='--cases small')
+	$(BIN)/python tests/bench/bench_training.py $(BENCH_ARGS)
 
 bench-extreme: $(STAMP)  ## AUC of AdamW, LAMB and CowClip up to batch 819,200 (BENCH_ARGS='--rows 4000000 --resume')
 	$(BIN)/python tests/bench/bench_extreme.py $(BENCH_ARGS)

@@ -3,7 +3,9 @@
 from fastrec.amp import BF16Autocast
 from fastrec.checkpoint import Checkpoint, load_checkpoint
 from fastrec.compiled import CompiledModel
+from fastrec.cow_clip import CowClip
 from fastrec.dataloaders import RecDataLoaders
+from fastrec.datasets import planted_ctr
 from fastrec.errors import FastrecError
 from fastrec.feature_proc import Features
 from fastrec.features import (
@@ -79,7 +81,7 @@ from fastrec.models import (
     bins_of,
     item_log_q,
 )
-from fastrec.optim import Lamb, adamw, lamb, scale_lr
+from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, split_embeddings
 from fastrec.pair_losses import BPR, InBatchSoftmax, PairwiseHinge
 from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.rank import rank_lists, ranked_strings
@@ -103,6 +105,7 @@ __all__ = [
     "MRR",
     "NDCG",
     "RECSYS2019",
+    "AdamW",
     "BF16Autocast",
     "BayesianRate",
     "Bucketize",
@@ -115,6 +118,7 @@ __all__ = [
     "Combine",
     "CompiledModel",
     "CountEncode",
+    "CowClip",
     "Cross",
     "CrossFit",
     "CudaGraph",
@@ -203,6 +207,7 @@ __all__ = [
     "mean_average_precision",
     "mrr",
     "ndcg",
+    "planted_ctr",
     "rank_lists",
     "ranked_strings",
     "rec_learner",
@@ -210,5 +215,6 @@ __all__ = [
     "scale_lr",
     "score_submission",
     "search_crosses",
+    "split_embeddings",
     "write_submission",
 ]

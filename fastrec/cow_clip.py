@@ -30,6 +30,7 @@ class CowClip(Callback):
         DataError: a setting below 0, or a model without ``EmbeddingTables``.
     """
 
+    checkpointed = ("_ids",)
     order = 20  # after gradients have been unscaled and added up, before the step
 
     def __init__(self, r: float = 1.0, zeta: float = 1e-5) -> None:
@@ -37,6 +38,7 @@ class CowClip(Callback):
         if r < 0 or zeta < 0:
             raise DataError(f"CowClip with r {r} and zeta {zeta}", remedy="Both must be ≥ 0")
         self.r, self.zeta = r, zeta
+        self._ids: list[list[dict[str, Tensor]]] = []
 
     def before_fit(self) -> None:
         """Find the tables."""
@@ -46,7 +48,7 @@ class CowClip(Callback):
                 f"{type(self.learn.model).__name__} has no EmbeddingTables to clip", remedy="Leave out CowClip"
             )
 
-        self._ids: list[list[dict[str, Tensor]]] = [[] for _ in self.tables]
+        self._ids = [[] for _ in self.tables]
 
     def after_backward(self) -> None:
         """Keep which ids the batch looked up: several batches may be added up before a step."""

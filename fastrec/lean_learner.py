@@ -66,7 +66,8 @@ class LeanLearner(Learner):
             div_final: the last one is ``lr_max / div_final``.
             pct_start: share of the training in which the rate rises (the warm-up).
             wd: weight decay; None: the Learner's.
-            moms: momentum at the start, in the middle and at the end; None: the Learner's.
+            moms: momentum at the start, in the middle and at the end; None: the Learner's. Optimizers without
+                momentum go without.
             cbs: further callbacks.
             reset_opt: start with a new optimizer.
             start_epoch: epochs that are skipped, as in ``fit``.
@@ -76,10 +77,9 @@ class LeanLearner(Learner):
         self.opt.set_hyper("lr", self.lr if lr_max is None else lr_max)
         rates = np.array([h["lr"] for h in self.opt.hypers])
         moments = self.moms if moms is None else moms
-        cycles = {
-            "lr": one_cycle(pct_start, rates / div, rates, rates / div_final),
-            "mom": one_cycle(pct_start, *moments),
-        }
+        cycles = {"lr": one_cycle(pct_start, rates / div, rates, rates / div_final)}
+        if "mom" in self.opt.hypers[-1]:  # torch's Adagrad, for one, has none
+            cycles["mom"] = one_cycle(pct_start, *moments)
         self.fit(n_epoch, cbs=[ParamScheduler(cycles), *L(cbs)], reset_opt=reset_opt, wd=wd, start_epoch=start_epoch)
 
 

@@ -107,7 +107,7 @@ def lamb(
     wd: float = 0.01,
     clamp: float | None = None,
     debias: Literal["paper"] | bool = "paper",
-    adapt_1d: bool = True,
+    adapt_1d: bool = False,
 ) -> TorchOptim:
     """LAMB as a Learner's ``opt_func``; settings: ``partial(lamb, clamp=10)``.
 
@@ -120,7 +120,7 @@ def lamb(
         wd: weight decay, inside the trust ratio; norms and biases are left out unless ``wd_bn_bias``.
         clamp: see ``Lamb``.
         debias: see ``Lamb``.
-        adapt_1d: see ``Lamb``.
+        adapt_1d: see ``Lamb``; False, as the paper's authors train: with a trust ratio a bias hardly leaves zero.
 
     Returns:
         The wrapped optimizer, whose ``lr``, ``mom``, ``sqr_mom`` and ``wd`` fastai can schedule.

@@ -226,7 +226,10 @@ class TabularFrame(PandasViews, Tabular):
         return self._between(0, self.split) if i == 0 else self._between(self.split, len(self))
 
     def _between(self, start: int, stop: int) -> TabularFrame:
-        rows = None if self._rows is None and start == 0 else self.rows[start:stop]
+        if self._rows is not None:
+            rows = self._rows[start:stop]
+        else:  # a slice of all numbers would keep them all in memory
+            rows = None if start == 0 else torch.arange(start, stop)
         if self._packed is None:
             return self._like(_raw=take_rows(self._raw, torch.arange(start, stop)), _rows=rows)
         groups = None if self.groups is None else self.groups[start:stop]

@@ -109,3 +109,10 @@ def test_a_callback_that_gets_an_event_on_the_object_is_heard(dls):
     with learn.no_bar(), learn.no_logging():
         learn.fit(1)
     assert len(seen) == len(dls.train)
+
+
+def test_optimizers_without_momentum_have_a_cycle_too(dls):
+    learn = rec_learner(dls, layers=[8], opt_func=torch.optim.Adagrad)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(1, 1e-2)
+    assert set(learn.recorder.hps) == {"lr"}

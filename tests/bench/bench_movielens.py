@@ -69,7 +69,9 @@ def rmse(predicted: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def fastai(df: pd.DataFrame, split: Split, seed: int) -> tuple[float, int]:
     """The tutorial's net on these rows."""
-    frame = TabularCollab(df, [Categorify], IDS, y_names=["rating"], y_block=TransformBlock(), splits=split)
+    frame = TabularCollab(
+        df[[*IDS, "rating"]], [Categorify], IDS, y_names=["rating"], y_block=TransformBlock(), splits=split
+    )
     learn = collab_learner(frame.dataloaders(bs=64), n_factors=50, y_range=(0, 5.5))
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(5, 5e-3, wd=0.1)
@@ -86,7 +88,7 @@ def factors(df: pd.DataFrame, split: Split, seed: int) -> tuple[float, int]:
         return rmse(*learn.get_preds()), 6 * len(split[0])
 
 
-def all_columns(df: pd.DataFrame, split: Split, seed: int, *, nets: int, epochs: int = 5) -> tuple[float, int]:
+def all_columns(df: pd.DataFrame, split: Split, seed: int, *, nets: int, epochs: int = 4) -> tuple[float, int]:
     """The mean of some nets over all columns."""
     frame = TabularFrame(
         with_history(df, split[0]),
@@ -115,7 +117,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=data_folder("movielens-100k"), help="folder of the ml-100k files")
     parser.add_argument("--seeds", type=int, default=5, help="splits to run on")
-    parser.add_argument("--nets", type=int, default=3, help="nets whose mean predicts, with all columns")
+    parser.add_argument("--nets", type=int, default=5, help="nets whose mean predicts, with all columns")
     parser.add_argument("--systems", default="", help="those whose name holds this word (default: all)")
     parser.add_argument("--inner", action="store_true", help="score a tenth of the training rows, not the test rows")
     parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")

@@ -9,8 +9,8 @@ Cases:
 
 The frame is that of bench_loaders (8 categoricals of up to 100,000 values, 10 numbers) with a planted target, so that
 the validation AUC shows whether a faster system has learnt as well. What is timed is so many batches of an epoch over
-a million rows, loader included. The floor is what the multiplications of the dense layers take at the measured speed of one large
-product. Prints a table and writes runs/bench/training.json.
+a million rows, loader included. The floor is what the multiplications of the dense layers take at the measured speed of
+one large product. Prints a table and writes runs/bench/training.json.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def floor(case: str, rows: int, bs: int, own: Timing) -> Record:
     """What the products of the dense layers take at the speed of one large product."""
     widths = [min(600, round(1.6 * (n + 1) ** 0.56)) for n in CARDINALITIES] + [min(600, round(1.6 * 3**0.56))] * 3
     sizes = [sum(widths) + len(CONTS), *LAYERS, 2]
-    flop = 6 * rows * sum(a * b for a, b in zip(sizes, sizes[1:], strict=False))
+    flop = 6 * rows * sum(a * b for a, b in pairwise(sizes))
     x, w = torch.randn(bs, sizes[0]), torch.randn(sizes[1], sizes[0])
     times = []
     for _ in range(7):
