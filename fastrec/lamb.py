@@ -119,27 +119,34 @@ class Lamb(torch.optim.Optimizer):
     def _step_in_blocks(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """The step of one large parameter, layer by layer, each in two passes over the memory.
 
-        torch's fused AdamW, given zeros for weights, leaves Adam's step in their place: one pass in place of ten.
+        With a rate of ``1 / d`` and a decay of ``d`` torch's fused AdamW first wipes what stands in the memory for the
+        step u, and leaves ``m = -u / d`` there. LAMB's direction is then ``d (w - m)``, whose norm follows from three
+        products, and its step goes from w towards m.
         """
         whole = [t.view(-1) for t in (p, p.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])]
-        width = p.numel() // len(p)
+        width, decay = p.numel() // len(p), group["weight_decay"]
+        count, rate = _count_and_rate(state["step"], group)
         for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p))):
             layer = [t[start * width : stop * width] for t in whole]
             moves = self._room(layer[0])
-            move_norm = weight_norm = 0.0
+            move_move = weight_move = weight_weight = 0.0
             for weights, grads, mean, square, move in zip(*(t.split(_BLOCK) for t in (*layer, moves)), strict=True):
-                move.zero_()
-                rate = _direction([move], [grads], [mean], [square], [weights], state["step"], group)
-                move_norm += float(move.dot(move))
-                weight_norm += float(weights.dot(weights))
+                d = decay or 1.0
+                fused_step([move], [grads], [mean], [square], count, 1 / d, group["betas"], group["eps"], d)
+                move_move += float(move.dot(move))
+                weight_weight += float(weights.dot(weights))
+                weight_move += float(weights.dot(move)) if decay else 0.0
+            norm = decay * math.sqrt(max(weight_weight - 2 * weight_move + move_move, 0.0)) if decay else move_move**0.5
             adapts = group["adapt_1d"] or p.ndim > 1
-            trust = _trust(math.sqrt(move_norm), math.sqrt(weight_norm), group) if adapts else 1.0
-            layer[0].add_(moves, alpha=rate * trust)
+            step = rate * (_trust(norm, math.sqrt(weight_weight), group) if adapts else 1.0)
+            layer[0].lerp_(moves, step * decay) if decay else layer[0].add_(moves, alpha=step)
+            if not math.isfinite(move_move):
+                moves.zero_()  # nought times infinity would stay there
 
     def _room(self, like: Tensor) -> Tensor:
         """Memory for the step of one layer, kept from step to step: fetching it anew takes longer than the step."""
         if self._steps is None or len(self._steps) < len(like):
-            self._steps = torch.empty_like(like)
+            self._steps = torch.zeros_like(like)
         return self._steps[: len(like)]
 
     def _state(self, p: Tensor) -> dict[str, Any]:
@@ -170,12 +177,18 @@ def _direction(
 
     torch's fused AdamW, given zeros for weights, leaves Adam's step in their place: one pass in place of ten.
     """
-    (beta1, beta2), debias, rate = group["betas"], group["debias"], group["lr"]
-    count = step if debias == "paper" else _NEVER_BIASED
-    fused_step(moves, grads, means, squares, count, 1.0, (beta1, beta2), group["eps"])
+    count, rate = _count_and_rate(step, group)
+    fused_step(moves, grads, means, squares, count, 1.0, group["betas"], group["eps"])
     if group["weight_decay"]:
         torch._foreach_add_(moves, weights, alpha=-group["weight_decay"])
-    return rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
+    return rate
+
+
+def _count_and_rate(step: int, group: dict[str, Any]) -> tuple[float, float]:
+    """Which step Adam's correction is told that it is, and the rate before the trust ratio."""
+    (beta1, beta2), debias, rate = group["betas"], group["debias"], group["lr"]
+    count = step if debias == "paper" else _NEVER_BIASED
+    return count, rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
 
 
 def _step_together(params: list[Tensor], states: list[dict[str, Any]], group: dict[str, Any]) -> None:

@@ -94,13 +94,14 @@ def fused_step(
     lr: float,
     betas: tuple[float, float],
     eps: float,
+    weight_decay: float = 0.0,
 ) -> None:
-    """Adam's step in one pass over the memory: all tensors but ``grads`` are changed.
+    """AdamW's step in one pass over the memory: all tensors but ``grads`` are changed.
 
     Args:
         weights, grads, means, squares: equally many tensors on one device, those of one place of one shape.
         step: which step it is, from 1.
-        lr, betas, eps: as in ``AdamW``.
+        lr, betas, eps, weight_decay: as in ``AdamW``.
     """
     count = torch.tensor(float(step), device=weights[0].device)
     torch._fused_adamw_(
@@ -114,7 +115,7 @@ def fused_step(
         lr=lr,
         beta1=betas[0],
         beta2=betas[1],
-        weight_decay=0.0,
+        weight_decay=weight_decay,
         eps=eps,
         maximize=False,
         grad_scale=None,

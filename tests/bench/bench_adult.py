@@ -6,7 +6,7 @@ Systems, each trained anew on every seed's split (``RandomSplitter(0.2, seed)``)
   fastai tabular_learner layers 200-100, the best epoch chosen likewise.
   XGBoost                trees with categories as such, stopped early on the same tenth.
 
-The settings of the nets were chosen on a tenth of the training rows of seeds 0 and 1 (``--inner`` scores there, and
+TabM's settings were chosen on a part of the training rows of seeds 0 and 1 (``--inner`` scores on such a part, and
 leaves the test rows alone). ``seconds`` is one seed's preparation, training and prediction, ``rows`` the training rows
 times the epochs (of trees: once).
 """

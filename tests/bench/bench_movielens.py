@@ -69,9 +69,8 @@ def rmse(predicted: torch.Tensor, wanted: torch.Tensor) -> float:
 
 def fastai(df: pd.DataFrame, split: Split, seed: int) -> tuple[float, int]:
     """The tutorial's net on these rows."""
-    frame = TabularCollab(
-        df[[*IDS, "rating"]], [Categorify], IDS, y_names=["rating"], y_block=TransformBlock(), splits=split
-    )
+    ratings = df[[*IDS, "rating"]]
+    frame = TabularCollab(ratings, [Categorify], IDS, y_names=["rating"], y_block=TransformBlock(), splits=split)
     learn = collab_learner(frame.dataloaders(bs=64), n_factors=50, y_range=(0, 5.5))
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(5, 5e-3, wd=0.1)
