@@ -371,6 +371,15 @@ def test_a_callback_of_ones_own_names_what_changes(tmp_path):
     check_resumes(partial(learner, tmp_path), tmp_path / "ck", [Kill(5)], cbs=lambda: [Drift()])
 
 
+@pytest.fixture
+def one_thread():
+    """As the child has: another number of threads adds up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 CHILD = """
 import sys, time
 from pathlib import Path
@@ -389,9 +398,9 @@ fit(learner(Path(sys.argv[2])), [Checkpoint(sys.argv[3], every=1), Slow()])
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
-def test_a_process_that_is_killed_outright(tmp_path):
+def test_a_process_that_is_killed_outright(tmp_path, one_thread):
     folder, here = tmp_path / "ck", Path(__file__).parent
-    env = {**os.environ, "PYTHONPATH": str(here.parent)}
+    env = {**os.environ, "PYTHONPATH": str(here.parent), "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen([sys.executable, "-c", CHILD, str(here), str(tmp_path), str(folder)], env=env)
     try:
         end = time.monotonic() + 120

@@ -577,5 +577,24 @@ def test_a_classifier_and_a_wrong_model():
     learn = rec_learner(dls, Net(len(to.classes["tags"]), 3, n_out=2))
     with learn.no_bar(), learn.no_logging():
         learn.fit(1)
-    with pytest.raises(DataError, match=r"TabularNet takes no lists or vectors.*\['tags', 'v'\].*extras"):
-        rec_learner(dls, loss_func=MSELossFlat())
+    with pytest.raises(DataError, match=r"NoExtras takes no lists or vectors.*\['tags', 'v'\].*extras"):
+        rec_learner(dls, NoExtras(), loss_func=MSELossFlat())
+
+
+class NoExtras(nn.Module):
+    """A net for categorical and continuous columns alone."""
+
+    def forward(self, x_cat, x_cont):
+        return x_cont
+
+
+def test_models_of_fastrec_take_lists_and_vectors():
+    df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
+    to = TabularFrame(
+        df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
+    )
+    learn = rec_learner(to.dataloaders(bs=16, device="cpu"), layers=[8])
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert set(learn.model.embeds.list_names) == {"tags"}
+    assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]
