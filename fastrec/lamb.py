@@ -126,12 +126,15 @@ class Lamb(torch.optim.Optimizer):
         whole = [t.view(-1) for t in (p, p.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"])]
         width, decay = p.numel() // len(p), group["weight_decay"]
         count, rate = _count_and_rate(state["step"], group)
+        d = decay or 1.0
+        wipes = 1 - (1 / d) * d == 0  # not for every d: what is left of the step before would tint this one
         for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p))):
             layer = [t[start * width : stop * width] for t in whole]
             moves = self._room(layer[0])
             move_move = weight_move = weight_weight = 0.0
             for weights, grads, mean, square, move in zip(*(t.split(_BLOCK) for t in (*layer, moves)), strict=True):
-                d = decay or 1.0
+                if not wipes:
+                    move.zero_()
                 fused_step([move], [grads], [mean], [square], count, 1 / d, group["betas"], group["eps"], d)
                 move_move += float(move.dot(move))
                 weight_weight += float(weights.dot(weights))

@@ -16,8 +16,6 @@ class SettleRows(Callback):
     would be validated, saved and served with weights that are too large.
     """
 
-    run_valid = True
-
     def before_validate(self) -> None:
         """Before the validation of an epoch."""
         self._settle()

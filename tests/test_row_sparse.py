@@ -107,9 +107,10 @@ def test_lamb_of_rows_takes_its_norms_over_the_rows_of_the_batch():
     assert torch.equal(table[untouched], before[untouched])
 
 
-def test_large_parameters_step_as_small_ones(monkeypatch):
+@pytest.mark.parametrize("decay", [0.0, 0.1, 49.0])  # 1 / 49 * 49 is not 1
+def test_large_parameters_step_as_small_ones(monkeypatch, decay):
     torch.manual_seed(0)
-    shape, config = (700, 16), {"lr": 0.03, "weight_decay": 0.1, "clamp": 2.0}
+    shape, config = (700, 16), {"lr": 0.03, "weight_decay": decay, "clamp": 2.0}
     for debias in ("paper", True, False):
         for adapt_1d in (True, False):
             pair = [nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0))) for _ in range(2)]

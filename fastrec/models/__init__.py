@@ -8,6 +8,7 @@ from fastrec.models.dlrm import DLRM
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import TableSlice, emb_sz_rule, embedding_sizes
 from fastrec.models.field_net import FieldNet
+from fastrec.models.learned_tables import load_tables, save_tables, table_frame
 from fastrec.models.matrix_factorization import MatrixFactorization
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
 from fastrec.models.tabm import MeanOverMembers, TabM
@@ -33,4 +34,7 @@ __all__ = [
     "emb_sz_rule",
     "embedding_sizes",
     "item_log_q",
+    "load_tables",
+    "save_tables",
+    "table_frame",
 ]

@@ -8,8 +8,9 @@ from typing import Literal, Unpack
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.fields import hidden_layers, side_by_side, squash
+from fastrec.models.fields import hidden_layers, squash
 from fastrec.models.mlp import Activation
 
 Structure = Literal["parallel", "stacked"]

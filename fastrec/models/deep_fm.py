@@ -9,8 +9,9 @@ import torch
 from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.fields import LinearTerms, of_width, side_by_side, squash, table_width
+from fastrec.models.fields import LinearTerms, of_width, squash, table_width
 from fastrec.models.mlp import Activation, mlp_blocks
 
 

@@ -107,8 +107,7 @@ class EmbeddingTables(nn.Module):
         Raises:
             DataError: an id is out of range (see ``check_ids``), or the number of columns is another.
         """
-        pieces = self.pieces(x_cat, lists)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        return side_by_side(self.pieces(x_cat, lists))
 
     def pieces(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> list[Tensor]:
         """As ``forward``, before the vectors are copied into one tensor.
@@ -268,6 +267,11 @@ class EmbeddingTables(nn.Module):
         super()._apply(fn, recurse)
         self._tag()
         return self
+
+
+def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
+    """Pieces ``[b, ·]`` as one tensor; a single one is not copied."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
 
 
 def _gather(weight: Tensor, ids: Tensor, *, rows: bool) -> Tensor:

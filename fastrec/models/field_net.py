@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.models.embedding import CheckIds, EmbeddingTables, Grads, Pool
+from fastrec.models.embedding import CheckIds, EmbeddingTables, Grads, Pool, side_by_side
 
 
 class InputOptions(TypedDict, total=False):
@@ -112,8 +112,7 @@ class FieldNet(nn.Module):
         Returns:
             ``[b, n_emb]``: the columns' vectors in order, then the lists'.
         """
-        pieces = self.embed_pieces(x_cat, extras)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        return side_by_side(self.embed_pieces(x_cat, extras))
 
     def fields(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
         """The embeddings of a batch, one vector for each field: ``[b, n_fields, width]``; for tables of one width."""
@@ -136,5 +135,4 @@ class FieldNet(nn.Module):
         Returns:
             ``[b, n_dense]``; there must be some.
         """
-        pieces = self.dense_pieces(x_cont, extras)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        return side_by_side(self.dense_pieces(x_cont, extras))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
@@ -22,11 +21,6 @@ def table_width(width: int, inputs: InputOptions) -> int:
 def of_width(sizes: Sequence[tuple[int, int]], width: int) -> list[tuple[int, int]]:
     """The same numbers of rows, each with that width."""
     return [(rows, width) for rows, _ in sizes]
-
-
-def side_by_side(pieces: Sequence[Tensor]) -> Tensor:
-    """Pieces ``[b, ·]`` as one tensor; a single one is not copied."""
-    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), 1)
 
 
 def squash(y_range: tuple[float, float] | None) -> nn.Module:

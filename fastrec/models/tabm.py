@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 from fastrec.losses import BCE
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, activation, dropouts
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
@@ -138,7 +139,7 @@ class TabM(FieldNet):
             DataError: an id is out of range.
         """
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        out = self.members(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1))
+        out = self.members(side_by_side(pieces))
         return out if self.training else self._mean(out)
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:

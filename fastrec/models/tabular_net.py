@@ -9,6 +9,7 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
 from fastrec.models.wide_linear import WideLinear
@@ -81,7 +82,7 @@ class TabularNet(FieldNet):
                 hidden = module(hidden)
             return hidden
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        return self.layers(pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1))
+        return self.layers(side_by_side(pieces))
 
     def _first_linear(self) -> WideLinear | None:
         """The first layer by ids, where there are wide tables and nothing stands between them and the layer."""

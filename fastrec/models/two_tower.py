@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
 from fastrec.pair_losses import PairScores
@@ -134,7 +135,7 @@ class TwoTower(FieldNet):
 
     def _inputs(self, x_cat: Tensor | None, x_cont: Tensor | None, extras: Sequence[Tensor]) -> Tensor:
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
-        return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+        return side_by_side(pieces)
 
     def _query(self, inputs: Tensor) -> Tensor:
         out = self.query_tower(_taken(inputs, self.query_runs))
@@ -203,7 +204,7 @@ def _runs(names: Sequence[str], widths: Mapping[str, int]) -> tuple[tuple[int, i
 
 def _taken(inputs: Tensor, runs: Sequence[tuple[int, int]]) -> Tensor:
     pieces = [inputs[:, start:stop] for start, stop in runs]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)
+    return side_by_side(pieces)
 
 
 def _item_column(item_id: str | None, item: Sequence[str], cats: Sequence[str]) -> int | None:

@@ -7,8 +7,9 @@ from typing import Unpack
 
 from torch import Tensor, nn
 
+from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.fields import LinearTerms, side_by_side, squash
+from fastrec.models.fields import LinearTerms, squash
 from fastrec.models.mlp import Activation, mlp_blocks
 
 
