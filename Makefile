@@ -15,12 +15,15 @@ DEVICE ?= auto
 JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+GPU_ARGS ?=
+GPU_VENV ?= .venv-gpu
+GPU_PYTHON ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -43,8 +46,8 @@ demo: $(STAMP)  ## simulate the trivago files, train everything, print the leade
 	$(BIN)/fastrec run competitions/trivago2019 --data runs/demo-data --out runs/demo --device $(DEVICE)
 
 # One thread in each process: two workers that each take every core wait for one another.
-test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; PYTEST_ARGS='-k mrr' passes more)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; DEVICE=cuda; PYTEST_ARGS='-k mrr' passes more)
+	$(if $(filter-out auto,$(DEVICE)),FASTREC_DEVICE=$(DEVICE) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## check style and form
 	$(BIN)/ruff check .
@@ -56,7 +59,7 @@ format: $(STAMP)  ## mend style and form where it can be done by machine
 
 bench: $(STAMP)  ## run every benchmark in tests/bench; each prints its table and writes runs/bench/<name>.json
 	@mkdir -p runs/bench
-	@for file in $$(ls tests/bench/*.py 2>/dev/null | grep -v '/_'); do echo "==> $$file"; $(BIN)/python $$file; done
+	@for file in $$(ls tests/bench/*.py 2>/dev/null | grep -v -e '/_' -e bench_gpu); do echo "==> $$file"; $(BIN)/python $$file; done
 
 bench-features: $(STAMP)  ## time the features beside pandas, polars, DuckDB and NVTabular (BENCH_ARGS='--cases eight')
 	$(BIN)/python tests/bench/bench_features.py $(BENCH_ARGS)
@@ -72,6 +75,14 @@ bench-extreme: $(STAMP)  ## AUC of AdamW, LAMB and CowClip up to batch 819,200 (
 
 bench-e2e: $(STAMP)  ## from raw files to scores beside pandas and fastai; writes BENCHMARKS.md (BENCH_ARGS='--rows 300000')
 	$(BIN)/python tests/bench/bench_e2e.py $(BENCH_ARGS)
+
+# The look at the machine comes first: an environment with RAPIDS takes minutes and gigabytes.
+gpu: GPU_DEVICE = $(if $(filter auto,$(DEVICE)),cuda,$(DEVICE))
+gpu:  ## the whole check on an NVIDIA GPU; writes GPU.md (GPU_ARGS='--cases suite'; GPU_PYTHON=python3: no new venv)
+	@[[ "$(GPU_DEVICE)" != cuda* ]] || compgen -G '/dev/nvidia[0-9]*' >/dev/null || [[ -e /dev/dxg ]] \
+		|| { echo "error: no NVIDIA GPU was found on this machine. make gpu needs one with its driver, a CUDA build of torch and, for cuDF, the extra 'gpu' (see GPU.md); make gpu DEVICE=cpu GPU_ARGS=--small tries the check on a CPU" >&2; exit 1; }
+	@[[ -n "$(GPU_PYTHON)" ]] || $(MAKE) venv $(if $(filter cpu,$(GPU_DEVICE)),,VENV=$(GPU_VENV) CONSTRAINTS=constraints-gpu.txt EXTRAS=dev,gpu)
+	PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(or $(GPU_PYTHON),$(if $(filter cpu,$(GPU_DEVICE)),$(VENV),$(GPU_VENV))/bin/python) tests/bench/bench_gpu.py --device $(GPU_DEVICE) $(GPU_ARGS)
 
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print

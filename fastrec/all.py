@@ -81,7 +81,7 @@ from fastrec.models import (
     bins_of,
     item_log_q,
 )
-from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, split_embeddings
+from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, scale_moms, split_embeddings
 from fastrec.pair_losses import BPR, InBatchSoftmax, PairwiseHinge
 from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.rank import rank_lists, ranked_strings
@@ -213,6 +213,7 @@ __all__ = [
     "rec_learner",
     "recall",
     "scale_lr",
+    "scale_moms",
     "score_submission",
     "search_crosses",
     "split_embeddings",

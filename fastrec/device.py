@@ -1,4 +1,4 @@
-"""Which device tensors live on."""
+"""Which device tensors live on, and one pool of memory for torch and RAPIDS."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DeviceError
+from fastrec.backends import require
+from fastrec.errors import DeviceError, MissingPackageError
 
 DeviceLike = torch.device | str | None
+_pooled: list[torch.device] = []  # the device whose pool is shared, if one is
 
 
 def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
@@ -58,3 +60,54 @@ def _check_other(device: torch.device) -> None:
         raise DeviceError(
             f"device {str(device)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
         ) from error
+
+
+def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:
+    """Let torch, cuDF and CuPy take their memory on a GPU from one pool of RMM.
+
+    Without it torch keeps what it has freed and RMM what it has: each may lack what the other holds idle. To be called
+    before anything is on the GPU, as torch's allocator cannot be changed afterwards; a second call changes nothing.
+    CUDA graphs are not to be had then (``CudaGraph`` says so and trains without): a shared pool gives memory that a
+    graph has been recorded with to others. ``torch.cuda.memory_allocated`` and its like know nothing of RMM's pool.
+
+    Args:
+        device: the CUDA device.
+        size: bytes that the pool begins with; it grows. None: half of what is free, RMM's default.
+
+    Returns:
+        The device.
+
+    Raises:
+        MissingPackageError: RMM is not installed.
+        DeviceError: there is no such CUDA device, or torch has used it already.
+    """
+    how = "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU"
+    rmm = require("rmm", "RMM", how)
+    found = torch.device("cuda" if device is None or device == "auto" else device)
+    if found.type != "cuda":
+        raise DeviceError(f"a pool is shared on a CUDA device, not on {found}", remedy="Use device='cuda'")
+    # by its number: asking torch for the current device begins its allocator, which cannot be changed after that
+    found = resolve_device(torch.device("cuda", found.index or 0))
+    if found in _pooled:
+        return found
+    if torch.cuda.is_initialized():
+        raise DeviceError(
+            "torch has begun to use the GPU, its allocator cannot be changed any more",
+            remedy="Call share_pool() first, before anything of torch's is on the GPU",
+        )
+    allocator = require("rmm.allocators.torch", "RMM", how).rmm_torch_allocator
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=size, devices=found.index)
+    torch.cuda.memory.change_current_allocator(allocator)
+    try:
+        cupy = require("cupy", "CuPy", how)
+    except MissingPackageError:
+        pass  # nothing of CuPy's has to be shared
+    else:
+        cupy.cuda.set_allocator(require("rmm.allocators.cupy", "RMM", how).rmm_cupy_allocator)
+    _pooled.append(found)
+    return found
+
+
+def pool_is_shared() -> bool:
+    """Whether torch takes its memory from RMM's pool (see ``share_pool``)."""
+    return bool(_pooled)

@@ -60,6 +60,22 @@ class DeviceError(FastrecError, RuntimeError):
     """The device that was asked for is not there."""
 
 
+class DeviceMemoryError(DeviceError, MemoryError):
+    """The memory of a device, or of the host, does not suffice for what was asked.
+
+    Args:
+        problem, remedy: as for ``FastrecError``.
+        asked: bytes that were asked for, if known.
+        free: bytes that were free, if known.
+    """
+
+    def __init__(
+        self, problem: str, *, remedy: str | None = None, asked: int | None = None, free: int | None = None
+    ) -> None:
+        self.asked, self.free = asked, free
+        super().__init__(problem, remedy=remedy)
+
+
 class MissingPackageError(FastrecError, ImportError):
     """An optional package is needed for what was asked."""
 

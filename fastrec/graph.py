@@ -14,6 +14,7 @@ from fastai.torch_core import to_float
 from torch import Tensor, nn
 
 from fastrec.amp import BF16Autocast
+from fastrec.device import pool_is_shared
 from fastrec.list_batch import ListBatch
 from fastrec.stop_on_nan import StopOnNaN
 
@@ -101,6 +102,8 @@ class CudaGraph(Callback):
         device = next(learn.model.parameters()).device
         if self._record is None and device.type != "cuda":
             return f"the model is on the device {device.type}, and graphs are for CUDA"
+        if self._record is None and pool_is_shared():  # it has no memory of a graph's own: a replay would write others'
+            return "torch shares RMM's pool (share_pool), which keeps no memory for a graph"
         for cb in learn.cbs:
             events = [e for e in _WITHIN if e in vars(cb) or callable(getattr(type(cb), e, None))]
             if events and not isinstance(cb, BF16Autocast | StopOnNaN):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.row_adamw import fused_step, without_sparse
-from fastrec.row_sparse import Rows, RowState
+from fastrec.row_sparse import Places, Rows, RowState
 
 __all__ = ["Lamb"]
 
@@ -65,6 +65,12 @@ class Lamb(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**defaults, "clamp": clamp, "debias": debias, "adapt_1d": adapt_1d})
         self._steps: Tensor | None = None
+        self._small: dict[Any, tuple[Tensor, list[Tensor]]] = {}
+        self._places = Places()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._steps, self._small, self._places = None, {}, Places()  # room for a step, which is not saved
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -98,11 +104,15 @@ class Lamb(torch.optim.Optimizer):
                 self._step_in_blocks(p, state, group)
             else:
                 alike[p.device, p.dtype, state["step"]].append(p)
-        for params in alike.values():
-            _step_together(params, [self.state[p] for p in params], group)
+        for (device, _, _), params in alike.items():
+            states = [self.state[p] for p in params]
+            if device.type == "cpu":
+                _step_small(params, states, self._room_for(params), group)
+            else:
+                _step_together(params, states, group)
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
-        rows, state = Rows.of(grad), RowState(self.state[p], p)
+        rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(0.0)
         order = torch.argsort(rows.ids)
         ids, grads = rows.ids.index_select(0, order), rows.grads.index_select(0, order)
@@ -152,6 +162,17 @@ class Lamb(torch.optim.Optimizer):
             self._steps = torch.zeros_like(like)
         return self._steps[: len(like)]
 
+    def _room_for(self, params: Sequence[Tensor]) -> list[Tensor]:
+        """Zeros in the shapes of small parameters: parts of one block, as one call wipes that."""
+        key = params[0].dtype, *(p.shape for p in params)
+        if key not in self._small:
+            block = torch.empty(sum(p.numel() for p in params), dtype=params[0].dtype)
+            parts = block.split([p.numel() for p in params])
+            self._small[key] = block, [part.view(p.shape) for part, p in zip(parts, params, strict=True)]
+        block, parts = self._small[key]
+        block.zero_()
+        return parts
+
     def _state(self, p: Tensor) -> dict[str, Any]:
         state = self.state[p]
         if not state:
@@ -194,8 +215,29 @@ def _count_and_rate(step: int, group: dict[str, Any]) -> tuple[float, float]:
     return count, rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
 
 
+def _step_small(params: list[Tensor], states: list[dict[str, Any]], moves: list[Tensor], group: dict[str, Any]) -> None:
+    """The step of many small parameters on a CPU, where it is the number of calls that takes the time.
+
+    Args:
+        params, states: of one dtype and one count of steps.
+        moves: zeros in their shapes.
+        group: their hyper-parameters.
+    """
+    means, squares = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
+    rate = _direction(moves, [p.grad for p in params], means, squares, params, states[0]["step"], group)
+    layers = [pair for m, p in zip(moves, params, strict=True) for pair in _layers(m, p)]
+    adapts = [group["adapt_1d"] or p.ndim > 1 for _, p in layers]
+    adapted = [layer for layer, wanted in zip(layers, adapts, strict=True) if wanted]
+    norms = torch._foreach_norm([t for pair in adapted for t in pair]) if adapted else []
+    known = iter(torch.stack(norms).tolist() if norms else [])
+    trusts = [_trust(next(known), next(known), group) * rate if wanted else rate for wanted in adapts]
+    if trusts:
+        torch._foreach_mul_([m for m, _ in layers], trusts)
+    torch._foreach_add_(params, moves)
+
+
 def _step_together(params: list[Tensor], states: list[dict[str, Any]], group: dict[str, Any]) -> None:
-    """The step of many small parameters, or of those on a GPU, in one call for each operation."""
+    """The step of parameters on a GPU, in one call for each operation; nothing waits for the device."""
     means, squares = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
     moves = [torch.zeros_like(p) for p in params]
     rate = _direction(moves, [p.grad for p in params], means, squares, params, states[0]["step"], group)
@@ -211,10 +253,7 @@ def _step_together(params: list[Tensor], states: list[dict[str, Any]], group: di
             weight_norm = weight_norm.clamp(max=group["clamp"])
         usable = (weight_norm > 0) & (move_norm > 0)
         trust = torch.where(usable, weight_norm / torch.where(usable, move_norm, 1.0), 1.0) * rate
-        if trust.is_cuda:
-            torch._foreach_mul_([m for m, _ in layers], list(trust.unbind()))
-        else:
-            torch._foreach_mul_([m for m, _ in layers], trust.tolist())
+        torch._foreach_mul_([m for m, _ in layers], list(trust.unbind()))
     torch._foreach_add_(params, moves)
 
 

@@ -16,6 +16,7 @@ import torch
 from fastai.callback.core import _inner_loop
 from fastai.callback.schedule import ParamScheduler
 from fastai.learner import Learner
+from fastai.losses import BaseLoss
 from fastai.torch_core import TensorBase
 from fastcore.foundation import L
 
@@ -44,6 +45,20 @@ class LeanLearner(Learner):
         for cb in self._hearers[event_name]:
             cb(event_name)
 
+    def _do_one_batch(self) -> None:
+        loss_func = self.loss_func
+        if not isinstance(loss_func, BaseLoss) or type(loss_func).__call__ is not BaseLoss.__call__:
+            super()._do_one_batch()
+            return
+        self.pred = self.model(*self.xb)
+        self("after_pred")
+        if len(self.yb):
+            self.loss_grad = plain_loss(loss_func, self.pred, *self.yb)
+            self.loss = self.loss_grad.detach()
+        self("after_loss")
+        if self.training and len(self.yb):
+            self._do_grad_opt()
+
     def fit_one_cycle(
         self,
         n_epoch: int,
@@ -52,7 +67,7 @@ class LeanLearner(Learner):
         div_final: float = 1e5,
         pct_start: float = 0.25,
         wd: float | None = None,
-        moms: Sequence[float] | None = None,
+        moms: Sequence[Any] | None = None,
         cbs: Any = None,
         reset_opt: bool = False,
         start_epoch: int = 0,
@@ -66,8 +81,8 @@ class LeanLearner(Learner):
             div_final: the last one is ``lr_max / div_final``.
             pct_start: share of the training in which the rate rises (the warm-up).
             wd: weight decay; None: the Learner's.
-            moms: momentum at the start, in the middle and at the end; None: the Learner's. Optimizers without
-                momentum go without.
+            moms: momentum at the start, in the middle and at the end, each a number or an array of one for each
+                parameter group; None: the Learner's. Optimizers without momentum go without.
             cbs: further callbacks.
             reset_opt: start with a new optimizer.
             start_epoch: epochs that are skipped, as in ``fit``.
@@ -84,6 +99,26 @@ class LeanLearner(Learner):
 
 
 _INNER = frozenset(_inner_loop)
+
+
+def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """What fastai's flattening loss computes, without making its inputs a subclass of tensors first.
+
+    Args:
+        loss_func: one of fastai's losses, such as ``CrossEntropyLossFlat``.
+        pred: outputs of a model.
+        target: what they should be.
+        **kwargs: of the torch loss.
+    """
+    pred, target = (x.transpose(loss_func.axis, -1).contiguous() for x in (pred, target))
+    if loss_func.floatify and target.dtype != torch.float16:
+        target = target.float()
+    if target.dtype in (torch.int8, torch.int16, torch.int32):
+        target = target.long()
+    if loss_func.flatten:
+        pred = pred.view(-1, pred.shape[-1]) if loss_func.is_2d else pred.view(-1)
+        target = target.view(-1)
+    return loss_func.func(pred, target, **kwargs)
 
 
 def one_cycle(pct: float, start: Any, middle: Any, end: Any) -> Callable[[float], Any]:

@@ -14,11 +14,13 @@ import torch
 from fastai.data.transforms import get_c
 from fastai.learner import Learner
 from fastai.tabular.learner import TabularLearner
+from fastai.torch_core import find_bs
 from fastcore.basics import tuplify
 from fastcore.foundation import L
 from torch import nn
 
 from fastrec.amp import BF16Autocast
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.lean_learner import LeanLearner
 from fastrec.models.embedding import EmbeddingTables
@@ -33,6 +35,11 @@ from fastrec.training_options import training_callbacks
 
 LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
 TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"device"}
+
+_SMALLER = (
+    "Lower the batch size (bs=), train in 16 bits (amp='bf16'), make embeddings narrower (emb_szs=) or their gradients "
+    "row-sparse (grads='rows'), or keep the rows on the host (place='host')"
+)
 
 
 class RecLearner(LeanLearner, TabularLearner):
@@ -51,10 +58,32 @@ class RecLearner(LeanLearner, TabularLearner):
         super().to_fp32()
         return self.remove_cb(BF16Autocast)
 
+    def fit(
+        self,
+        n_epoch: int,
+        lr: Any = None,
+        wd: float | None = None,
+        cbs: Any = None,
+        reset_opt: bool = False,
+        start_epoch: int = 0,
+    ) -> None:
+        """As fastai's ``fit``; where memory does not suffice, the error says for what.
+
+        Raises:
+            DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
+        """
+        with naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
+            super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
+
     def one_batch(self, i: int, b: Any) -> None:
         """Train or validate on one batch; autocast is off afterwards, whatever happened."""
+
+        def doing() -> str:
+            return f"{'training on' if self.training else 'predicting'} a batch of {find_bs(b):,} rows"
+
         try:
-            super().one_batch(i, b)
+            with naming_out_of_memory(doing, _SMALLER):
+                super().one_batch(i, b)
         finally:
             for cb in self.cbs:
                 if isinstance(cb, BF16Autocast):

@@ -26,6 +26,7 @@ from fastai.tabular.core import ReadTabBatch
 from fastcore.foundation import L
 from fasttransform import Pipeline
 
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.epoch_order import check_joined, count_groups, group_bounds, grouped_order, permutation, shared_seed
 from fastrec.errors import DataError
 from fastrec.extras import Extras
@@ -33,6 +34,7 @@ from fastrec.packed import HostGather, Packed, one_ahead
 from fastrec.stream_order import batch_sizes, check_rank
 
 Place = Literal["auto", "device", "host"]
+_ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
 _CHUNK_BYTES = 1 << 22  # gathered at once: large enough to spread over threads, small enough for the cache
 
 
@@ -193,7 +195,8 @@ class TabularLoader(TfmdDL):
         if seed is not None and self.world_size > 1 and self.seed is None:
             seed = shared_seed(seed, self.world_size)
         if seed is not None and self.groups is None and self._cdf is None:
-            return permutation(self.n, seed, self._packed().device)
+            with naming_out_of_memory(f"drawing the order of {self.n:,} rows", _ON_HOST, need=8 * self.n):
+                return permutation(self.n, seed, self._packed().device)
         generator = None if seed is None else np.random.default_rng(seed)
         if self.groups is not None:
             return torch.from_numpy(grouped_order(self.groups[: self.n], generator))

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from fastai.optimizer import Optimizer as FastaiOptimizer
 from fastai.optimizer import OptimWrapper
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
+from fastrec.group_hypers import GroupHypers
 from fastrec.lamb import Lamb
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.row_adamw import AdamW
@@ -35,22 +37,17 @@ class TorchOptim(OptimWrapper):
     def __init__(self, params: Any = None, opt: Any = None, **kwargs: Any) -> None:
         super().__init__(params, opt, **kwargs)
         self._count = len(self.opt.param_groups)
+        self._hypers: list[GroupHypers] = []
         self._owner: list[int] = []  # of each undecayed group: the number of the group it was taken from
 
     @property
-    def hypers(self) -> list[dict[str, Any]]:
-        """Hyper-parameters of each of the Learner's groups, by fastai's names."""
-        # Read at every batch: as fastai's, without asking of every value what it is in several ways.
-        found = []
-        for group in self.opt.param_groups[: self._count]:
-            own: dict[str, Any] = {}
-            for k, v in group.items():
-                if isinstance(v, tuple):
-                    own.update({self.fwd_map.get(f"{k}__{i}", f"{k}__{i}"): part for i, part in enumerate(v)})
-                elif k != "params":
-                    own[self.fwd_map.get(k, k)] = v
-            found.append(own)
-        return found
+    def hypers(self) -> list[GroupHypers]:
+        """Hyper-parameters of each of the Learner's groups, by fastai's names; what is set is set in the group."""
+        groups = self.opt.param_groups[: self._count]
+        known = self._hypers
+        if len(known) != len(groups) or any(h.group is not g for h, g in zip(known, groups, strict=True)):
+            known = self._hypers = [GroupHypers(g, self.fwd_map) for g in groups]
+        return known
 
     @property
     def param_lists(self) -> list[list[Tensor]]:
@@ -61,10 +58,23 @@ class TorchOptim(OptimWrapper):
             lists[owner] += group["params"]
         return lists
 
+    def set_hyper(self, k: str, v: Any) -> None:
+        """Set a hyper-parameter: one value for all groups, a list or array of one each, or a slice."""
+        if isinstance(v, int | float | np.number):
+            self._set_hyper(k, [v] * self._count)
+        elif isinstance(v, np.ndarray) and v.shape == (self._count,):
+            self._set_hyper(k, v)
+        else:
+            super().set_hyper(k, v)
+
     def _set_hyper(self, k: str, v: Sequence[Any]) -> None:
         # schedulers hand over numpy scalars, which a saved state must not hold: torch.load refuses them
-        v = [o.item() if hasattr(o, "item") else o for o in v]
-        super()._set_hyper(k, v)  # fills the Learner's own groups, which come first
+        for hypers, value in zip(self.hypers, v, strict=False):
+            hypers[k] = value.item() if hasattr(value, "item") else value
+        self._share_hypers()
+
+    def _share_hypers(self) -> None:
+        """Give undecayed parameters what the groups they were taken from have by now, but for the decay."""
         for owner, group in zip(self._owner, self.opt.param_groups[self._count :], strict=True):
             own = self.opt.param_groups[owner]
             group.update({name: value for name, value in own.items() if name not in ("params", "weight_decay")})
@@ -72,11 +82,13 @@ class TorchOptim(OptimWrapper):
     def step(self, *args: Any, **kwargs: Any) -> Any:
         """One step of the torch optimizer."""
         self._part_undecayed()
+        self._share_hypers()
         return self.opt.step(*args, **kwargs)
 
     def state_dict(self) -> dict[str, Any]:
         """The torch optimizer's state."""
         self._part_undecayed()
+        self._share_hypers()
         return self.opt.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -213,6 +225,35 @@ def scale_lr(
         )
     scaled = lr * (bs / base_bs) ** powers[rule]
     return [lr, scaled] if rule == "cowclip" else scaled
+
+
+def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int) -> Any:
+    """Momentum, or the decay of a running mean of squares, for another batch size.
+
+    Running means are to reach back over as many rows as before, not over as many steps: ``1 - m`` goes with the batch
+    (arXiv 2205.10287, the square root scaling rule, which scales the rate by the root, as ``scale_lr`` does).
+
+    Args:
+        moms: what suits ``base_bs``: a number from 0 to 1, or several, such as a Learner's ``moms``.
+        bs: the batch size to be used, rows.
+        base_bs: the batch size that ``moms`` was found with, rows.
+
+    Returns:
+        ``max(0, 1 - bs / base_bs (1 - m))`` for each.
+
+    Raises:
+        DataError: a batch size below 1.
+
+    Example:
+        >>> from fastrec.optim import scale_moms
+        >>> [round(m, 2) for m in scale_moms((0.95, 0.85, 0.95), 8192, 4096)]
+        [0.9, 0.7, 0.9]
+    """
+    if bs < 1 or base_bs < 1:
+        raise DataError(f"no momentum for batch sizes {bs} and {base_bs}", remedy="Batch sizes must be ≥ 1")
+    if isinstance(moms, Sequence):
+        return tuple(scale_moms(m, bs, base_bs) for m in moms)
+    return max(0.0, 1.0 - bs / base_bs * (1.0 - moms))
 
 
 def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:

@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError
 
+_FEWER = (
+    "Keep the rows on the host (device='cpu', and place='host' for the loader), stream them with ParquetFrame, or give "
+    "fewer rows or columns"
+)
 _PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
 
 
@@ -102,11 +107,12 @@ class Packed:
     @classmethod
     def empty(cls, n: int, layout: Layout, *, device: torch.device | str | None = None) -> Packed:
         """Room for ``n`` rows, their values undefined (see ``clear_pad``)."""
-        shape = (n, layout.words)
-        if device is None or torch.device(device).type == "cpu":
-            # numpy asks for pages of 2 MB: the buffer is had five times as fast, and gathered from a third faster.
-            return cls(torch.from_numpy(np.empty(shape, dtype=np.int32)), layout)
-        return cls(torch.empty(shape, dtype=torch.int32, device=device), layout)
+        shape, where = (n, layout.words), torch.device(device or "cpu")
+        with naming_out_of_memory(f"making room for {n:,} packed rows", _FEWER, device=where, need=4 * n * shape[1]):
+            if where.type == "cpu":
+                # numpy asks for pages of 2 MB: the buffer is had five times as fast, and gathered from a third faster.
+                return cls(torch.from_numpy(np.empty(shape, dtype=np.int32)), layout)
+            return cls(torch.empty(shape, dtype=torch.int32, device=where), layout)
 
     def clear_pad(self, start: int, stop: int) -> None:
         """Set what pads rows ``start`` up to ``stop`` to 0, so that equal rows are equal bytes."""
@@ -155,8 +161,18 @@ class Packed:
         if device == self.device:
             return self
         if device not in self._copies:
-            self._copies[device] = Packed(self.buffer.to(device), self.layout)
+            self._copies[device] = self.copy_to(device)
         return self._copies[device]
+
+    def copy_to(self, device: torch.device) -> Packed:
+        """The rows on another device, of which nothing is kept here.
+
+        Raises:
+            DeviceMemoryError: they do not fit there.
+        """
+        what = f"copying {len(self):,} packed rows to {device}"
+        with naming_out_of_memory(what, _FEWER, device=device, need=self.nbytes):
+            return Packed(self.buffer.to(device), self.layout)
 
     def fits(self, device: torch.device) -> bool:
         """Whether a CUDA device holds a copy already, or has twice as much memory free as it takes."""
@@ -212,7 +228,8 @@ class HostGather:
     def __init__(self, packed: Packed, device: torch.device, rows: int) -> None:
         self.packed, self.device, self.stream = packed, device, torch.cuda.Stream(device)
         shape = (rows, packed.layout.words)
-        self.room = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(2)]
+        with naming_out_of_memory(f"pinning room for twice {rows:,} rows on the host", "Lower bs="):
+            self.room = [torch.empty(shape, dtype=torch.int32, pin_memory=True) for _ in range(2)]
         self.copied: list[torch.cuda.Event | None] = [None, None]
 
     def begin(self, place: int, index: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:

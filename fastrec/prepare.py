@@ -103,7 +103,7 @@ class Recipe:
         """
         with keeping_memory() if into is None else nullcontext():  # what fills a buffer has its memory already
             packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
-        return packed if device is None or device == packed.device else Packed(packed.buffer.to(device), packed.layout)
+        return packed if device is None or device == packed.device else packed.copy_to(device)
 
     def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
         n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.row_sparse import Rows, RowState
+from fastrec.row_sparse import Places, Rows, RowState
 
 __all__ = ["AdamW"]
 
@@ -37,6 +37,11 @@ class AdamW(torch.optim.AdamW):
         weight_decay: float = 1e-2,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
+        self._places = Places()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._places = Places()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -53,14 +58,56 @@ class AdamW(torch.optim.AdamW):
             with torch.enable_grad():
                 loss = closure()
         with without_sparse(self.param_groups) as sparse:
-            super().step()
+            if not self._step_on_cpu():
+                super().step()
         for p, grad, group in sparse:
             self._step_rows(p, grad, group)
         return loss
 
+    def _step_on_cpu(self) -> bool:
+        """The step of dense gradients on a CPU, as torch's own in a third of its Python; whether it was made."""
+        if hasattr(self, "found_inf") or hasattr(self, "grad_scale"):  # a gradient scaler's
+            return False
+        ready = []
+        for group in self.param_groups:
+            params = [p for p in group["params"] if p.grad is not None]
+            unusual = group["amsgrad"] or group["maximize"] or not group["fused"] or torch.is_tensor(group["lr"])
+            if unusual or any(p.device.type != "cpu" or p.dtype != torch.float32 for p in params):
+                return False
+            ready.append((group, params))
+        for group, params in ready:
+            if params:
+                self._step_group(group, params)
+        return True
+
+    def _step_group(self, group: dict[str, Any], params: list[Tensor]) -> None:
+        states = [self.state[p] for p in params]
+        for p, state in zip(params, states, strict=True):
+            if not state:  # as torch lays it out, so that either can go on from the other's
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["exp_avg"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        steps = [s["step"] for s in states]
+        torch._foreach_add_(steps, 1.0)
+        torch._fused_adamw_(
+            params,
+            [p.grad for p in params],
+            [s["exp_avg"] for s in states],
+            [s["exp_avg_sq"] for s in states],
+            [],
+            steps,
+            amsgrad=False,
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         lr, betas = float(group["lr"]), group["betas"]
-        rows, state = Rows.of(grad), RowState(self.state[p], p)
+        rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(lr * group["weight_decay"])
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], step, lr, betas, group["eps"])

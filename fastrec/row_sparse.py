@@ -14,7 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["RowState", "Rows"]
+__all__ = ["Places", "RowState", "Rows"]
+
+
+class Places:
+    """Where in a batch each of its ids stands, without sorting: a number for every row of a table, never cleared."""
+
+    def __init__(self) -> None:
+        self._room: dict[torch.device, Tensor] = {}
+
+    def of(self, ids: Tensor, rows: int) -> Tensor:
+        """For every id the place of one and the same of its equals: int64 ``[n]``.
+
+        Args:
+            ids: int64 ``[n]``, below ``rows``.
+            rows: of the table.
+        """
+        room = self._room.get(ids.device)
+        if room is None or len(room) < rows:
+            room = self._room[ids.device] = torch.empty(rows, dtype=torch.int64, device=ids.device)
+        room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
+        return room.index_select(0, ids)
 
 
 @dataclass(frozen=True)
@@ -30,15 +50,22 @@ class Rows:
     grads: Tensor
 
     @classmethod
-    def of(cls, grad: Tensor) -> Rows:
-        """The rows of a sparse gradient ``[rows, width]``, gradients of equal rows added up."""
+    def of(cls, grad: Tensor, places: Places | None = None) -> Rows:
+        """The rows of a sparse gradient ``[rows, width]``, gradients of equal rows added up.
+
+        Args:
+            grad: coalesced or not.
+            places: kept from step to step where there are many.
+        """
         ids, values = grad._indices()[0], grad._values()
         if grad.is_coalesced():
             return cls(ids, values)
-        distinct, place = torch.unique(ids, return_inverse=True)
-        if len(distinct) == len(ids):
+        place = (places or Places()).of(ids, grad.shape[0])
+        first = (place == torch.arange(len(ids), device=ids.device)).nonzero().squeeze(1)
+        if len(first) == len(ids):
             return cls(ids, values)  # in the batch's order: no sum, no copy
-        return cls(distinct, values.new_zeros(len(distinct), values.shape[1]).index_add_(0, place, values))
+        sums = torch.zeros_like(values).index_add_(0, place, values)
+        return cls(ids.index_select(0, first), sums.index_select(0, first))
 
 
 class RowState:

@@ -15,6 +15,7 @@ import torch
 
 from fastrec.coding import code_integers
 from fastrec.device import DeviceLike, resolve_device
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError, DataWarning, MissingColumnError
 from fastrec.key_types import UNITS_PER_SECOND, is_numeric
 from fastrec.keys import Coded, Keys, join_coded
@@ -180,6 +181,11 @@ class Column:
         device = resolve_device(device)
         if self.values.device == device:
             return self
+        what = f"copying the column {self.name!r} of {len(self):,} rows to {device}"
+        with naming_out_of_memory(what, "Keep the table on the host, or read fewer rows or columns", device=device):
+            return self._copied(device)
+
+    def _copied(self, device: torch.device) -> Column:
         moved = replace(
             self,
             values=self.values.to(device),

@@ -31,6 +31,7 @@ from fasttransform import Pipeline
 
 from fastrec.convert import take_rows
 from fastrec.device import DeviceLike, resolve_device
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.extras import ExtraColumns, Extras
 from fastrec.feature_proc import apply_features, fit_features
@@ -172,9 +173,11 @@ class TabularFrame(PandasViews, Tabular):
 
     def _pack(self, recipe: Recipe, table: Table, *, fit_rows: int | None = None) -> None:
         device = resolve_device(self.device) if self.device is not None else None
-        made = recipe.extras.make(table, recipe.proc(Categorify), dtype=recipe.cat_dtype, fit_rows=fit_rows)
-        self._extras = made if made is None or device is None else made.on(device)
-        self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
+        what, remedy = f"preparing {len(table):,} rows", "Give fewer rows or columns, or stream them with ParquetFrame"
+        with naming_out_of_memory(what, remedy, device=device or table.device):
+            made = recipe.extras.make(table, recipe.proc(Categorify), dtype=recipe.cat_dtype, fit_rows=fit_rows)
+            self._extras = made if made is None or device is None else made.on(device)
+            self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
 
     def _like(self, **state: Any) -> TabularFrame:
         new = type(self).__new__(type(self))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features.base import Feature
+
+_FEWER = "Make them of a frame on the host, give fewer rows or generators, or go through Parquet files in parts"
 
 
 @contextmanager
@@ -14,7 +17,8 @@ def naming(step: Feature) -> Iterator[None]:
     """An error about data says which generator met it."""
     name = type(step).__name__
     try:
-        yield
+        with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", _FEWER):
+            yield
     except MissingColumnError:
         raise
     except DataError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +37,7 @@ class XGBRanker(Ranker):
     Lists of one candidate, without a relevant one or of weight 0 teach no ranking and are left out of training; every
     list is scored. Scores are margins (log-odds for ``binary:logistic``), on one scale across lists. Missing values are
     XGBoost's own. Categories, and text among the numbers, go in by their code among the training rows' sorted values;
-    unseen ones are missing.
+    unseen ones are missing. The columns of a table on a GPU stay there where CuPy is installed.
 
     Args:
         name: the ranker's name.
@@ -79,6 +80,7 @@ class XGBRanker(Ranker):
         params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective, "seed": seed}
         params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
         params.setdefault("nthread", torch.get_num_threads())
+        on_gpu = params["device"] != "cpu"
         options: dict[str, Any] = {}
         _, codes, sizes = torch.unique_consecutive(train.groups, return_inverse=True, return_counts=True)
         if ranks:
@@ -90,12 +92,12 @@ class XGBRanker(Ranker):
         coded = (n for n in names if n in train.cats or _holds_text(train.table[n]))
         self._vocabs = {n: Vocab.fit(train.table[n]) for n in coded}
         data = xgb.QuantileDMatrix(
-            self._matrix(train),
+            _handed(self._matrix(train), on_gpu=on_gpu),
             train.label.float().numpy(),
             feature_names=names,
             max_bin=params["max_bin"],
             nthread=params["nthread"],
-            base_margin=self._start(train),
+            base_margin=_handed(self._start(train), on_gpu=on_gpu),
             **options,
         )
         self._booster = xgb.train(params, data, self.rounds)
@@ -108,15 +110,29 @@ class XGBRanker(Ranker):
             raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
+        values, start = self._matrix(data), self._start(data)
+        if values.is_cuda and _cupy() is not None:
+            return self._predict_there(values, start)
         self._booster.set_param({"device": "cpu"})
         matrix = xgb.DMatrix(
-            self._matrix(data),
+            _handed(values, on_gpu=False),
             feature_names=self._used,
             nthread=torch.get_num_threads(),
-            base_margin=self._start(data),
+            base_margin=_handed(start, on_gpu=False),
         )
         margins = self._booster.predict(matrix, output_margin=True)
         return torch.from_numpy(margins.astype(np.float64))
+
+    def _predict_there(self, values: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
+        """Margins of rows that are on a GPU, where they stay; their scores alone come back."""
+        self._booster.set_param({"device": str(values.device)})
+        margins = self._booster.inplace_predict(
+            _handed(values, on_gpu=True),
+            predict_type="margin",
+            validate_features=False,  # an array has no names
+            base_margin=_handed(start, on_gpu=True),
+        )
+        return torch.as_tensor(margins).double().cpu()
 
     def save(self, folder: Any) -> None:
         """Write ``model.ubj`` (XGBoost's own form), ``ranker.json`` and the vocabularies."""
@@ -135,14 +151,12 @@ class XGBRanker(Ranker):
         (folder / "ranker.json").write_text(json.dumps(about, indent=1))
         save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
 
-    def _start(self, data: Lists) -> np.ndarray | None:
-        if self.margin is None:
-            return None
-        return data.table[self.margin].number(torch.float32).cpu().numpy()
+    def _start(self, data: Lists) -> torch.Tensor | None:
+        return None if self.margin is None else data.table[self.margin].number(torch.float32)
 
-    def _matrix(self, data: Lists) -> np.ndarray:
-        """Columns side by side: float32 ``[n, columns]``, NaN where missing; categories by their code."""
-        result = np.empty((len(data), len(self._used)), dtype=np.float32)
+    def _matrix(self, data: Lists) -> torch.Tensor:
+        """Columns side by side where the table is: float32 ``[n, columns]``, NaN where missing; categories by code."""
+        result = torch.empty((len(data), len(self._used)), dtype=torch.float32, device=data.table.device)
         for i, name in enumerate(self._used):
             column = data.table[name]
             if name in self._vocabs:
@@ -150,7 +164,7 @@ class XGBRanker(Ranker):
                 values = torch.where(codes > 0, codes, torch.nan)
             else:
                 values = column.number(torch.float32)
-            result[:, i] = values.clamp(-_LARGEST, _LARGEST).cpu().numpy()
+            result[:, i] = values.clamp(-_LARGEST, _LARGEST)
         return result
 
     def _names(self, data: Lists) -> list[str]:
@@ -159,6 +173,22 @@ class XGBRanker(Ranker):
         if odd is not None:
             raise DataError("XGBoost takes no name with [, ] or <", column=odd, remedy="Rename the column")
         return names
+
+
+def _handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
+    """A tensor as XGBoost takes it: numpy's array, or CuPy's of the same memory where trees grow on a GPU."""
+    if values is None:
+        return None
+    cupy = _cupy() if on_gpu and values.is_cuda else None
+    return values.cpu().numpy() if cupy is None else cupy.from_dlpack(values)
+
+
+def _cupy() -> Any:
+    """CuPy, without which XGBoost takes no arrays on a GPU, or None."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError:
+        return None
 
 
 def _holds_text(column: Column) -> bool:

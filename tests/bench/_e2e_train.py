@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -22,11 +23,12 @@ from fastrec.amp import mixed_precision
 from fastrec.errors import TrainingError
 from fastrec.learner import rec_learner
 from fastrec.metrics import auc, mrr
-from fastrec.optim import adamw, lamb, scale_lr
+from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
 from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.tabular import TabularFrame
 
 BATCH = 4_096
+MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's
 UPDATES = 42_760_000 // 204_800  # of the article's epoch at its extreme batch
 PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
 GRIDS = {"adamw": (0.01, 0.03, 0.1), "lamb": (0.01, 0.03, 0.1)}
@@ -44,7 +46,9 @@ class System:
         net: whose modules and optimizer.
         opt: which rule: fastai's Adam and fastrec's ``adamw`` are one.
         half: in bfloat16, where that pays.
-        extreme: with the extreme batch, else with ``BATCH``.
+        batch: ``base``: ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's.
+        scaled: momentum goes with the batch as well (``scale_moms``), and embeddings have none: a rare id would be
+            moved on by a gradient of long ago.
     """
 
     name: str
@@ -53,7 +57,8 @@ class System:
     net: Literal["stock", "fastrec"] = "fastrec"
     opt: Literal["adamw", "lamb"] = "adamw"
     half: bool = False
-    extreme: bool = False
+    batch: Literal["base", "larger", "extreme"] = "base"
+    scaled: bool = False
 
 
 SYSTEMS = (
@@ -63,9 +68,10 @@ SYSTEMS = (
     System("+ loader", "frame", net="stock"),
     System("+ fused embeddings and optimizer", "frame"),
     System("+ bf16", "frame", half=True),
-    System("+ extreme batch, LAMB", "frame", opt="lamb", half=True, extreme=True),
-    System("+ extreme batch, AdamW", "frame", half=True, extreme=True),
-    System("+ data on the device", "device", opt="lamb", half=True, extreme=True),
+    System("+ batch of 8,192, momentum scaled", "frame", half=True, batch="larger", scaled=True),
+    System("+ extreme batch, LAMB", "frame", opt="lamb", half=True, batch="extreme"),
+    System("+ extreme batch, AdamW, momentum scaled", "frame", half=True, batch="extreme", scaled=True),
+    System("+ data on the device", "device", opt="lamb", half=True, batch="extreme"),
 )
 
 
@@ -87,7 +93,7 @@ class Settings:
 
     def batch(self, system: System) -> int:
         """Rows of a system's batch."""
-        return self.extreme if system.extreme else BATCH
+        return {"base": BATCH, "larger": 2 * BATCH, "extreme": self.extreme}[system.batch]
 
     def lr(self, system: System) -> float:
         """A system's learning rate: its rule's, by the square root of the batch."""
@@ -132,7 +138,7 @@ def run(system: System, to: Any, made: Prepared, settings: Settings, seed: int) 
         begun = _now(settings.device)
         learn = _learner(system, to, settings)
         with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system), cbs=_NoValidation())
+            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings), cbs=_NoValidation())
             trained = _now(settings.device)
             scores = learn.get_preds(ds_idx=1)[0][:, 1].numpy()
         done = _now(settings.device)
@@ -151,10 +157,21 @@ def _learner(system: System, to: Any, settings: Settings) -> Any:
     sizes = {n: w for n, w in EMB_SZS.items() if n in dls.cat_names}
     if system.net == "stock":
         return tabular_learner(dls, layers=list(LAYERS), emb_szs=sizes)
-    opt_func = lamb if system.opt == "lamb" else adamw
+    opt_func: Any = lamb if system.opt == "lamb" else adamw
+    more = {}
+    if system.scaled:
+        more["splitter"] = split_embeddings
+        opt_func = partial(opt_func, sqr_mom=scale_moms(SQR_MOM, settings.batch(system), BATCH))
     cbs = mixed_precision(settings.amp if system.half else None, settings.device)
     # the widths as they are: padding them would be another net
-    return rec_learner(dls, layers=list(LAYERS), emb_szs=sizes, opt_func=opt_func, pad=False, cbs=cbs)
+    return rec_learner(dls, layers=list(LAYERS), emb_szs=sizes, opt_func=opt_func, pad=False, cbs=cbs, **more)
+
+
+def _moms(system: System, settings: Settings) -> list[np.ndarray] | None:
+    """Momentum of embeddings and of all else at the start, in the middle and at the end; None: fastai's."""
+    if not system.scaled:
+        return None
+    return [np.array([0.0, m]) for m in scale_moms(MOMS, settings.batch(system), BATCH)]
 
 
 def _now(device: str) -> float:
@@ -198,7 +215,7 @@ def _loss(system: System, to: Any, settings: Settings) -> float:
     learn = _learner(system, to, settings)
     try:
         with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system))
+            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings))
     except TrainingError:  # the rate is too high
         return math.inf
     loss = float(learn.recorder.values[-1][1])
@@ -207,7 +224,7 @@ def _loss(system: System, to: Any, settings: Settings) -> float:
 
 def faster_amp(to: Any, settings: Settings) -> str | None:
     """``bf16`` where batches of ``BATCH`` rows take less time with it than without, else None."""
-    system = next(s for s in SYSTEMS if s.half and not s.extreme)
+    system = next(s for s in SYSTEMS if s.half and s.batch == "base")
     seconds = {
         amp: min(sum(phases(system, to, replace(settings, amp=amp), batches=30).values()) for _ in range(3))
         for amp in (None, "bf16")
@@ -264,6 +281,6 @@ def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict
         set_seed(0)
         learn, clock = _learner(system, to, settings), _Phases(batches)
         with learn.no_bar(), learn.no_logging():
-            learn.fit_one_cycle(1, settings.lr(system), cbs=[clock, _NoValidation()])
+            learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings), cbs=[clock, _NoValidation()])
     counted = max(1, min(clock.count - 1, batches))
     return {phase: seconds / counted for phase, seconds in clock.seconds.items()}

@@ -1,0 +1,199 @@
+"""What runs in processes of its own: the test-suite, the end-to-end benchmark and that of extreme batches."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from _timing import ROOT, Record
+
+_LISTED = 20  # failures that a record names
+
+
+def program(command: Sequence[str], *, device: str, limit: float, log: Path, folder: Path = ROOT) -> tuple[int, float]:
+    """Run a program of this repository; what it says goes to a file.
+
+    Args:
+        command: its arguments, after Python's own.
+        device: for ``FASTREC_DEVICE``.
+        limit: seconds after which it is stopped.
+        log: the file.
+        folder: where it runs.
+
+    Returns:
+        Its exit status, 124 where it was stopped, and the seconds that it ran.
+    """
+    env = {**os.environ, "FASTREC_DEVICE": device, "PYTHONUNBUFFERED": "1"}
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(ROOT), env.get("PYTHONPATH", "")) if p)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    begun = time.perf_counter()
+    with log.open("w", encoding="utf-8") as file:
+        running = subprocess.Popen(
+            [sys.executable, *command], cwd=folder, env=env, stdout=file, stderr=subprocess.STDOUT
+        )
+        try:
+            status = running.wait(limit)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+            status = 124
+    return status, time.perf_counter() - begun
+
+
+def last_lines(log: Path, count: int = 3) -> str:
+    """The end of a program's words, on one line, without this machine's folders."""
+    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    return " | ".join(lines[-count:]).replace(str(ROOT), ".").replace(str(Path.home()), "~")[-400:]
+
+
+# The test-suite ------------------------------------------------------------------------------------------------------
+
+
+def suite(device: str, *, tests: Sequence[str], jobs: int, limit: float, folder: Path) -> list[Record]:
+    """All tests with ``FASTREC_DEVICE`` set, and how many passed, failed and were skipped."""
+    report, log = folder / "gpu-tests.xml", folder / "gpu-tests.txt"
+    report.unlink(missing_ok=True)
+    parallel = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
+    command = ["-m", "pytest", "-q", *parallel, f"--junitxml={report}", *tests]
+    status, seconds = program(command, device=device, limit=limit, log=log)
+    if not report.exists():
+        raise RuntimeError(f"the test-suite ended with {status} and without a report: {last_lines(log)}")
+    return [suite_record(report, device, status, seconds)]
+
+
+def suite_record(report: Path, device: str, status: int, seconds: float) -> Record:
+    """A record of pytest's report in JUnit's form."""
+    cases = list(ET.parse(report).iter("testcase"))
+    kinds = {"failed": ("failure", "error"), "skipped": ("skipped",)}
+    found = {kind: [c for c in cases if any(c.find(tag) is not None for tag in tags)] for kind, tags in kinds.items()}
+    names = [f"{c.get('classname', '')}::{c.get('name', '')}" for c in found["failed"]]
+    counts = {kind: len(own) for kind, own in found.items()}
+    passed = len(cases) - sum(counts.values())
+    return {
+        "case": "test-suite",
+        "system": f"FASTREC_DEVICE={device}",
+        "rows": len(cases),
+        "seconds": round(seconds, 1),
+        "rows_per_s": round(len(cases) / seconds) if seconds else None,
+        "ratio": None,
+        "passed": passed,
+        **counts,
+        "status": status,
+        "failures": names[:_LISTED],
+        "cudf": importlib.util.find_spec("cudf") is not None,
+        "notes": f"{passed} passed, {counts['failed']} failed, {counts['skipped']} skipped",
+    }
+
+
+# The other benchmarks ------------------------------------------------------------------------------------------------
+
+
+def end_to_end(
+    device: str, *, rows: int, seeds: int, repeats: int, more: Sequence[str], limit: float, folder: Path
+) -> list[Record]:
+    """``bench_e2e.py`` and its records, the report beside its file of results."""
+    out, log = folder / "gpu-e2e.json", folder / "gpu-e2e.log"
+    out.unlink(missing_ok=True)
+    command = [str(ROOT / "tests/bench/bench_e2e.py"), "--rows", str(rows), "--seeds", str(seeds)]
+    command += ["--repeats", str(repeats), "--device", device, "--out", str(out.resolve())]
+    command += ["--report", str((folder / "gpu-e2e.md").resolve()), *more]
+    return _read("bench_e2e.py", command, out, log, device=device, limit=limit)
+
+
+def extreme(
+    device: str, *, rows: int, seeds: int, resume: bool, more: Sequence[str], limit: float, folder: Path
+) -> list[Record]:
+    """``bench_extreme.py`` on planted clicks and its records; with ``resume`` those of a stopped run are taken up."""
+    out, log = folder / "gpu-extreme.json", folder / "gpu-extreme.log"
+    if not resume:
+        out.unlink(missing_ok=True)
+    command = [str(ROOT / "tests/bench/bench_extreme.py"), "--cases", "planted", "--rows", str(rows)]
+    command += ["--tune-rows", str(max(1, min(rows // 2, 4_000_000))), "--seeds", str(seeds), "--resume"]
+    command += ["--out", str(out.resolve()), *more]
+    return _read("bench_extreme.py", command, out, log, device=device, limit=limit)
+
+
+def _read(name: str, command: Sequence[str], out: Path, log: Path, *, device: str, limit: float) -> list[Record]:
+    status, _ = program(command, device=device, limit=limit, log=log)
+    if not out.exists():
+        raise RuntimeError(f"{name} ended with {status} and without results: {last_lines(log)}")
+    found = json.loads(out.read_text(encoding="utf-8"))
+    if status:
+        note = f"{name} ended with {status} before it was done: {last_lines(log, 1)}"
+        found = [{**one, "notes": "; ".join(t for t in (one.get("notes"), note) if t)} for one in found]
+    return found
+
+
+# Out of memory, and the machine --------------------------------------------------------------------------------------
+
+
+def out_of_memory(device: torch.device) -> list[Record]:
+    """Ask for more rows than any device holds, and look at what the error says."""
+    from fastrec.errors import DeviceMemoryError
+    from fastrec.packed import Layout, Packed
+
+    rows, begun, said = 1 << 46, time.perf_counter(), None
+    try:
+        Packed.empty(rows, Layout(4, 4), device=device)
+    except DeviceMemoryError as error:
+        said = error
+    named = said is not None and f"{rows:,} packed rows" in str(said) and bool(said.remedy)
+    return [
+        {
+            "case": "out of memory",
+            "system": "fastrec",
+            "rows": rows,
+            "seconds": round(time.perf_counter() - begun, 4),
+            "rows_per_s": None,
+            "ratio": None,
+            "named": named,
+            "notes": str(said),
+        }
+    ]
+
+
+def machine(device: torch.device, command: str, date: str, host: str) -> Record:
+    """What everything ran on: the device, its driver, versions, the command and the date."""
+    versions = {}
+    for name in ("torch", "cudf-cu13", "dask-cudf-cu13", "cuml-cu13", "rmm-cu13", "cupy-cuda13x", "xgboost", "fastai"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    about: dict[str, Any] = {"device": "CPU", "on_gpu": False, "driver": None, "cuda": torch.version.cuda}
+    if device.type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        about |= {"device": f"{found.name}, {found.total_memory / 2**30:.0f} GiB", "on_gpu": True, "driver": _driver()}
+        about["capability"] = f"{found.major}.{found.minor}"
+    return {
+        "case": "machine",
+        "system": about["device"],
+        "rows": 0,
+        **dict.fromkeys(("seconds", "rows_per_s", "ratio")),
+        **about,
+        "host": host,
+        "versions": versions,
+        "command": command,
+        "date": date,
+    }
+
+
+def _driver() -> str | None:
+    path = Path("/proc/driver/nvidia/version")
+    if path.exists():
+        return path.read_text().splitlines()[0].removeprefix("NVRM version:").strip()
+    try:
+        query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(query, capture_output=True, text=True, timeout=30).stdout.strip().splitlines()[0]
+    except (OSError, subprocess.TimeoutExpired, IndexError):
+        return None

@@ -1,0 +1,286 @@
+"""The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file.
+
+Parts (``--cases``), each in a process of its own: ``suite``, ``floors``, ``copies``, ``memory``, ``loader``, ``steps``,
+``embeddings``, ``busy``, ``e2e``, ``extreme``; ``_gpu_report.py`` says what each is. Records of parts that are not run
+stay in the file of results, and the report is of all of them. Fields besides those of ``_timing.py``: ``part``;
+``floor_s``, ``floor_share`` and ``floor_of``, the seconds below which it cannot be, the share of that speed that is
+reached, and what the floor is made of; ``error``, where a part failed.
+
+``--device cpu --small`` runs the same code on a CPU at small sizes; it writes beside, never ``GPU.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # the simulation is a competition's, not the package's
+
+import _gpu_programs as programs
+import _gpu_report as report
+import torch
+from _gpu_floors import Floors
+from _timing import ROOT, Record, command_line, cores, heading
+
+Options = argparse.Namespace
+NO_GPU = (
+    "error: no GPU was found: {why}. This check needs an NVIDIA GPU with its driver, a CUDA build of torch and, for "
+    "cuDF, the extra 'gpu' (GPU.md says how to bring them in); --device cpu --small tries its code on a CPU"
+)
+
+
+# Parts ---------------------------------------------------------------------------------------------------------------
+
+
+def run_part(name: str, options: Options, floors: Floors | None) -> list[Record]:
+    """The records of one part."""
+    return _PARTS[name](options, torch.device(options.device), floors)
+
+
+def _suite(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    tests = options.tests.split() or (["tests/test_device.py"] if options.small else [])
+    how = {"jobs": options.jobs, "limit": options.limit, "folder": options.out.parent}
+    return programs.suite(options.device, tests=tests, **how)
+
+
+def _floors(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_floors
+
+    return list(_gpu_floors.measure(device, small=options.small))
+
+
+def _copies(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_transfers
+
+    rows, bs = (4_000, 512) if options.small else (1_000_000, 16_384)
+    return list(_gpu_transfers.measure(device, rows=rows, bs=bs, batches=5 if options.small else 50))
+
+
+def _memory(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    return programs.out_of_memory(device)
+
+
+def _sizes(options: Options) -> tuple[list[int], int]:
+    """Batch sizes, and how many batches are timed."""
+    return ([128, 256], 3) if options.small else ([4_096, 16_384, 65_536], 60)
+
+
+def _frame(options: Options, device: torch.device, rows: int) -> object:
+    import _gpu_training
+
+    return _gpu_training.frame(2_000 if options.small else rows, device)
+
+
+def _loader(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_training
+
+    to = _frame(options, device, 10_000_000)
+    batches = [*_sizes(options)[0], *([] if options.small else [204_800, 819_200])]
+    return list(_gpu_training.loader(to, device, floors, batches=batches))
+
+
+def _steps(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_training
+
+    batches, count = _sizes(options)
+    repeats, to = 1 if options.small else 3, _frame(options, device, 2_000_000)
+    return list(_gpu_training.steps(to, device, floors, batches=batches, count=count, repeats=repeats))
+
+
+def _embeddings(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_training
+
+    batches, count = _sizes(options)
+    return list(_gpu_training.embeddings(_frame(options, device, 2_000_000), device, batches=batches, count=count))
+
+
+def _busy(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_trace
+    import _gpu_training
+
+    batches, count = _sizes(options)
+    to, sizes = _frame(options, device, 2_000_000), [batches[0], batches[-1]]
+    ways = ["float32", "bf16, graph"]
+    found, lanes = _gpu_training.business(to, device, batches=sizes, count=count, ways=ways)
+    _gpu_trace.picture(options.report.with_name(f"{options.report.stem}-profile.png"), lanes)
+    return found
+
+
+def _e2e(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _e2e_data
+    from _gpu_floors import share
+
+    small = ["--lr", "adamw=0.01,lamb=0.03"] if options.small else []
+    found = programs.end_to_end(
+        options.device,
+        rows=options.rows,
+        seeds=options.seeds,
+        repeats=1 if options.small else 3,
+        more=["--data", str(options.data.resolve()), *small, *options.e2e_args.split()],
+        limit=options.limit,
+        folder=options.out.parent,
+    )
+    if floors is None:
+        return found
+    size = sum(p.stat().st_size for p in _e2e_data.files(options.rows, root=options.data).glob("train*"))
+    what = f"the files' {size / 1e9:.2f} GB on the way to the device"
+    return [share(one, size / floors.to_device, what) for one in found]
+
+
+def _extreme(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    small = ["--batches", "128,256", "--rules", "AdamW"] if options.small else []
+    how = {"rows": options.rows, "seeds": options.seeds, "limit": options.limit, "folder": options.out.parent}
+    how["resume"] = options.resume
+    return programs.extreme(options.device, more=[*small, *options.extreme_args.split()], **how)
+
+
+_PARTS: dict[str, Callable[[Options, torch.device, Floors | None], list[Record]]] = {
+    "suite": _suite,
+    "floors": _floors,
+    "copies": _copies,
+    "memory": _memory,
+    "loader": _loader,
+    "steps": _steps,
+    "embeddings": _embeddings,
+    "busy": _busy,
+    "e2e": _e2e,
+    "extreme": _extreme,
+}
+
+
+# Records -------------------------------------------------------------------------------------------------------------
+
+
+def in_child(name: str, options: Options) -> list[Record]:
+    """A part in a process of its own, so that what it leaves on the device, or breaks there, stays its own."""
+    made, log = options.out.with_name(f"gpu-{name}.part.json"), options.out.with_name(f"gpu-{name}.part.log")
+    made.unlink(missing_ok=True)
+    command = [str(Path(__file__).resolve()), *options.given, "--part", name, "--part-out", str(made.resolve())]
+    begun = time.perf_counter()
+    # what the part itself starts has the limit; it is left a minute to read the results
+    how = {"device": options.device, "limit": options.limit + 60, "log": log, "folder": Path.cwd()}
+    status, _ = programs.program(command, **how)
+    if status == 0 and made.exists():
+        found = json.loads(made.read_text(encoding="utf-8"))
+        made.unlink()
+        return [{**one, "part": name} for one in found]
+    error = f"ended with {status}: {programs.last_lines(log)}"
+    blank = dict.fromkeys(("rows_per_s", "ratio"))
+    one = {"case": name, "system": "fastrec", "rows": 0, "seconds": round(time.perf_counter() - begun, 1), **blank}
+    return [{**one, "part": name, "error": error}]
+
+
+def read(path: Path) -> list[Record]:
+    """The records that are there already."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def keep(path: Path, records: list[Record]) -> None:
+    """Write the records, so that a crash leaves the old ones or the new."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def shown(path: Path) -> str:
+    """A path as one reads it from here."""
+    return os.path.relpath(path)
+
+
+def say(name: str, records: list[Record]) -> None:
+    """One line a record."""
+    for one in records:
+        seconds = "" if one["seconds"] is None else f"{one['seconds']:12.6f} s"
+        shown = one.get("error") or one.get("notes") or one.get("floor_of") or ""
+        print(f"  {name:10s} {one['case']:34s} {one['system']:26s} {seconds}  {shown}", flush=True)
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def parse(argv: list[str] | None = None) -> Options:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1, or cpu to try the code")
+    parser.add_argument("--small", action="store_true", help="small sizes, and a few tests for the suite")
+    parser.add_argument("--cases", default=",".join(_PARTS), help="parts, with commas between")
+    parser.add_argument("--rows", type=int, default=None, help="of e2e and extreme (default: 40,000,000)")
+    parser.add_argument("--seeds", type=int, default=None, help="nets of each kind there (default: 5)")
+    parser.add_argument("--tests", default="", help="what the suite runs (default: all tests)")
+    parser.add_argument("--jobs", type=int, default=min(4, cores()), help="processes of the test-suite")
+    parser.add_argument("--e2e-args", default="", help="further arguments of bench_e2e.py")
+    parser.add_argument("--extreme-args", default="", help="further arguments of bench_extreme.py")
+    parser.add_argument("--resume", action="store_true", help="go on with extreme where a run was stopped")
+    parser.add_argument("--limit", type=float, default=6 * 3_600, help="seconds after which a program is stopped")
+    parser.add_argument("--data", type=Path, default=ROOT / "runs/e2e-data", help="where simulated files are kept")
+    parser.add_argument("--out", type=Path, default=None, help="the file of results (default: runs/bench/gpu.json)")
+    parser.add_argument("--report", type=Path, default=None, help="default: GPU.md; of a CPU, beside --out")
+    parser.add_argument("--report-only", action="store_true", help="write the report of the records that are there")
+    parser.add_argument("--part", choices=[*_PARTS], help=argparse.SUPPRESS)
+    parser.add_argument("--part-out", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    options.given = sys.argv[1:] if argv is None else argv
+    options.cases = [c for c in options.cases.split(",") if c]
+    if unknown := [c for c in options.cases if c not in _PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(_PARTS)}")
+    on_cpu = torch.device(options.device).type == "cpu" and not options.report_only
+    options.rows = options.rows or (10_000 if options.small else 40_000_000)
+    options.seeds = options.seeds or (1 if options.small else 5)
+    options.out = options.out or ROOT / "runs/bench" / ("gpu-cpu.json" if on_cpu else "gpu.json")
+    options.report = options.report or (options.out.with_suffix(".md") if on_cpu else ROOT / "GPU.md")
+    return options
+
+
+def why_no_gpu(device: str) -> str | None:
+    """Why the check cannot run on a device, or None."""
+    if torch.device(device).type != "cuda" or torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is a build without CUDA"
+    return f"torch {torch.__version__} for CUDA {torch.version.cuda} sees no device"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the parts, write records and report; 1 where a part failed, 2 where there is no GPU."""
+    options = parse(argv)
+    if options.report_only:
+        report.write(options.report, read(options.out))
+        print(f"written: {shown(options.report)}")
+        return 0
+    if why := why_no_gpu(options.device):
+        print(NO_GPU.format(why=why), file=sys.stderr)
+        return 2
+    if options.part is not None:
+        found = run_part(options.part, options, Floors.of(read(options.out)))
+        keep(options.part_out, found)
+        return 0
+    return _all(options)
+
+
+def _all(options: Options) -> int:
+    host = next(t for t in heading([]).splitlines() if t.startswith("machine")).removeprefix("machine").strip()
+    date, failed = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), False
+    about = programs.machine(torch.device(options.device), " ".join(command_line()), date, host)
+    print(f"{about['system']}, driver {about['driver']}, {host}, {date}", flush=True)
+    for name in options.cases:
+        found = in_child(name, options)
+        say(name, found)
+        failed = failed or any(r.get("error") for r in found)
+        others = [r for r in read(options.out) if r.get("part") not in (name, "machine")]
+        order = [*_PARTS]
+        records = sorted([*others, *found], key=lambda r: order.index(r["part"]))
+        keep(options.out, [{**about, "part": "machine"}, *records])
+        report.write(options.report, read(options.out))
+    print(f"written: {shown(options.out)}, {shown(options.report)}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,358 @@
+"""The check for GPUs at a small size on a CPU: what it counts, what it judges, and what it says where there is none."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+BENCH = ROOT / "tests" / "bench"
+NAMES = ("_gpu_trace", "_gpu_floors", "_gpu_goals", "_gpu_programs", "_gpu_report", "_gpu_training", "_gpu_transfers")
+CPU = torch.device("cpu")
+FIELDS = {"case", "system", "rows", "seconds", "rows_per_s", "ratio"}
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[SimpleNamespace]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCH))
+        modules = {n.removeprefix("_gpu_"): importlib.import_module(n) for n in NAMES}
+        yield SimpleNamespace(**modules, main=importlib.import_module("bench_gpu"))
+
+
+# The trace -----------------------------------------------------------------------------------------------------------
+
+
+def trace(*events: tuple[str, str, float, float, int | None]) -> dict[str, Any]:
+    """A trace in Chrome's form; times in microseconds."""
+    found = [
+        {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "args": {} if size is None else {"bytes": size}}
+        for cat, name, ts, dur, size in events
+    ]
+    return {
+        "traceEvents": [*found, {"ph": "M", "name": "process_name"}, {"cat": "cpu_op", "name": "aten::add", "ts": 0}]
+    }
+
+
+COPY = "Memcpy DtoH (Device -> Pageable)"
+TRACE = trace(
+    ("kernel", "gemm", 100.0, 30.0, None),
+    ("kernel", "other stream", 110.0, 10.0, None),
+    ("gpu_memcpy", COPY, 120.0, 20.0, 8),
+    ("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 10.0, 5.0, 5_000),
+    ("gpu_memcpy", COPY, 200.0, 50.0, 4_000),
+    ("gpu_memset", "Memset (Device)", 300.0, 1.0, 64),
+)
+
+
+def test_events_come_by_time_and_host_operations_are_left_out(bench: SimpleNamespace) -> None:
+    events = bench.trace.read(TRACE)
+    assert [e.start for e in events] == pytest.approx([1e-5, 1e-4, 1.1e-4, 1.2e-4, 2e-4, 3e-4])
+    assert [e.size for e in bench.trace.to_host(events)] == [8, 4_000]
+    # 5 alone, 100 to 140 by three that overlap, 50 and 1 alone
+    assert bench.trace.busy(events) == pytest.approx(96e-6)
+    assert bench.trace.busy([]) == 0
+
+
+def test_a_profile_on_a_cpu_sees_its_operations_and_the_backward_pass(bench: SimpleNamespace) -> None:
+    table, ids = torch.nn.Embedding(10, 4), torch.tensor([1, 2])
+    profile = bench.trace.Profile(CPU)
+    profile.start()
+    table(ids).sum().backward()
+    profile.stop()
+    assert any("embedding" in e.name for e in profile.events)
+    assert 0 < bench.trace.busy(profile.events) < 1
+    found = profile.backward(lambda name: "Embedding" in name)
+    assert list(found) == ["EmbeddingBackward0"]
+    assert found["EmbeddingBackward0"] > 0
+
+
+# Copies --------------------------------------------------------------------------------------------------------------
+
+
+def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench: SimpleNamespace) -> None:
+    events, of = bench.trace.read(TRACE), bench.transfers.record
+    one = of("features", events, rows=1_000, batches=1, seconds=1.0)
+    assert (one["copies"], one["large"], one["largest_bytes"], one["beyond"]) == (2, 1, 4_000, 1)
+    assert of("features", events, rows=4_001, batches=1, seconds=1.0)["beyond"] == 0
+    assert of("XGBoost", events, rows=1_000, batches=1, seconds=1.0)["beyond"] == 0  # the scores
+    unknown = [bench.trace.Event("gpu_memcpy", COPY, 0.0, 1e-6)]
+    assert of("frame", unknown, rows=1_000, batches=1, seconds=1.0)["beyond"] == 1
+    small = [bench.trace.Event("gpu_memcpy", COPY, i, 1e-6, 4) for i in range(20)]
+    assert of("loader", small, rows=1_000, batches=10, seconds=1.0)["beyond"] == 20 - 1 - 2
+    assert of("net", small, rows=1_000, batches=18, seconds=1.0)["beyond"] == 0
+
+
+def test_the_way_from_a_frame_to_trees_runs_and_a_cpu_copies_nothing(bench: SimpleNamespace) -> None:
+    found = list(bench.transfers.measure(CPU, rows=800, bs=128, batches=2))
+    assert [r["system"] for r in found] == list(bench.transfers.ALLOWED)
+    assert all(set(r) >= FIELDS and r["copies"] == r["beyond"] == 0 and r["events"] > 0 for r in found)
+
+
+# Figures -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def floors(bench: SimpleNamespace) -> list[dict[str, Any]]:
+    return [{**r, "part": "floors"} for r in bench.floors.measure(CPU, small=True)]
+
+
+def test_floors_are_read_back_from_their_records(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> None:
+    found = bench.floors.Floors.of(floors)
+    assert found.copy == next(r["rows"] / r["seconds"] for r in floors if r["system"] == "copy on the device")
+    assert set(found.flops) == {"float32", "bfloat16"}
+    assert 0 < found.launch < 1e-2
+    assert bench.floors.Floors.of(floors[1:]) is None
+    half = bench.floors.share({"seconds": 2.0}, 1.0, "x")
+    assert half == {"seconds": 2.0, "floor_s": 1.0, "floor_share": 0.5, "floor_of": "x"}
+
+
+def test_loader_and_steps_run_on_a_cpu(bench: SimpleNamespace, floors: list[dict[str, Any]]) -> None:
+    known, to = bench.floors.Floors.of(floors), bench.training.frame(1_000, CPU)
+    loaded = list(bench.training.loader(to, CPU, known, batches=[100]))
+    assert [r["system"] for r in loaded] == ["fastrec", "bare index_select"]
+    assert loaded[0]["row_bytes"] == 4 * to.packed.layout.words
+    steps = list(bench.training.steps(to, CPU, known, batches=[64], count=2, repeats=1))
+    by = {r["system"]: r for r in steps}
+    assert list(by) == ["float32", "bf16", "float32, graph", "bf16, graph"]
+    assert by["float32"]["speedup"] == 1.0
+    assert by["bf16"]["speedup"] == pytest.approx(by["float32"]["seconds"] / by["bf16"]["seconds"], rel=0.01)
+    assert "notes" not in by["float32, graph"]  # its code ran, with a stand-in for the graph
+    assert all(set(r) >= FIELDS and r["floor_share"] > 0 for r in steps)
+    (share,) = bench.training.embeddings(to, CPU, batches=[64], count=2)
+    assert 0 < share["share"] < 1
+
+
+def test_business_is_measured_and_drawn(bench: SimpleNamespace, tmp_path: Path) -> None:
+    to = bench.training.frame(500, CPU)
+    found, lanes = bench.training.business(to, CPU, batches=[64], count=2, ways=["float32"])
+    assert 0 < found[0]["busy"] <= 1
+    bench.trace.picture(tmp_path / "a.png", lanes)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_named_out_of_memory_is_seen(bench: SimpleNamespace) -> None:
+    (one,) = bench.programs.out_of_memory(CPU)
+    assert one["named"] is True
+
+
+# The test-suite ------------------------------------------------------------------------------------------------------
+
+JUNIT = """<testsuites><testsuite>
+<testcase classname="a" name="fine"/><testcase classname="a" name="fine too"/>
+<testcase classname="a" name="bad"><failure message="no"/></testcase>
+<testcase classname="a" name="worse"><error message="no"/></testcase>
+<testcase classname="a" name="left"><skipped message="not here"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_suite_is_counted(bench: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "x.xml").write_text(JUNIT)
+    one = bench.programs.suite_record(tmp_path / "x.xml", "cuda", 1, 10.0)
+    assert (one["passed"], one["failed"], one["skipped"], one["rows"]) == (2, 2, 1, 5)
+    assert one["failures"] == ["a::bad", "a::worse"]
+
+
+# Goals and report ----------------------------------------------------------------------------------------------------
+
+
+def system(name: str, ratio: float, *, rows: int = 40_000_000, **stages: float) -> dict[str, Any]:
+    shared = {"case": "end to end", "system": name, "rows": rows, "ratio": ratio, "part": "e2e"}
+    scores = {"mrr_mean": 0.61, "mrr_sd": 0.001, "seconds": sum(stages.values()), "rows_per_s": 1}
+    return {**shared, **scores, "stages": stages}
+
+
+STAGES = {"read": 40.0, "features": 100.0, "preprocess": 60.0, "train": 90.0, "predict": 10.0}
+E2E = [
+    system("stock", 1.0, **STAGES),
+    {**system("stock, tuned pandas", 1.5, **STAGES), "mrr_mean": 0.61},
+    system("+ loader", 2.0, **STAGES),
+    system("+ data on the device", 33.3, read=1.0, features=5.0, preprocess=1.0, train=2.0, predict=0.5),
+]
+MACHINE = {
+    **{"case": "machine", "system": "a GPU, 80 GiB", "rows": 0, "seconds": None, "rows_per_s": None, "ratio": None},
+    **{"on_gpu": True, "driver": "580.1", "cuda": "13.0", "host": "a host", "versions": {"torch": "2.11"}},
+    **{"command": "bench_gpu.py", "date": "2026-01-01", "part": "machine"},
+}
+
+
+def figures(bench: SimpleNamespace, records: list[dict[str, Any]], *, judged: bool = True) -> dict[str, tuple]:
+    found = {}
+    for goal in bench.goals.GOALS:
+        figure = goal.find([r for r in records if r.get("part") == goal.part])
+        found[goal.name] = (figure and round(figure.value, 6), bench.report.verdict(goal, records, judged=judged))
+    return found
+
+
+def test_goals_find_their_figures_end_to_end(bench: SimpleNamespace) -> None:
+    found = figures(bench, E2E)
+    assert found["40 M rows, from files to a trained net"] == (9.0, "met")
+    assert found["end to end over stock fastai"] == (33.3, "met")
+    assert found["the same, as the stretch"] == (33.3, "met")
+    assert found["preprocessing over TabularPandas"] == (60.0, "met")
+    assert found["features over pandas"] == (20.0, "met")
+    assert found["MRR lost to stock fastai"] == (0.0, "met")
+    worse = [*E2E[:-1], {**E2E[-1], "mrr_mean": 0.6}]
+    assert figures(bench, worse)["MRR lost to stock fastai"] == (0.01, "missed")
+    small = [{**r, "rows": 10_000} for r in E2E]
+    assert figures(bench, small)["end to end over stock fastai"][1] == "not at full size"
+    assert figures(bench, E2E, judged=False)["end to end over stock fastai"][1] == "not on a GPU"
+    assert figures(bench, [{**r, "part": "suite"} for r in E2E])["end to end over stock fastai"] == (None, "not run")
+
+
+def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -> None:
+    speeds = {4_096: (1.2, 1.6, 3.0), 65_536: (1.9, 2.0, 1.4)}
+    records = [
+        {"case": f"training step, batch {bs:,}", "system": way, "batch": bs, "speedup": speed, "part": "steps"}
+        for bs, own in speeds.items()
+        for way, speed in zip(("bf16", "fp16", "bf16, graph"), own, strict=True)
+    ]
+    records.append({**records[-1], "speedup": 9.0, "notes": "no graph: lists"})
+    records += [
+        {
+            "case": "planted CTR",
+            "system": rule,
+            "batch": bs,
+            "auc_lost": lost,
+            "train_rows": 36_000_000,
+            "part": "extreme",
+        }
+        for rule, bs, lost in [("LAMB", 204_800, 0.002), ("CowClip", 204_800, 0.0004), ("CowClip", 819_200, 0.1)]
+    ]
+    records.append({**records[-1], "case": "planted CTR, rate", "batch": 204_800, "auc_lost": None})
+    records.append({"case": "loader, batch 4,096", "system": "fastrec", "rows_per_s": 299_000_000, "part": "loader"})
+    found = figures(bench, records)
+    assert found["16 bits over float32, every batch to 65,536"] == (1.6, "met")
+    assert found["CUDA graphs over float32, every batch to 65,536"] == (1.4, "missed")
+    assert found["AUC lost at batch 204,800"] == (0.0004, "met")
+    assert found["loader, rows on the device"] == (299.0, "missed")
+
+
+@pytest.mark.parametrize(
+    ("counts", "value", "said"),
+    [
+        ({"failed": 0, "passed": 9, "status": 0}, 0, "met"),
+        ({"failed": 2, "passed": 9, "status": 1}, 2, "missed"),
+        ({"failed": 0, "passed": 9, "status": 124}, 1, "missed"),
+        ({"failed": 0, "passed": 0, "status": 0}, 1, "missed"),
+    ],
+)
+def test_a_suite_that_did_not_end_is_not_met(bench: SimpleNamespace, counts: dict, value: int, said: str) -> None:
+    one = {"case": "test-suite", "system": "x", "part": "suite", "notes": "", "cudf": True, **counts}
+    assert figures(bench, [one])["tests that fail on the device"] == (value, said)
+
+
+def test_the_report_has_every_goal_figures_and_what_failed(
+    bench: SimpleNamespace, floors: list[dict[str, Any]]
+) -> None:
+    empty = bench.report.report([])
+    assert "Nothing of fastrec has been run on a GPU yet" in empty
+    assert all(f"| {g.name} |" in empty for g in bench.goals.GOALS)
+    assert empty.count("| not run |") == len(bench.goals.GOALS)
+    failed = {"case": "busy", "system": "fastrec", "rows": 0, "seconds": 1.0, "part": "busy", "error": "ended with 1"}
+    full = bench.report.report([MACHINE, *floors, *E2E, failed], "x.png")
+    assert "run on a GPU yet" not in full
+    assert "| ≥ 30.0× | 33.3× | met |" in full
+    assert "- `busy`: ended with 1" in full
+    assert "| ≥ 85 % |  | failed to run |" in full
+    assert "driver   580.1" in full
+    assert "(x.png)" in full
+    assert "on a CPU, at small sizes" in bench.report.report([{**MACHINE, "on_gpu": False}])
+
+
+def test_the_repository_s_report_has_every_goal(bench: SimpleNamespace) -> None:
+    text = (ROOT / "GPU.md").read_text(encoding="utf-8")
+    assert all(f"| {g.name} |" in text for g in bench.goals.GOALS)
+    assert "make gpu" in text
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_one_line_says_what_is_needed(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = ["--out", str(tmp_path / "a.json"), "--report", str(tmp_path / "A.md")]
+    assert bench.main.main(["--cases", "floors", *out]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no GPU was found" in said
+    assert "needs an NVIDIA GPU with its driver, a CUDA build of torch" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(bool(list(Path("/dev").glob("nvidia[0-9]*"))), reason="this machine has a GPU")
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_says_so_before_it_installs_anything() -> None:
+    done = subprocess.run(["make", "gpu"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode
+    assert "no NVIDIA GPU was found" in done.stderr
+    assert not done.stdout.strip()
+
+
+def test_parts_run_in_processes_of_their_own_and_others_records_stay(tmp_path: Path) -> None:
+    out, text = tmp_path / "gpu.json", tmp_path / "gpu.md"
+    other = {"case": "copies to the host", "system": "frame", "rows": 1, "seconds": 1.0, "rows_per_s": 1, "ratio": None}
+    out.write_text(json.dumps([{**other, "copies": 0, "large": 0, "beyond": 0, "part": "copies"}]))
+    command = [sys.executable, str(BENCH / "bench_gpu.py"), "--device", "cpu", "--small", "--cases", "memory"]
+    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert [r["part"] for r in found] == ["machine", "copies", "memory"]
+    assert all(set(r) >= FIELDS for r in found)
+    assert "on a CPU, at small sizes" in text.read_text()
+
+
+def test_a_part_that_fails_is_recorded_and_stops_no_other(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: Any, *, log: Path, **how: Any) -> tuple[int, float]:
+        name = command[command.index("--part") + 1]
+        log.write_text("first\nCUDA error: misaligned address\n")
+        if name == "floors":
+            return 1, 0.1
+        Path(command[-1]).write_text(json.dumps([{"case": "x", "system": "y", "rows": 1, "seconds": 1.0}]))
+        return 0, 0.1
+
+    monkeypatch.setattr(bench.main.programs, "program", run)
+    monkeypatch.setattr(bench.main.report, "write", lambda *args: None)
+    out = tmp_path / "gpu.json"
+    assert bench.main.main(["--device", "cpu", "--small", "--cases", "floors,memory", "--out", str(out)]) == 1
+    machine, floors, memory = json.loads(out.read_text())
+    assert machine["case"] == "machine"
+    assert floors["error"] == "ended with 1: first | CUDA error: misaligned address"
+    assert memory["case"] == "x"
+
+
+def test_other_benchmarks_are_asked_for_the_sizes_given(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = []
+
+    def run(command: Any, **how: Any) -> tuple[int, float]:
+        asked.append((command, how["device"]))
+        Path(command[command.index("--out") + 1]).write_text(json.dumps([{"case": "planted", "notes": "n"}]))
+        return len(asked) - 1, 1.0
+
+    monkeypatch.setattr(bench.programs, "program", run)
+    how = {"rows": 40_000_000, "seeds": 5, "limit": 9.0, "folder": tmp_path}
+    assert bench.programs.end_to_end("cuda", repeats=3, more=["--amp", "bf16"], **how)[0]["notes"] == "n"
+    (tmp_path / "gpu-extreme.log").write_text("stopped\n")
+    (one,) = bench.programs.extreme("cuda", resume=False, more=[], **how)
+    assert one["notes"] == "n; bench_extreme.py ended with 1 before it was done: stopped"
+    for command, device in asked:
+        assert device == "cuda"
+        assert command[command.index("--rows") + 1] == "40000000"
+        assert command[command.index("--seeds") + 1] == "5"
+    importlib.import_module("bench_e2e").parse(asked[0][0][1:])  # its own command line takes it
