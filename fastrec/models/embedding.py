@@ -73,7 +73,7 @@ class EmbeddingTables(nn.Module):
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
         self.list_names = lists
         columns_of = self.slices[: len(names)]
-        self._runs = runs_of(columns_of)
+        self.runs = runs_of(columns_of)
         self.embedding_dim = sum(s.width for s in columns_of) + sum(self._by_name[n].width for n in lists)
         self.weights = nn.ParameterDict()
         self._adjacent: dict[str, tuple[int, int] | None] = {}
@@ -156,10 +156,10 @@ class EmbeddingTables(nn.Module):
         parts: dict[str, list[Tensor]] = {}
         for group, own in self.ids(x_cat).items():
             found = _gather(self.weights[group], own, rows=group.endswith("_rows"))
-            widths = [w for g, w in self._runs if g == group]
+            widths = [w for g, w in self.runs if g == group]
             parts[group] = [found] if len(widths) == 1 else list(found.split(widths, 1))
         taken = {group: iter(part) for group, part in parts.items()}
-        return [next(taken[group]) for group, _ in self._runs]
+        return [next(taken[group]) for group, _ in self.runs]
 
     def _bag(self, name: str, lists: ListBatch) -> Tensor:
         s = self._by_name[name]

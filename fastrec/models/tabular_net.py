@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.joined_lookup import can_join, join
 from fastrec.models.mlp import Activation, mlp_blocks
 from fastrec.models.wide_linear import WideLinear
 
@@ -81,6 +82,9 @@ class TabularNet(FieldNet):
             for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
                 hidden = module(hidden)
             return hidden
+        if not self._drops() and can_join(self.embeds, x_cat):
+            others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
+            return self.layers(join(self.embeds, x_cat, others, self._first_dtype()))
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         return self.layers(side_by_side(pieces))
 
@@ -88,8 +92,16 @@ class TabularNet(FieldNet):
         """The first layer by ids, where there are wide tables and nothing stands between them and the layer."""
         if self.embeds is None or not self.embeds.n_columns or torch.compiler.is_compiling() or torch.jit.is_tracing():
             return None
-        drops = self.training and self.emb_drop.p > 0
-        if drops or not isinstance(self.layers[0][0], nn.Linear) or self.embeds.weights_device.type != "cpu":
+        if self._drops() or not isinstance(self.layers[0][0], nn.Linear) or self.embeds.weights_device.type != "cpu":
             return None
         wide = WideLinear(self.embeds, self.layers[0][0])
         return wide if wide.wide else None
+
+    def _drops(self) -> bool:
+        return self.training and self.emb_drop.p > 0
+
+    def _first_dtype(self) -> torch.dtype:
+        """What the first layer would cast its input to: under autocast, where it is a product, 16 bits."""
+        weight = next(iter(self.embeds.weights.values()))
+        multiplies = isinstance(self.layers[0][0], nn.Linear) and torch.is_autocast_enabled("cpu")
+        return torch.get_autocast_dtype("cpu") if multiplies else weight.dtype
