@@ -15,6 +15,7 @@ from fastrec.columns import as_column
 from fastrec.errors import DataError
 from fastrec.read import check_names, read_file
 from fastrec.table import Column, Table
+from fastrec.threads import run_parallel
 
 __all__ = [
     "as_column",
@@ -47,7 +48,9 @@ def read_columns(
         from fastrec.backends import cudf
 
         return cudf.read_columns(source, wanted)
-    return {n: as_column(source[n], name=n) for n in wanted}
+    # Text is coded on one thread a column; frames of other libraries are left to the caller's own thread.
+    rows = len(source) if isinstance(source, pa.Table | pa.RecordBatch) else 0
+    return dict(zip(wanted, run_parallel(lambda n: as_column(source[n], name=n), wanted, rows=rows), strict=True))
 
 
 def column_names(frame: Any) -> list[str]:

@@ -17,10 +17,11 @@ from torch import Tensor
 from fastrec.errors import DataError, NotFittedError
 from fastrec.labels import Labels
 from fastrec.metrics import auc
-from fastrec.packed import Packed, run_parallel
+from fastrec.packed import Packed
 from fastrec.prepare import Recipe
 from fastrec.procs import Categorify
 from fastrec.tabular import TabularFrame
+from fastrec.threads import run_parallel
 from fastrec.vocab import Vocab
 
 __all__ = ["CTRTruth", "PlantedCTR", "planted_ctr"]

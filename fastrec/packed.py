@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ _FEWER = (
     "Keep the rows on the host (device='cpu', and place='host' for the loader), stream them with ParquetFrame, or give "
     "fewer rows or columns"
 )
-_PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
 
 
 @dataclass(frozen=True)
@@ -183,20 +181,6 @@ class Packed:
     def __getstate__(self) -> dict[str, Any]:
         # A slice would drag the whole buffer into the file, and a copy on another device would be written twice.
         return {"buffer": self.buffer.clone(), "layout": self.layout, "_views": None, "_copies": {}}
-
-
-def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) -> list[Any]:
-    """``[task(x) for x in over]``, on as many threads as torch may use where there are rows enough to be worth it."""
-    items, threads = list(over), torch.get_num_threads()
-    if threads < 2 or rows < _PARALLEL_FROM or len(items) < 2:
-        return [task(x) for x in items]
-    workers = min(threads, len(items))
-    each = max(threads // workers, 1)
-    try:  # a task that started threads of its own would only wait for the others' cores
-        with ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(each)) as pool:
-            return list(pool.map(task, items))
-    finally:
-        torch.set_num_threads(threads)
 
 
 def one_ahead(begin: Callable[[int, Any], Any], end: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:

@@ -22,10 +22,11 @@ from fastrec.extras import ExtraColumns
 from fastrec.feature_proc import features_of
 from fastrec.labels import Labels, known
 from fastrec.memory import held, keeping_memory, make_room
-from fastrec.packed import Layout, Packed, run_parallel
+from fastrec.packed import Layout, Packed
 from fastrec.procs import Categorify, ContProc, FillMissing, FrameProc
 from fastrec.read import check_names, read_file
 from fastrec.table import Table
+from fastrec.threads import run_parallel
 from fastrec.vocab import Vocab
 
 _BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads

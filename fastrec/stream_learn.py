@@ -10,12 +10,12 @@ import pyarrow as pa
 import torch
 
 from fastrec.labels import Labels
-from fastrec.packed import run_parallel
 from fastrec.prepare import _FLAGS, Recipe
 from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.stream_fit import FirstMode, MedianSearch, Moments, ValueCounts, concat_numbers
 from fastrec.stream_rows import FileRows
 from fastrec.table import Column, Table
+from fastrec.threads import run_parallel
 from fastrec.vocab import Vocab
 
 _EPS = 1e-7  # as procs.Normalize adds it

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.packed import Layout, Packed, one_ahead, run_parallel
+from fastrec.packed import Layout, Packed, one_ahead
+from fastrec.threads import run_parallel
 
 cat_dtypes = st.sampled_from([torch.int32, torch.int64])
 y_dtypes = st.sampled_from([torch.float32, torch.float64, torch.int64])

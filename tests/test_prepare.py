@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec import cat_codes, packed, prepare
+from fastrec import cat_codes, prepare, threads
 from fastrec.cat_codes import codes_of
 from fastrec.column_parts import Columns
 from fastrec.columns import as_column
@@ -81,7 +81,7 @@ def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, mon
     monkeypatch.setattr(prepare, "_BLOCK", 7)
     monkeypatch.setattr(prepare, "_FEW", 0)
     monkeypatch.setattr(cat_codes, "_BLOCK", 5)
-    monkeypatch.setattr(packed, "_PARALLEL_FROM", 0 if parallel else 10**9)
+    monkeypatch.setattr(threads, "_PARALLEL_FROM", 0 if parallel else 10**9)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     n = 60
     df, order = raw(n), np.arange(n)

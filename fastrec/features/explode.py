@@ -21,6 +21,7 @@ from fastrec.features.lists import lengths_of, of_vectors, offsets_of, packed
 from fastrec.read import check_names
 from fastrec.segments import run_starts
 from fastrec.table import Column, Table
+from fastrec.threads import run_parallel
 
 
 def explode(
@@ -189,7 +190,8 @@ def _elements(
     table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
 ) -> tuple[torch.Tensor, dict[str, Column]]:
     """The row that each element comes from (int64), and the columns of elements."""
-    lists = {name: _as_list(table[name], sep, file) for name in names}
+    found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
+    lists = dict(zip(names, found, strict=True))
     lengths = _common_lengths(lists, file)
     origin = torch.repeat_interleave(torch.arange(len(table), device=lengths.device), lengths)
     made = {}
