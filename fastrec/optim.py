@@ -227,7 +227,7 @@ def scale_lr(
     return [lr, scaled] if rule == "cowclip" else scaled
 
 
-def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int) -> Any:
+def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int, *, floor: float = 0.0) -> Any:
     """Momentum, or the decay of a running mean of squares, for another batch size.
 
     Running means are to reach back over as many rows as before, not over as many steps: ``1 - m`` goes with the batch
@@ -237,9 +237,10 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int) -> Any:
         moms: what suits ``base_bs``: a number from 0 to 1, or several, such as a Learner's ``moms``.
         bs: the batch size to be used, rows.
         base_bs: the batch size that ``moms`` was found with, rows.
+        floor: the least that comes out; with a batch dozens of times as large some .5 is better than 0.
 
     Returns:
-        ``max(0, 1 - bs / base_bs (1 - m))`` for each.
+        ``max(floor, 1 - bs / base_bs (1 - m))`` for each.
 
     Raises:
         DataError: a batch size below 1.
@@ -252,8 +253,8 @@ def scale_moms(moms: float | Sequence[float], bs: int, base_bs: int) -> Any:
     if bs < 1 or base_bs < 1:
         raise DataError(f"no momentum for batch sizes {bs} and {base_bs}", remedy="Batch sizes must be ≥ 1")
     if isinstance(moms, Sequence):
-        return tuple(scale_moms(m, bs, base_bs) for m in moms)
-    return max(0.0, 1.0 - bs / base_bs * (1.0 - moms))
+        return tuple(scale_moms(m, bs, base_bs, floor=floor) for m in moms)
+    return max(floor, 1.0 - bs / base_bs * (1.0 - moms))
 
 
 def split_embeddings(model: nn.Module) -> list[list[nn.Parameter]]:

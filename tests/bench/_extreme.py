@@ -7,6 +7,9 @@ alone: no cell of the table is tuned by itself.
   AdamW     weight decay .01; both rates ∝ √batch.
   LAMB      weight decay .01 inside the trust ratio, one trust ratio per embedding table, none for biases and norms
             (which start at 0 and would hardly leave it); both rates ∝ √batch.
+  scaled    AdamW as above, and running means reach back over as many rows whatever the batch: ``1 - momentum`` and
+            ``1 - β2`` go with the batch (``scale_moms``), neither below .5. Embeddings have no momentum: a rare id
+            would be moved on by a gradient of long ago.
   CowClip   AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
             other rate ∝ √batch (arXiv 2204.06240, section 5).
 
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from fastai.callback.core import Callback
@@ -30,18 +34,20 @@ from fastrec.learner import rec_learner
 from fastrec.losses import BCE
 from fastrec.metrics import AUC
 from fastrec.models import emb_sz_rule
-from fastrec.optim import adamw, lamb, scale_lr, split_embeddings
+from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
 from fastrec.procs import Categorify
 from fastrec.tabular import TabularFrame
 
 # Rates of embeddings and of all else that are tried at the smallest batch. Most ids come seldom: their vectors, which
 # start near 0, have few steps to go far in, and want a rate ten to thirty times that of the other layers.
 GRIDS = {
-    "AdamW": ([0.003, 0.003], [0.01, 0.002], [0.03, 0.002], [0.06, 0.002]),
+    "AdamW": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
+    "scaled": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
     "LAMB": ([0.01, 0.01], [0.03, 0.01], [0.1, 0.01], [0.1, 0.03]),
-    "CowClip": ([0.003, 0.003], [0.01, 0.002], [0.03, 0.002], [0.06, 0.002]),
+    "CowClip": ([0.01, 0.002], [0.03, 0.002], [0.03, 0.006], [0.06, 0.002]),
 }
 DECAY = 0.01
+MOMS, SQR_MOM, LEAST = (0.95, 0.85, 0.95), 0.99, 0.5  # fastai's; and the least that is left of them
 WIDEST = 16  # floats of an embedding
 LAYERS = [64, 32]
 VALID_BATCH = 65_536
@@ -139,6 +145,14 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
     return [scale_lr(embeddings, bs, base, rule="sqrt"), scaled], [DECAY, DECAY]
 
 
+def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, float | None]:
+    """Momentum of embeddings and of all else along the training, and the decay of squares; None: as ever."""
+    if rule != "scaled":
+        return None, None
+    moms = scale_moms(MOMS, bs, base, floor=LEAST)
+    return [np.array([0.0, m]) for m in moms], scale_moms(SQR_MOM, bs, base, floor=LEAST)
+
+
 def train(
     frame: TabularFrame,
     rule: str,
@@ -155,7 +169,7 @@ def train(
 
     Args:
         frame: training and validation rows.
-        rule: ``AdamW``, ``LAMB`` or ``CowClip``.
+        rule: one of ``GRIDS``.
         lrs: the rates chosen at batch size ``base``, of embeddings and of all else.
         bs: the batch size.
         base: the smallest one.
@@ -167,7 +181,8 @@ def train(
     torch.manual_seed(seed)
     dls = frame.dataloaders(bs, val_bs=VALID_BATCH, seed=seed)
     widths = {name: emb_sz_rule(len(classes), cap=WIDEST) for name, classes in dls.classes.items()}
-    opt_func = partial(lamb, adapt_1d=False) if rule == "LAMB" else adamw
+    moms, sqr_mom = moments_of(rule, bs, base)
+    opt_func = partial(lamb, adapt_1d=False) if rule == "LAMB" else partial(adamw, sqr_mom=sqr_mom or SQR_MOM)
     learn = rec_learner(
         dls,
         layers=LAYERS,
@@ -183,7 +198,7 @@ def train(
     rates, decays = rates_of(rule, lrs, bs, base)
     clock = _Clock()
     with learn.no_bar(), learn.no_logging():
-        learn.fit_one_cycle(epochs, rates, wd=decays, pct_start=warm_up, cbs=clock)
+        learn.fit_one_cycle(epochs, rates, wd=decays, pct_start=warm_up, moms=moms, cbs=clock)
     _, loss, auc = learn.recorder.values[-1]
     return Run(auc, loss, clock.seconds, clock.steps)
 
