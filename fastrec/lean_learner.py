@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from fastai.callback.core import _inner_loop
 from fastai.callback.schedule import ParamScheduler
-from fastai.learner import Learner
+from fastai.learner import AvgSmoothLoss, Learner
 from fastai.losses import BaseLoss
-from fastai.torch_core import TensorBase
+from fastai.torch_core import TensorBase, num_distrib
 from fastcore.foundation import L
 
 __all__ = ["LeanLearner", "one_cycle"]
@@ -29,10 +29,18 @@ class LeanLearner(Learner):
     _known: Sequence[Any] = ()
     _hearers: dict[str, list[Any]] = {}  # noqa: RUF012 - replaced, never changed, before it is first filled
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        recorder = getattr(self, "recorder", None)
+        if recorder is not None and type(recorder.smooth_loss) is AvgSmoothLoss:
+            recorder.smooth_loss = SmoothLoss(recorder.smooth_loss.beta)
+
     def __call__(self, event_name: Any) -> None:
         """Call an event of all callbacks, in their order."""
         if not isinstance(event_name, str) or event_name not in _INNER:  # the rare ones, and lists of events
             super().__call__(event_name)
+            if event_name == "after_train" and hasattr(self, "recorder"):
+                _to_host(self.recorder.losses)
             return
         if event_name == "after_loss" and type(getattr(self, "loss", None)) is TensorBase:
             # every operation on fastai's subclass goes through Python, the backward pass too
@@ -99,6 +107,29 @@ class LeanLearner(Learner):
 
 
 _INNER = frozenset(_inner_loop)
+
+
+class SmoothLoss(AvgSmoothLoss):
+    """fastai's smoothed loss, which stays on the model's device: to copy it to the host is to wait for every batch."""
+
+    def accumulate(self, learn: Learner) -> None:
+        """One more batch's loss."""
+        if num_distrib() > 1:  # the mean over all processes
+            super().accumulate(learn)
+            return
+        loss = learn.loss.detach().as_subclass(torch.Tensor)
+        loss = loss.mean() if loss.ndim else loss
+        self.count += 1
+        self.val = torch.lerp(loss, self.val.to(loss.device, loss.dtype), self.beta)
+
+
+def _to_host(losses: list[torch.Tensor]) -> None:
+    """Bring what is elsewhere to the host, in one copy."""
+    away = [i for i, loss in enumerate(losses) if loss.device.type != "cpu"]
+    if away:
+        here = torch.stack([losses[i] for i in away]).cpu()
+        for i, loss in zip(away, here, strict=True):
+            losses[i] = loss
 
 
 def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **kwargs: Any) -> torch.Tensor:

@@ -9,11 +9,12 @@ import torch
 from fastai.callback.core import Callback, CancelBatchException
 from fastai.callback.schedule import combined_cos
 from fastai.data.block import CategoryBlock
-from fastai.learner import Learner
+from fastai.learner import AvgSmoothLoss, Learner
+from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec.lean_learner import LeanLearner, one_cycle
+from fastrec.lean_learner import LeanLearner, one_cycle, plain_loss
 from fastrec.learner import rec_learner
 from fastrec.models import TabularNet
 from fastrec.optim import adamw
@@ -120,3 +121,47 @@ def test_optimizers_without_momentum_have_a_cycle_too(dls):
     with learn.no_bar(), learn.no_logging():
         learn.fit_one_cycle(1, 1e-2)
     assert set(learn.recorder.hps) == {"lr"}
+
+
+@pytest.mark.parametrize(
+    ("loss", "shape", "target"),
+    [
+        (CrossEntropyLossFlat(), (6, 3), torch.randint(0, 3, (6, 1), dtype=torch.int32)),
+        (CrossEntropyLossFlat(axis=1, label_smoothing=0.1), (6, 3, 4), torch.randint(0, 3, (6, 4))),
+        (CrossEntropyLossFlat(weight=torch.tensor([1.0, 2.0, 5.0])), (6, 3), torch.randint(0, 3, (6,))),
+        (MSELossFlat(), (6, 1), torch.randn(6, 1)),
+        (BCEWithLogitsLossFlat(), (6, 2), torch.randint(0, 2, (6, 2))),
+    ],
+    ids=["classes", "another axis", "weighted", "numbers", "labels"],
+)
+def test_fastais_losses_are_computed_without_its_tensors(loss, shape, target):
+    pred = torch.randn(shape)
+    found = plain_loss(loss, pred, target)
+    assert type(found) is torch.Tensor
+    torch.testing.assert_close(found, loss(pred, target).as_subclass(torch.Tensor))
+
+
+def test_a_loss_with_a_call_of_its_own_is_called(dls):
+    class Doubled(CrossEntropyLossFlat):
+        def __call__(self, *args, **kwargs):
+            return 2 * super().__call__(*args, **kwargs)
+
+    plain, doubled = (rec_learner(dls, layers=[8], loss_func=f) for f in (CrossEntropyLossFlat(), Doubled()))
+    doubled.model.load_state_dict(plain.model.state_dict())
+    assert float(doubled.validate()[0]) == pytest.approx(2 * float(plain.validate()[0]), rel=1e-5)
+
+
+def test_the_smoothed_loss_is_fastais(dls):
+    learn = rec_learner(dls, layers=[8])
+    theirs, seen = AvgSmoothLoss(), []
+
+    class Beside(Callback):
+        def after_batch(self):
+            if self.training:
+                theirs.accumulate(self.learn)
+                seen.append(float(theirs.value))
+
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1, 1e-2, cbs=Beside())
+    assert [float(x) for x in learn.recorder.losses] == pytest.approx(seen, rel=1e-6)
+    assert float(learn.recorder.values[0][0]) == pytest.approx(seen[-1], rel=1e-6)

@@ -14,7 +14,7 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
-from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr
+from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms
 
 
 def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):
@@ -316,3 +316,46 @@ def test_torch_optimizers_lamb_stays_selectable():
     train(net, opt, 1)
     assert type(opt.opt) is others.Lamb
     assert not torch.equal(before, net[0].weight)
+
+
+def test_momentum_is_scaled_with_the_batch():
+    assert scale_moms(0.9, 2048, 1024) == pytest.approx(0.8)
+    assert scale_moms((0.95, 0.85, 0.95), 4096, 4096) == pytest.approx((0.95, 0.85, 0.95))
+    assert scale_moms([0.99, 0.9], 16, 1) == pytest.approx((0.84, 0.0))  # not below 0
+    assert scale_moms([0.99, 0.9], 16, 1, floor=0.5) == pytest.approx((0.84, 0.5))
+    assert scale_moms(0.9, 512, 1024) == pytest.approx(0.95)
+    with pytest.raises(DataError, match="batch sizes 0 and 4"):
+        scale_moms(0.9, 0, 4)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_adamw_steps_as_torchs_and_either_goes_on_from_the_others_state(frozen):
+    torch.manual_seed(0)
+    shapes = [(5, 3), (4,), (2, 2, 2)]
+    start = [torch.randn(s) for s in shapes]
+    ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
+    settings = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}
+    a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
+    for step in range(6):
+        if step == 3:  # exchange their states
+            states = a.state_dict(), b.state_dict()
+            a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
+            a.load_state_dict(states[1])
+            b.load_state_dict(states[0])
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        if frozen:
+            ours[1].grad = theirs[1].grad = None
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+
+
+def test_adamw_in_float64_is_torchs():
+    p, q = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+    for x, opt in ((p, AdamW([p])), (q, torch.optim.AdamW([q], fused=True))):
+        x.grad = torch.arange(3, dtype=torch.float64)
+        opt.step()
+    torch.testing.assert_close(p, q)

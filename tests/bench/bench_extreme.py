@@ -1,8 +1,9 @@
 """AUC by batch size, up to a few dozen steps an epoch: ``make bench-extreme``, or this file.
 
 Cases:
-  planted    one epoch of 40 M rows of ``fastrec.datasets.planted_ctr`` (``--rows``: 42 M, of which 2 M are scored): ids by a power law, one column of
-             a million of them, and a click probability that is known, so that the best possible AUC is too.
+  planted    one epoch of 40 M rows of ``fastrec.datasets.planted_ctr`` (``--rows``: 42 M, of which 2 M are scored): ids
+             by a power law, one column of a million of them, and a click probability that is known, so that the best
+             possible AUC is too.
   movielens  MovieLens-1M as clicks (rating ≥ 4), fold 4 held out, at smaller batches (``--data`` names its folder).
 
 For each case, batch size and rule (``--rules``; ``_extreme.py`` says what they are) nets are trained and scored. A

@@ -1,0 +1,73 @@
+"""One step against the pieces side by side: the same numbers, the same gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.models.embedding import EmbeddingTables, side_by_side
+from fastrec.models.joined_lookup import can_join, join
+
+
+@settings(max_examples=40)
+@given(
+    widths=st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    others=st.lists(st.integers(1, 3), max_size=3),
+    rows=st.integers(0, 9),
+    seed=st.integers(0, 99),
+)
+def test_values_and_gradients_are_those_of_the_pieces(widths, others, rows, seed):
+    torch.manual_seed(seed)
+    sizes = [(3 + i, w) for i, w in enumerate(widths)]
+    tables = EmbeddingTables(sizes, pad=False, std=1.0).double()
+    x_cat = torch.stack([torch.randint(0, n, (rows,), dtype=torch.int32) for n, _ in sizes], 1)
+    values = [torch.randn(rows, w, dtype=torch.float64, requires_grad=True) for w in others]
+    weights = list(tables.parameters())
+    assert can_join(tables, x_cat)
+
+    plain = side_by_side([*tables.pieces(x_cat), *values])
+    joined = join(tables, x_cat, values, torch.float64)
+    torch.testing.assert_close(joined, plain, rtol=0, atol=0)
+    pull = torch.randn_like(plain)
+    expected = torch.autograd.grad((plain * pull).sum(), [*weights, *values])
+    found = torch.autograd.grad((joined * pull).sum(), [*weights, *values])
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_the_result_has_the_type_that_is_asked_for_and_gradients_their_weights_own():
+    tables = EmbeddingTables([(5, 4), (6, 2), (7, 4)], std=1.0)
+    x_cat = torch.tensor([[0, 5, 6], [4, 0, 0]])
+    value = torch.randn(2, 3, requires_grad=True)
+    joined = join(tables, x_cat, [value], torch.bfloat16)
+    assert joined.dtype == torch.bfloat16
+    expected = side_by_side([*tables.pieces(x_cat), value]).bfloat16()
+    torch.testing.assert_close(joined, expected, rtol=0, atol=0)
+    joined.sum().backward()
+    assert {p.grad.dtype for p in tables.parameters()} == {value.grad.dtype} == {torch.float32}
+    assert tables.weights["w4"].grad.sum() == 2 * 3 * 4  # rows, columns (widths are padded), floats
+
+
+def test_a_frozen_table_gets_no_gradient():
+    tables = EmbeddingTables([(5, 4), (6, 2)], pad=False)
+    tables.weights["w4"].requires_grad_(False)
+    join(tables, torch.tensor([[1, 2]]), [], torch.float32).sum().backward()
+    assert tables.weights["w4"].grad is None
+    assert tables.weights["w2"].grad.sum() == 2
+
+
+def test_ids_out_of_range_are_named():
+    tables = EmbeddingTables([(5, 4), (6, 4)], names=["shop", "item"])
+    with pytest.raises(DataError, match="item"):
+        join(tables, torch.tensor([[4, 5], [0, 6]]), [], torch.float32)
+
+
+def test_it_is_for_narrow_tables_with_dense_gradients():
+    ids = torch.tensor([[1]])
+    assert not can_join(None, ids)
+    assert not can_join(EmbeddingTables([(5, 40)]), ids)  # wide rows are gathered faster otherwise
+    assert not can_join(EmbeddingTables([(30_000, 4)], grads="rows"), ids)
+    assert can_join(EmbeddingTables([(30_000, 4)]), ids)
