@@ -124,7 +124,7 @@ class Lamb(torch.optim.Optimizer):
         for move, weight in zip(moves.split(sizes), weights.split(sizes), strict=True):
             if len(move):
                 weight.add_(move, alpha=rate * _trust(move.norm().item(), weight.norm().item(), group))
-        state.put(ids, weights, mean, square)
+        state.put(ids, weights, mean, square, momentum=bool(group["betas"][0]))
 
     def _step_in_blocks(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """The step of one large parameter, layer by layer, each in two passes over the memory.

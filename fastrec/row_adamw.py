@@ -111,7 +111,7 @@ class AdamW(torch.optim.AdamW):
         step = state.begin(lr * group["weight_decay"])
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], step, lr, betas, group["eps"])
-        state.put(rows.ids, weights, mean, square)
+        state.put(rows.ids, weights, mean, square, momentum=bool(betas[0]))
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -175,5 +175,5 @@ def settle(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         for p in group["params"]:
             state = optimizer.state.get(p) or {}
-            if "decayed" in state:
-                RowState(state, p).settle()
+            if "decays" in state:
+                RowState(state, p).settle(group["betas"])

@@ -79,54 +79,79 @@ class RowState:
     def __init__(self, state: dict[str, Any], weight: Tensor) -> None:
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
-            state["last"] = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)  # step of the row
-            state["decayed"] = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
+            # The step that each row is up to. Loading a state makes all its tensors float32.
+            state["last"] = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
             state["decay"] = 0.0  # logarithm of what weights have decayed by
+            state["decays"] = torch.zeros(64, dtype=torch.float32, device=weight.device)  # the same after each step
         self.state, self.weight = state, weight
 
     def begin(self, rate: float) -> int:
         """Count one step in which weights decay by the factor ``1 - rate``; the number of steps."""
-        self.state["step"] += 1
+        state = self.state
+        state["step"] += 1
+        step = int(state["step"])
         if rate:
-            self.state["decay"] += math.log1p(-min(rate, 0.99))
-        return int(self.state["step"])
+            state["decay"] += math.log1p(-min(rate, 0.99))
+        if step >= len(state["decays"]):
+            state["decays"] = torch.cat([state["decays"], torch.zeros_like(state["decays"])])
+        state["decays"][step] = state["decay"]
+        return step
 
     def take(self, ids: Tensor, betas: tuple[float, float], *, decays: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Weights and running means of some rows as they would stand before this step.
 
         Args:
             ids: the rows, int64 ``[u]``, each once.
-            betas: what the running means fade by in a step.
+            betas: what the running means fade by in a step; without momentum (β1 = 0) no mean is kept.
             decays: weights decay, this step included.
 
         Returns:
             Weights, means and mean squares, ``[u, width]`` each: copies.
         """
-        state, step = self.state, float(self.state["step"])
-        weights, mean, square = (t.index_select(0, ids) for t in (self.weight, state["exp_avg"], state["exp_avg_sq"]))
-        left_out = (step - 1 - state["last"].index_select(0, ids)).unsqueeze(1)
-        if bool((left_out > 0).any()):
-            for values, beta in zip((mean, square), betas, strict=True):
-                values.mul_(torch.pow(beta, left_out) if beta else (left_out == 0).to(values.dtype))
-        state["last"].index_fill_(0, ids, step)
+        state, step = self.state, int(self.state["step"])
+        weights, square = self.weight.index_select(0, ids), state["exp_avg_sq"].index_select(0, ids)
+        last = state["last"].index_select(0, ids)
+        left_out = (step - 1 - last).unsqueeze(1)
+        square.mul_(_faded(betas[1], left_out))
+        if betas[0]:
+            mean = self._mean().index_select(0, ids).mul_(_faded(betas[0], left_out))
+        else:
+            mean = torch.zeros_like(weights)
         if decays:
-            now = state["decay"]
-            weights.mul_((now - state["decayed"].index_select(0, ids)).exp_().unsqueeze(1))
-            state["decayed"].index_fill_(0, ids, now)
+            since = state["decays"].index_select(0, last.long())
+            weights.mul_((state["decays"][step] - since).exp_().unsqueeze(1))
+        state["last"].index_fill_(0, ids, step)
         return weights, mean, square
 
-    def put(self, ids: Tensor, weights: Tensor, mean: Tensor, square: Tensor) -> None:
-        """Write rows back."""
-        for whole, rows in zip(
-            (self.weight, self.state["exp_avg"], self.state["exp_avg_sq"]), (weights, mean, square), strict=True
-        ):
-            whole.index_copy_(0, ids, rows)
+    def put(self, ids: Tensor, weights: Tensor, mean: Tensor, square: Tensor, *, momentum: bool = True) -> None:
+        """Write rows back; ``momentum``: their means too."""
+        self.weight.index_copy_(0, ids, weights)
+        self.state["exp_avg_sq"].index_copy_(0, ids, square)
+        if momentum:
+            self._mean().index_copy_(0, ids, mean)
 
-    def settle(self) -> None:
-        """Let all rows decay up to now, which rows without a gradient have not."""
-        behind = self.state["decay"] - self.state["decayed"]
-        if bool((behind != 0).any()):
-            self.weight.mul_(behind.exp_().unsqueeze(1).to(self.weight.dtype))
-            self.state["decayed"].fill_(self.state["decay"])
+    def settle(self, betas: tuple[float, float]) -> None:
+        """Bring all rows up to now: those without a gradient have not decayed, nor have their means faded."""
+        state, step = self.state, int(self.state["step"])
+        left_out = (step - state["last"]).unsqueeze(1)
+        if not bool((left_out > 0).any()):
+            return
+        if state["decay"]:
+            since = state["decays"].index_select(0, state["last"].long())
+            self.weight.mul_((state["decays"][step] - since).exp_().unsqueeze(1).to(self.weight.dtype))
+        state["exp_avg_sq"].mul_(_faded(betas[1], left_out))
+        if "exp_avg" in state:
+            state["exp_avg"].mul_(_faded(betas[0], left_out))
+        state["last"].fill_(step)
+
+    def _mean(self) -> Tensor:
+        """The running mean of every row; room is taken when momentum is first wanted."""
+        if "exp_avg" not in self.state:
+            self.state["exp_avg"] = torch.zeros_like(self.weight, memory_format=torch.preserve_format)
+        return self.state["exp_avg"]
+
+
+def _faded(beta: float, steps: Tensor) -> Tensor:
+    """What is left of a running mean after so many steps."""
+    return torch.pow(beta, steps) if beta else (steps == 0).to(steps.dtype)

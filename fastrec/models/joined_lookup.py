@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fastrec.models.embedding import NARROW, EmbeddingTables
@@ -28,13 +29,13 @@ class _Run(NamedTuple):
 
 
 def can_join(embeds: EmbeddingTables | None, x_cat: Tensor | None) -> bool:
-    """Whether the tables are of the kind that this is for: narrow ones with dense gradients, on a CPU."""
+    """Whether the tables are of the kind that this is for: narrow ones, on a CPU."""
     if embeds is None or x_cat is None or not embeds.n_columns or x_cat.device.type != "cpu":
         return False
     if torch.compiler.is_compiling() or torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():
         return False
     groups = {s.group for s in embeds.slices[: embeds.n_columns]}
-    return all(not g.endswith("_rows") and embeds.weights[g].shape[1] <= NARROW for g in groups)
+    return all(embeds.weights[g].shape[1] <= NARROW for g in groups)
 
 
 def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -54,59 +55,74 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     """
     embeds.check(x_cat)
     ids = embeds.ids(x_cat)
-    runs: dict[str, list[_Run]] = {g: [] for g in ids}
+    places: dict[str, list[_Run]] = {g: [] for g in ids}
     filled, at = dict.fromkeys(ids, 0), 0
     for group, size in embeds.runs:
-        runs[group].append(_Run(filled[group], at, size))
+        places[group].append(_Run(filled[group], at, size))
         filled[group] += size
         at += size
-    flat = [i.flatten() for i in ids.values()]
-    weights = [embeds.weights[g] for g in ids]
-    return _Join.apply(list(runs.values()), flat, len(x_cat), at, dtype, *weights, *others)
+    # Row-sparse gradients are made by torch's own lookup; what it finds is one more value to join.
+    found = {g: F.embedding(i, embeds.weights[g], sparse=True).flatten(1) for g, i in ids.items() if _is_sparse(g)}
+    dense = [g for g in ids if g not in found]
+    given = [(found[g], places[g]) for g in found]
+    for other in others:
+        given.append((other, [_Run(0, at, other.shape[1])]))
+        at += other.shape[1]
+    plan = _Plan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
+    flat = [ids[g].flatten() for g in dense]
+    return _Join.apply(plan, flat, *(embeds.weights[g] for g in dense), *(value for value, _ in given))
+
+
+def _is_sparse(group: str) -> bool:
+    return group.endswith("_rows")
+
+
+class _Plan(NamedTuple):
+    """What goes where: the shape and type of the result, the places of every table's and of every value's floats."""
+
+    rows: int
+    width: int
+    tables: list[list[_Run]]
+    values: list[list[_Run]]
+    dtype: torch.dtype
 
 
 class _Join(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        runs: list[list[_Run]],
-        ids: list[Tensor],
-        rows: int,
-        embedded: int,
-        dtype: torch.dtype,
-        *tensors: Tensor,
-    ) -> Tensor:
-        weights, others = tensors[: len(ids)], tensors[len(ids) :]
-        out = weights[0].new_empty(rows, embedded + sum(o.shape[1] for o in others), dtype=dtype)
-        for own, weight, places in zip(ids, weights, runs, strict=True):
-            found = weight.index_select(0, own).view(rows, sum(run.size for run in places))
-            for run in places:
-                out.narrow(1, run.place, run.size).copy_(found.narrow(1, run.source, run.size))
-        at = embedded
-        for other in others:
-            out.narrow(1, at, other.shape[1]).copy_(other)
-            at += other.shape[1]
+    def forward(ctx: Any, plan: _Plan, ids: list[Tensor], *tensors: Tensor) -> Tensor:
+        weights, values = tensors[: len(ids)], tensors[len(ids) :]
+        out = tensors[0].new_empty(plan.rows, plan.width, dtype=plan.dtype)
+        for own, weight, runs in zip(ids, weights, plan.tables, strict=True):
+            _put(weight.index_select(0, own).view(plan.rows, _width(runs)), runs, out)
+        for value, runs in zip(values, plan.values, strict=True):
+            _put(value, runs, out)
         ctx.save_for_backward(*ids)
-        ctx.runs, ctx.rows, ctx.embedded = runs, rows, embedded
-        ctx.shapes = [(w.shape, w.dtype) for w in weights], [(o.shape[1], o.dtype) for o in others]
+        ctx.plan, ctx.kinds = plan, [(t.shape, t.dtype) for t in tensors]
         return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        tables, values = ctx.shapes
+        plan, ids = ctx.plan, ctx.saved_tensors
         found: list[Tensor | None] = []
-        for i, (own, (shape, dtype)) in enumerate(zip(ctx.saved_tensors, tables, strict=True)):
-            if not ctx.needs_input_grad[5 + i]:
+        for i, ((shape, dtype), runs) in enumerate(zip(ctx.kinds, [*plan.tables, *plan.values], strict=True)):
+            if not ctx.needs_input_grad[2 + i]:
                 found.append(None)
                 continue
-            parts = grad.new_empty(ctx.rows, sum(run.size for run in ctx.runs[i]), dtype=dtype)
-            for run in ctx.runs[i]:
-                parts.narrow(1, run.source, run.size).copy_(grad.narrow(1, run.place, run.size))
-            found.append(grad.new_zeros(shape, dtype=dtype).index_add_(0, own, parts.view(len(own), shape[1])))
-        at = ctx.embedded
-        for i, (width, dtype) in enumerate(values):
-            wanted = ctx.needs_input_grad[5 + len(tables) + i]
-            found.append(grad.narrow(1, at, width).to(dtype) if wanted else None)
-            at += width
-        return None, None, None, None, None, *found
+            part = grad.new_empty(plan.rows, _width(runs), dtype=dtype)
+            for run in runs:
+                part.narrow(1, run.source, run.size).copy_(grad.narrow(1, run.place, run.size))
+            if i < len(ids):
+                part = part.view(len(ids[i]), shape[1])
+                part = grad.new_zeros(shape, dtype=dtype).index_add_(0, ids[i], part)
+            found.append(part)
+        return None, None, *found
+
+
+def _put(value: Tensor, runs: Sequence[_Run], out: Tensor) -> None:
+    for run in runs:
+        out.narrow(1, run.place, run.size).copy_(value.narrow(1, run.source, run.size))
+
+
+def _width(runs: Sequence[_Run]) -> int:
+    return sum(run.size for run in runs)

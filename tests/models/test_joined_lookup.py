@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
+from fastrec.models import embedding_layout
 from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.joined_lookup import can_join, join
 
@@ -65,9 +66,23 @@ def test_ids_out_of_range_are_named():
         join(tables, torch.tensor([[4, 5], [0, 6]]), [], torch.float32)
 
 
-def test_it_is_for_narrow_tables_with_dense_gradients():
+def test_it_is_for_narrow_tables():
     ids = torch.tensor([[1]])
     assert not can_join(None, ids)
     assert not can_join(EmbeddingTables([(5, 40)]), ids)  # wide rows are gathered faster otherwise
-    assert not can_join(EmbeddingTables([(30_000, 4)], grads="rows"), ids)
-    assert can_join(EmbeddingTables([(30_000, 4)]), ids)
+    assert can_join(EmbeddingTables([(30_000, 4)], grads="rows"), ids)
+
+
+def test_tables_with_row_sparse_gradients_are_joined_too(monkeypatch):
+    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 10)
+    sizes = [(20, 4), (3, 4), (30, 2), (40, 4), (5, 2)]
+    tables = EmbeddingTables(sizes, pad=False, grads="rows", std=1.0)
+    x_cat = torch.stack([torch.randint(0, n, (9,)) for n, _ in sizes], 1)
+    value, pull = torch.randn(9, 3, requires_grad=True), torch.randn(9, 19)
+    grads = []
+    for out in (side_by_side([*tables.pieces(x_cat), value]), join(tables, x_cat, [value], torch.float32)):
+        found = torch.autograd.grad((out * pull).sum(), [*tables.parameters(), value])
+        grads.append([out.detach(), *(g.to_dense() if g.is_sparse else g for g in found)])
+    assert any(g.is_sparse for g in found)
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
