@@ -103,7 +103,8 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
         f"- Batches of {BATCH:,} ({train // BATCH:,} updates), and of {settings.extreme:,} where extreme "
         f"({train // settings.extreme:,} updates; the article's 204,800 made {UPDATES}). Learning rates at batch "
         f"{BATCH:,}, unless the command has them the best of a grid on a fifth of the training sessions: {lrs}; "
-        "times the root of the batch's ratio beyond.",
+        "times the root of the batch's ratio beyond. Where momentum is scaled, `1 - momentum` goes with the batch, and "
+        "embeddings have none.",
         "- Each row keeps what the rows above it have changed. Times by turns in one process, all cores for all.",
         "",
         f"![Seconds by stage]({image})",
