@@ -52,6 +52,15 @@ def test_files_are_simulated_once_and_hold_the_rows(
     assert 10_000 <= len(sides["ours"].clicked) < 12_000
 
 
+def test_parquet_files_give_what_csv_files_give(bench: SimpleNamespace, folder: Path, sides: dict[str, Any]) -> None:
+    other = bench.data.files(10_000, root=folder.parent, parquet=True)
+    assert bench.data.log_file(other).suffix == ".parquet"
+    ours = bench.fastrec.features(*bench.fastrec.read(other))
+    bench.data.check_equal(bench.fastrec.columns(ours), bench.fastrec.columns(sides["ours"]))
+    theirs = bench.stock.features(*bench.stock.read(other))
+    bench.data.check_equal(bench.stock.columns(theirs), bench.stock.columns(sides["plain"]))
+
+
 @pytest.mark.parametrize("way", ["plain", "tuned"])
 def test_both_sides_make_the_same_columns(bench: SimpleNamespace, sides: dict[str, Any], way: str) -> None:
     ours, theirs = sides["ours"], sides[way]
@@ -134,7 +143,7 @@ def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) ->
             linear = [tuple(m.weight.shape) for m in model.modules() if type(m).__name__ == "Linear"]
             shapes.append((linear, model.n_emb))
             assert model.n_emb == sum(tables.values())
-    assert len(shapes) == 7
+    assert len(shapes) == 8
     assert all(s == shapes[0] for s in shapes)
 
 

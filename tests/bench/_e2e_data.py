@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 
 CLICK = "clickout item"
 ITEM_ACTIONS = (
@@ -86,13 +89,20 @@ class Prepared:
     fold: np.ndarray
 
 
-def files(rows: int, *, seed: int = 0, root: Path = Path("runs/e2e-data")) -> Path:
+def log_file(folder: Path) -> Path:
+    """The log in a folder: Parquet where it has been made, else CSV."""
+    parquet = folder / "train.parquet"
+    return parquet if parquet.exists() else folder / "train.csv"
+
+
+def files(rows: int, *, seed: int = 0, root: Path = Path("runs/e2e-data"), parquet: bool = False) -> Path:
     """The folder of simulated files with at least so many candidates in ``train.csv``, simulated only once.
 
     Args:
         rows: candidates wanted.
         seed: of the simulation.
         root: where such folders are kept.
+        parquet: the log as Parquet (in a folder of its own), not as CSV.
 
     Returns:
         The folder; its name says the number of sessions and the seed.
@@ -104,7 +114,21 @@ def files(rows: int, *, seed: int = 0, root: Path = Path("runs/e2e-data")) -> Pa
 
         print(f"simulating {sessions:,} sessions into {folder}", flush=True)
         simulate(sessions, folder, seed=seed)
-    return folder
+    return _as_parquet(folder) if parquet else folder
+
+
+def _as_parquet(folder: Path) -> Path:
+    """A folder beside with the log's columns as Parquet."""
+    made = folder.with_name(folder.name + "-parquet")
+    if not (made / "train.parquet").exists():
+        types = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
+        # As either side reads the CSV: an empty field is missing in text too.
+        options = pa_csv.ConvertOptions(
+            column_types=types, include_columns=list(COLUMNS), null_values=[""], strings_can_be_null=True
+        )
+        made.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa_csv.read_csv(folder / "train.csv", convert_options=options), made / "train.parquet")
+    return made
 
 
 def check_equal(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from _e2e_data import (
     SMOOTH,
     TARGET,
     Prepared,
+    log_file,
 )
 from fastai.data.block import CategoryBlock
 
@@ -47,7 +49,7 @@ _ORDER = ["timestamp", "step"]
 
 def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
     """The log, and a row for every candidate."""
-    log = Table.read(folder / "train.csv", COLUMNS, device="cpu", types=_TYPES)
+    log = _log(log_file(folder), device)
     session = log["session_id"].coded()
     start = segment_min(log["timestamp"].integer(), session.codes, session.size)[session.codes]
     is_valid = start >= LAST_DAY
@@ -59,6 +61,15 @@ def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
     clicked = rows["item_id"].coded().codes == rows["reference"].coded().recode(rows["item_id"].coded().keys)
     rows = rows.with_columns({TARGET: clicked.long()}).drop(["reference"])
     return log.to(device), rows.to(device)
+
+
+def _log(file: Path, device: str) -> Table:
+    """The log; Parquet straight to a GPU where cuDF is there to read it."""
+    if file.suffix == ".parquet" and device != "cpu" and find_spec("cudf") is not None:
+        import cudf
+
+        return Table.read(cudf.read_parquet(file, columns=list(COLUMNS)))
+    return Table.read(file, COLUMNS, device="cpu", types=_TYPES if file.suffix == ".csv" else None)
 
 
 def _is(table: Table, words: Sequence[str]) -> torch.Tensor:

@@ -124,7 +124,8 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
 def _phase_line(one: Record, phases: Mapping[str, float]) -> str:
     total = sum(phases.values())
     cells = [f"{phases[p] * 1e3:.2f}" for p in PHASES]
-    return f"| {one['system']} | " + " | ".join(cells) + f" | {total * 1e3:.2f} | {one['batch'] / total:,.0f} |"
+    speed = f"{one['batch'] / total:,.0f}" if total else ""  # an epoch of one batch, which warms up, has no phases
+    return f"| {one['system']} | " + " | ".join(cells) + f" | {total * 1e3:.2f} | {speed} |"
 
 
 def _floor(records: Sequence[Record], rows: int) -> str:

@@ -27,6 +27,7 @@ from _e2e_data import (
     TARGET,
     TEXTS,
     Prepared,
+    log_file,
 )
 
 _KEPT = ["session", "step", "timestamp", "user_id", "city", "current_filters", "platform", "device", "is_valid", "fold"]
@@ -35,8 +36,11 @@ _KEPT = ["session", "step", "timestamp", "user_id", "city", "current_filters", "
 def read(folder: Path, *, tuned: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The log, and a row for every candidate."""
     types = dict.fromkeys(TEXTS, "category")
-    engine = "pyarrow" if tuned else None
-    log = pd.read_csv(folder / "train.csv", usecols=list(COLUMNS), dtype=types, engine=engine)
+    file = log_file(folder)
+    if file.suffix == ".parquet":
+        log = pd.read_parquet(file, columns=list(COLUMNS)).astype(types)
+    else:
+        log = pd.read_csv(file, usecols=list(COLUMNS), dtype=types, engine="pyarrow" if tuned else None)
     log["session"] = log["session_id"].cat.codes
     start = log.groupby("session", sort=False)["timestamp"].transform("min")
     log["is_valid"] = start >= LAST_DAY

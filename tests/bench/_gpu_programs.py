@@ -105,7 +105,7 @@ def end_to_end(
     out, log = folder / "gpu-e2e.json", folder / "gpu-e2e.log"
     out.unlink(missing_ok=True)
     command = [str(ROOT / "tests/bench/bench_e2e.py"), "--rows", str(rows), "--seeds", str(seeds)]
-    command += ["--repeats", str(repeats), "--device", device, "--out", str(out.resolve())]
+    command += ["--repeats", str(repeats), "--device", device, "--format", "parquet", "--out", str(out.resolve())]
     command += ["--report", str((folder / "gpu-e2e.md").resolve()), *more]
     return _read("bench_e2e.py", command, out, log, device=device, limit=limit)
 

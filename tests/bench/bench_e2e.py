@@ -233,7 +233,7 @@ def settings_of(options: Options, made: Made) -> Settings:
 
 def warm_up(options: Options) -> None:
     """Run everything once on small files, and compare the sides' columns row by row."""
-    folder = data.files(_WARM_UP, root=options.data)
+    folder = data.files(_WARM_UP, root=options.data, parquet=options.format == "parquet")
     _, made = prepare(folder, repeats=1, device=options.device)
     compare(made, stock.features(*stock.read(folder, tuned=True), tuned=True))
     settings = Settings({"adamw": 0.01, "lamb": 0.03}, 4_096, None, options.device)
@@ -256,6 +256,7 @@ def parse(argv: list[str] | None = None) -> Options:
     parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument("--data", type=Path, default=Path("runs/e2e-data"), help="where simulated files are kept")
+    parser.add_argument("--format", choices=("csv", "parquet"), default="csv", help="of the log that both sides read")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/e2e.json"), help="the file of results")
     parser.add_argument("--report", type=Path, default=Path("BENCHMARKS.md"), help="the report; its chart lies beside")
     return parser.parse_args(argv)
@@ -268,7 +269,7 @@ def main(argv: list[str] | None = None) -> list[Record]:
     console = Console(record=True, width=200)
     console.print(heading(command_line()), highlight=False)
     console.print(f"columns  {data.ABOUT}", highlight=False)
-    folder = data.files(options.rows, root=options.data)
+    folder = data.files(options.rows, root=options.data, parquet=options.format == "parquet")
     warm_up(options)
     seconds, made = prepare(folder, repeats=options.repeats, device=options.device)
     compare(made)

@@ -128,7 +128,7 @@ def _e2e(options: Options, device: torch.device, floors: Floors | None) -> list[
     )
     if floors is None:
         return found
-    size = sum(p.stat().st_size for p in _e2e_data.files(options.rows, root=options.data).glob("train*"))
+    size = _e2e_data.log_file(_e2e_data.files(options.rows, root=options.data, parquet=True)).stat().st_size
     what = f"the files' {size / 1e9:.2f} GB on the way to the device"
     return [share(one, size / floors.to_device, what) for one in found]
 
