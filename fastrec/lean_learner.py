@@ -141,7 +141,9 @@ def plain_loss(loss_func: BaseLoss, pred: torch.Tensor, target: torch.Tensor, **
         target: what they should be.
         **kwargs: of the torch loss.
     """
-    pred, target = (x.transpose(loss_func.axis, -1).contiguous() for x in (pred, target))
+    pred, target = (
+        x.transpose(loss_func.axis, -1).contiguous() if isinstance(x, torch.Tensor) else x for x in (pred, target)
+    )
     if loss_func.floatify and target.dtype != torch.float16:
         target = target.float()
     if target.dtype in (torch.int8, torch.int16, torch.int32):
