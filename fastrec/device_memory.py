@@ -12,7 +12,9 @@ import torch
 
 from fastrec.errors import DeviceMemoryError
 
-__all__ = ["free_memory", "is_out_of_memory", "naming_out_of_memory", "shown_bytes"]
+__all__ = ["FEWER_FEATURES", "free_memory", "is_out_of_memory", "naming_out_of_memory", "shown_bytes"]
+
+FEWER_FEATURES = "Make them of a frame on the host, give fewer rows or generators, or go through Parquet files in parts"
 
 # torch.OutOfMemoryError came with torch 2.5; it is the same class under its older name.
 _TORCH_ERROR: type[Exception] = torch.cuda.OutOfMemoryError

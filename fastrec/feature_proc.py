@@ -9,15 +9,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fastrec.convert import attach, column_names
-from fastrec.device_memory import naming_out_of_memory
+from fastrec.device_memory import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.procs import FrameProc
 from fastrec.state import load_state, save_state
 from fastrec.table import Table
 
 __all__ = ["FeatureChain", "Features", "apply_features", "features_of", "fit_features"]
-
-_FEWER = "Make them of a frame on the host, give fewer rows or generators, or go through Parquet files in parts"
 
 
 class Features(FrameProc):
@@ -137,13 +135,13 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
 
 def fit_features(features: Any, df: Any) -> Any:
     """Training rows with the features fitted on them; what a set leaves out of its result (``keep``) stays."""
-    with naming_out_of_memory("making the features of training rows", _FEWER):
+    with naming_out_of_memory("making the features of training rows", FEWER_FEATURES):
         return _joined(df, features.fit_transform(df), features.outputs)
 
 
 def apply_features(features: Any, df: Any) -> Any:
     """Any rows with their features; what a set leaves out of its result (``keep``) stays."""
-    with naming_out_of_memory("making features", _FEWER):
+    with naming_out_of_memory("making features", FEWER_FEATURES):
         return _joined(df, features.transform(df), features.outputs)
 
 

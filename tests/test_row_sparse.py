@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fastrec import lamb
 from fastrec.models import embedding_layout
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.optim import AdamW, Lamb
-from fastrec.row_sparse import Rows
+from fastrec.row_sparse import Places, Rows
 
 WIDTH = 3
 
@@ -127,15 +128,43 @@ def test_large_parameters_step_as_small_ones(monkeypatch, decay):
             torch.testing.assert_close(lines[0], lines[1], rtol=1e-5, atol=1e-6)
 
 
-@given(ids=st.lists(st.integers(0, 6), max_size=12))
-def test_rows_of_a_gradient_each_once(ids):
+@pytest.mark.parametrize("adapt_1d", [True, False])
+@pytest.mark.parametrize("clamp", [None, 0.5])
+def test_the_step_for_gpus_is_that_for_cpus(monkeypatch, adapt_1d, clamp):
+    def step_as_a_gpu(params, states, moves, group):
+        lamb._step_together(params, states, group)
+
+    torch.manual_seed(0)
+    start = [torch.randn(9, 4), torch.randn(5), torch.zeros(3, 2)]
+    nets = [[nn.Parameter(t.clone()) for t in start] for _ in range(2)]
+    opts = [Lamb(net, lr=0.1, weight_decay=0.2, adapt_1d=adapt_1d, clamp=clamp) for net in nets]
+    for net in nets:
+        net[0].segments = (0, 4, 9)
+    for _ in range(3):
+        grads = [torch.randn_like(t) for t in start]
+        for i, (net, opt) in enumerate(zip(nets, opts, strict=True)):
+            for p, grad in zip(net, grads, strict=True):
+                p.grad = grad.clone()
+            with monkeypatch.context() as patch:
+                if i:
+                    patch.setattr(lamb, "_step_small", step_as_a_gpu)
+                opt.step()
+    for a, b in zip(*nets, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+PLACES = Places()  # one for all examples, so that numbers of earlier batches and other tables stand in it
+
+
+@given(ids=st.lists(st.integers(0, 6), max_size=12), size=st.integers(7, 20), places=st.sampled_from([None, PLACES]))
+def test_rows_of_a_gradient_each_once(ids, size, places):
     values = torch.arange(2.0 * len(ids)).view(-1, 2)
-    rows = Rows.of(sparse(ids, values, torch.empty(7, 2)))
-    dense = torch.zeros(7, 2)
+    rows = Rows.of(sparse(ids, values, torch.empty(size, 2)), places)
+    dense = torch.zeros(size, 2)
     for i, v in zip(ids, values, strict=True):
         dense[i] += v
     assert sorted(rows.ids.tolist()) == sorted(set(ids))
-    torch.testing.assert_close(torch.zeros(7, 2).index_add(0, rows.ids, rows.grads), dense)
+    torch.testing.assert_close(torch.zeros(size, 2).index_add(0, rows.ids, rows.grads), dense)
 
 
 @pytest.fixture

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from fastrec.device_memory import naming_out_of_memory
+from fastrec.device_memory import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features.base import Feature
-
-_FEWER = "Make them of a frame on the host, give fewer rows or generators, or go through Parquet files in parts"
 
 
 @contextmanager
@@ -17,7 +15,7 @@ def naming(step: Feature) -> Iterator[None]:
     """An error about data says which generator met it."""
     name = type(step).__name__
     try:
-        with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", _FEWER):
+        with naming_out_of_memory(lambda: f"computing {name} ({', '.join(step.outputs)})", FEWER_FEATURES):
             yield
     except MissingColumnError:
         raise
