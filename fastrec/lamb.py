@@ -8,16 +8,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
+from fastrec.kernels import compiled, steps, threads_for, view
 from fastrec.row_adamw import fused_step, without_sparse
 from fastrec.row_sparse import Places, Rows, RowState
 
 __all__ = ["Lamb"]
 
 _BLOCK = 1 << 19  # numbers: blocks of five such tensors stay in a CPU's last cache between the passes over them
+_LOOPED = 1 << 16  # numbers: smaller parameters take their step together
 _NEVER_BIASED = 1e9  # a step so late that running means have forgotten their start
 
 
@@ -100,13 +103,17 @@ class Lamb(torch.optim.Optimizer):
                 continue
             state = self._state(p)
             state["step"] += 1
-            if p.device.type == "cpu" and p.numel() > _BLOCK and p.dtype == torch.float32 and p.is_contiguous():
-                self._step_in_blocks(p, state, group)
+            plain = p.device.type == "cpu" and p.dtype == p.grad.dtype == torch.float32 and p.is_contiguous()
+            loops = plain and compiled()
+            if plain and p.numel() > (_LOOPED if loops else _BLOCK):
+                _step_compiled(p, state, group) if loops else self._step_in_blocks(p, state, group)
             else:
-                alike[p.device, p.dtype, state["step"]].append(p)
-        for (device, _, _), params in alike.items():
+                alike[p.device, p.dtype, state["step"], loops].append(p)
+        for (device, _, _, loops), params in alike.items():
             states = [self.state[p] for p in params]
-            if device.type == "cpu":
+            if loops:
+                _step_small_compiled(params, states, group)
+            elif device.type == "cpu":
                 _step_small(params, states, self._room_for(params), group)
             else:
                 _step_together(params, states, group)
@@ -213,6 +220,43 @@ def _count_and_rate(step: int, group: dict[str, Any]) -> tuple[float, float]:
     (beta1, beta2), debias, rate = group["betas"], group["debias"], group["lr"]
     count = step if debias == "paper" else _NEVER_BIASED
     return count, rate * math.sqrt(1 - beta2**step) / (1 - beta1**step) if debias is True else rate
+
+
+def _step_compiled(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+    """The step of one large parameter by compiled loops, layer by layer: one pass for the norms and one to go."""
+    loops, width = steps(), p.numel() // len(p)
+    held = p, p.grad.contiguous(), state["exp_avg"], state["exp_avg_sq"]
+    whole = [view(t).reshape(-1) for t in held]
+    rest = _for_loops(state["step"], group)
+    adapts = group["adapt_1d"] or p.ndim > 1
+    for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p))):
+        layer = [x[start * width : stop * width] for x in whole]
+        loops.lamb_layer(*layer, *rest, adapts, threads_for(len(layer[0])))
+    torch.autograd.graph.increment_version(p)
+
+
+def _step_small_compiled(params: list[Tensor], states: list[dict[str, Any]], group: dict[str, Any]) -> None:
+    """The step of many small parameters by one compiled loop."""
+    grads = [p.grad.contiguous() for p in params]
+    addresses, sizes, adapts = [], [], []
+    for p, grad, state in zip(params, grads, states, strict=True):
+        width = 4 * (p.numel() // len(p)) if p.ndim else 4  # bytes
+        held = p.data_ptr(), grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
+        for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p) if p.ndim else 1)):
+            addresses.append([at + start * width for at in held])
+            sizes.append((stop - start) * width // 4)
+            adapts.append(group["adapt_1d"] or p.ndim > 1)
+    rest = _for_loops(states[0]["step"], group)
+    steps().lamb_layers(np.array(addresses), np.array(sizes), np.array(adapts), *rest)
+    torch.autograd.graph.increment_version(params)
+
+
+def _for_loops(step: int, group: dict[str, Any]) -> tuple[float, ...]:
+    """Betas; what corrects the running means, ε and the decay; the rate before the trust ratio, and the clamp."""
+    (beta1, beta2), (count, rate) = group["betas"], _count_and_rate(step, group)
+    clamp = math.inf if group["clamp"] is None else group["clamp"]
+    fixes = 1 / (1 - beta1**count), 1 / (1 - beta2**count)
+    return tuple(map(float, (beta1, beta2, *fixes, group["eps"], group["weight_decay"], rate, clamp)))
 
 
 def _step_small(params: list[Tensor], states: list[dict[str, Any]], moves: list[Tensor], group: dict[str, Any]) -> None:

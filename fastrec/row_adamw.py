@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fastrec.kernels import compiled, steps, threads_for, view
 from fastrec.row_sparse import Places, Rows, RowState
 
 __all__ = ["AdamW"]
@@ -37,11 +38,11 @@ class AdamW(torch.optim.AdamW):
         weight_decay: float = 1e-2,
     ) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
-        self._places = Places()
+        self._places, self._room = Places(), None
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._places = Places()
+        self._places, self._room = Places(), None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -107,11 +108,31 @@ class AdamW(torch.optim.AdamW):
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         lr, betas = float(group["lr"]), group["betas"]
+        if compiled() and _is_plain(p, grad):
+            self._step_compiled(p, grad, group, lr)
+            return
         rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(lr * group["weight_decay"])
         weights, mean, square = state.take(rows.ids, betas, decays=bool(group["weight_decay"]))
         fused_step([weights], [rows.grads], [mean], [square], step, lr, betas, group["eps"])
         state.put(rows.ids, weights, mean, square, momentum=bool(betas[0]))
+
+    def _step_compiled(self, p: Tensor, grad: Tensor, group: dict[str, Any], lr: float) -> None:
+        state, (beta1, beta2) = RowState(self.state[p], p), group["betas"]
+        step = state.begin(lr * group["weight_decay"])
+        ids, values = grad._indices()[0], grad._values()
+        place, sums = self._places.room(ids, len(p)), self._sums(values)
+        mean = state.mean() if beta1 else sums[:0]
+        held = (ids, values, p, state.state["exp_avg_sq"], mean, state.state["last"], state.state["decays"])
+        given = (*map(view, (*held, place, sums)), step, lr, beta1, beta2, group["eps"])
+        steps().adamw_rows(*given, beta1 > 0, group["weight_decay"] > 0, threads_for(values.numel()))
+        torch.autograd.graph.increment_version(p)
+
+    def _sums(self, like: Tensor) -> Tensor:
+        """Room for as many sums, kept from step to step."""
+        if self._room is None or self._room.numel() < like.numel():
+            self._room = torch.empty(like.numel())
+        return self._room[: like.numel()].view(like.shape)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -130,6 +151,18 @@ def without_sparse(groups: list[dict[str, Any]]) -> Iterator[list[tuple[Tensor, 
     finally:
         for p, grad, _ in sparse:
             p.grad = grad
+
+
+def _is_plain(p: Tensor, grad: Tensor) -> bool:
+    """Whether the compiled loop takes it: float32 matrices on a CPU."""
+    values = grad._values()
+    return (
+        p.device.type == "cpu"
+        and p.ndim == 2
+        and p.dtype == values.dtype == torch.float32
+        and p.is_contiguous()
+        and values.is_contiguous()
+    )
 
 
 def fused_step(

@@ -30,11 +30,17 @@ class Places:
             ids: int64 ``[n]``, below ``rows``.
             rows: of the table.
         """
-        room = self._room.get(ids.device)
-        if room is None or len(room) < rows:
-            room = self._room[ids.device] = torch.empty(rows, dtype=torch.int64, device=ids.device)
+        room = self.room(ids, rows)
         room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
         return room.index_select(0, ids)
+
+
+    def room(self, ids: Tensor, rows: int) -> Tensor:
+        """The numbers, int64, at least ``rows`` of them; whatever a batch left in them."""
+        room = self._room.get(ids.device)
+        if room is None or len(room) < rows:
+            room = self._room[ids.device] = torch.zeros(rows, dtype=torch.int64, device=ids.device)
+        return room
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class RowState:
         left_out = (step - 1 - last).unsqueeze(1)
         square.mul_(_faded(betas[1], left_out))
         if betas[0]:
-            mean = self._mean().index_select(0, ids).mul_(_faded(betas[0], left_out))
+            mean = self.mean().index_select(0, ids).mul_(_faded(betas[0], left_out))
         else:
             mean = torch.zeros_like(weights)
         if decays:
@@ -129,7 +135,7 @@ class RowState:
         self.weight.index_copy_(0, ids, weights)
         self.state["exp_avg_sq"].index_copy_(0, ids, square)
         if momentum:
-            self._mean().index_copy_(0, ids, mean)
+            self.mean().index_copy_(0, ids, mean)
 
     def settle(self, betas: tuple[float, float]) -> None:
         """Bring all rows up to now: those without a gradient have not decayed, nor have their means faded."""
@@ -145,7 +151,7 @@ class RowState:
             state["exp_avg"].mul_(_faded(betas[0], left_out))
         state["last"].fill_(step)
 
-    def _mean(self) -> Tensor:
+    def mean(self) -> Tensor:
         """The running mean of every row; room is taken when momentum is first wanted."""
         if "exp_avg" not in self.state:
             self.state["exp_avg"] = torch.zeros_like(self.weight, memory_format=torch.preserve_format)

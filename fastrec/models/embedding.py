@@ -241,18 +241,23 @@ class EmbeddingTables(nn.Module):
 
     def check(self, x_cat: Tensor) -> None:
         """Refuse ids that are out of range, where they are to be checked (see ``check_ids``)."""
+        self.check_shape(x_cat)
+        if not self._looks(x_cat) or not len(x_cat):
+            return
+        low, high = torch.aminmax(x_cat, dim=0)
+        if ((low < 0) | (high >= self._rows)).any():
+            self.refuse(x_cat)
+
+    def check_shape(self, x_cat: Tensor) -> None:
+        """Refuse another number of columns."""
         if x_cat.ndim != 2 or x_cat.shape[1] != self.n_columns:
             raise DataError(
                 f"ids of shape [b, {self.n_columns}] are needed, not {list(x_cat.shape)}",
                 remedy=f"Give one column of ids for each of {[s.name for s in self.slices[: self.n_columns]]}",
             )
-        if not self._looks(x_cat) or not len(x_cat):
-            return
-        low, high = torch.aminmax(x_cat, dim=0)
-        if ((low < 0) | (high >= self._rows)).any():
-            self._refuse(x_cat)
 
-    def _refuse(self, x_cat: Tensor) -> None:
+    def refuse(self, x_cat: Tensor) -> None:
+        """Raise the error that names the first id out of range, of a batch that has one."""
         row, column = ((x_cat < 0) | (x_cat >= self._rows)).nonzero()[0].tolist()
         s = self.slices[column]
         raise _out_of_range(s.name, int(x_cat[row, column]), s, row)

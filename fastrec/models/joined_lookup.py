@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fastrec.models.compiled_join import can_compile, compiled_join
 from fastrec.models.embedding import NARROW, EmbeddingTables
 
 __all__ = ["can_join", "join"]
@@ -53,6 +54,9 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     Raises:
         DataError: an id is out of range (see ``EmbeddingTables``).
     """
+    if can_compile(embeds, dtype):
+        embeds.check_shape(x_cat)
+        return compiled_join(embeds, x_cat, others, dtype)
     embeds.check(x_cat)
     ids = embeds.ids(x_cat)
     places: dict[str, list[_Run]] = {g: [] for g in ids}

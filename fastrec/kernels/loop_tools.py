@@ -1,0 +1,22 @@
+"""How loops are compiled, and what several of them need."""
+
+from __future__ import annotations
+
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+# Sums may be taken in any order, as a vector unit does; infinities and NaN are kept. Dividing by 0 raises nothing.
+LOOP = {"nogil": True, "error_model": "numpy", "cache": True, "fastmath": {"contract", "reassoc", "arcp", "nsz"}}
+# Inside a parallel loop little is turned into vector instructions: such loops only call others, part by part.
+PARALLEL = {**LOOP, "parallel": True}
+
+
+@intrinsic
+def pointer(context, address):
+    """A number as the address that it is."""
+
+    def code(context, builder, signature, args):
+        return builder.inttoptr(args[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), code
