@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
-from fastrec.kernels import compiled, steps, threads_for, view
+from fastrec.kernels import compiled, shared, steps, view
 from fastrec.row_adamw import fused_step, without_sparse
 from fastrec.row_sparse import Places, Rows, RowState
 
@@ -231,7 +231,7 @@ def _step_compiled(p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> N
     adapts = group["adapt_1d"] or p.ndim > 1
     for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p))):
         layer = [x[start * width : stop * width] for x in whole]
-        loops.lamb_layer(*layer, *rest, adapts, threads_for(len(layer[0])))
+        shared(loops.lamb_layer, *layer, *rest, adapts, numbers=len(layer[0]))
     torch.autograd.graph.increment_version(p)
 
 
@@ -248,7 +248,8 @@ def _step_small_compiled(params: list[Tensor], states: list[dict[str, Any]], gro
             adapts.append(group["adapt_1d"] or p.ndim > 1)
     rest = _for_loops(states[0]["step"], group)
     steps().lamb_layers(np.array(addresses), np.array(sizes), np.array(adapts), *rest)
-    torch.autograd.graph.increment_version(params)
+    for p in params:
+        torch.autograd.graph.increment_version(p)
 
 
 def _for_loops(step: int, group: dict[str, Any]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fastrec.kernels import compiled, steps, threads_for, view
+from fastrec.kernels import compiled, shared, steps, view
 from fastrec.row_sparse import Places, Rows, RowState
 
 __all__ = ["AdamW"]
@@ -125,7 +125,7 @@ class AdamW(torch.optim.AdamW):
         mean = state.mean() if beta1 else sums[:0]
         held = (ids, values, p, state.state["exp_avg_sq"], mean, state.state["last"], state.state["decays"])
         given = (*map(view, (*held, place, sums)), step, lr, beta1, beta2, group["eps"])
-        steps().adamw_rows(*given, beta1 > 0, group["weight_decay"] > 0, threads_for(values.numel()))
+        shared(steps().adamw_rows, *given, beta1 > 0, group["weight_decay"] > 0, numbers=values.numel())
         torch.autograd.graph.increment_version(p)
 
     def _sums(self, like: Tensor) -> Tensor:

@@ -34,7 +34,6 @@ class Places:
         room.index_copy_(0, ids, torch.arange(len(ids), device=ids.device))  # of equal ids one stays, whichever
         return room.index_select(0, ids)
 
-
     def room(self, ids: Tensor, rows: int) -> Tensor:
         """The numbers, int64, at least ``rows`` of them; whatever a batch left in them."""
         room = self._room.get(ids.device)

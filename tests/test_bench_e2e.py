@@ -134,7 +134,7 @@ def test_the_extreme_batch_is_the_articles_at_its_size(bench: SimpleNamespace) -
 
 def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) -> None:
     to = {"frame": bench.fastrec.preprocess(sides["ours"]), "stock": bench.stock.preprocess(sides["plain"])}
-    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03}, 4_096)
+    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03, "split": (0.02, 0.08)}, 4_096)
     shapes = []
     for system in bench.train.SYSTEMS:
         if system.data in to:
@@ -143,7 +143,7 @@ def test_all_nets_are_the_same(bench: SimpleNamespace, sides: dict[str, Any]) ->
             linear = [tuple(m.weight.shape) for m in model.modules() if type(m).__name__ == "Linear"]
             shapes.append((linear, model.n_emb))
             assert model.n_emb == sum(tables.values())
-    assert len(shapes) == 8
+    assert len(shapes) == 9
     assert all(s == shapes[0] for s in shapes)
 
 
@@ -155,7 +155,18 @@ def test_the_table_and_the_report(
     monkeypatch.setattr(bench.bench_e2e, "use_threads", lambda count: None)  # other tests' threads stay as they are
     monkeypatch.setattr(bench.bench_e2e, "warm_up", lambda options: None)
     out = tmp_path / "e2e.json"
-    sizes = ["--rows", "10000", "--seeds", "1", "--repeats", "1", "--amp", "off", "--lr", "adamw=0.01,lamb=0.03"]
+    sizes = [
+        "--rows",
+        "10000",
+        "--seeds",
+        "1",
+        "--repeats",
+        "1",
+        "--amp",
+        "off",
+        "--lr",
+        "adamw=0.01,lamb=0.03,split=0.02:0.08",
+    ]
     places = ["--data", str(folder.parent), "--out", str(out), "--report", str(report)]
     bench.bench_e2e.main([*sizes, "--device", "cpu", *places])
     records = json.loads(out.read_text())
@@ -187,7 +198,7 @@ def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench: Simpl
     seconds["features"] = {"handing over": [0.125], "preprocess": [0.75]}
     trained = [bench.train.Trained(4.0, 1.0, 0.75, 0.5), bench.train.Trained(6.0, 3.0, 0.85, 0.7)]
     every = {s.name: trained for s in bench.train.SYSTEMS if s.data != "device"}
-    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03}, 16_384)
+    settings = bench.train.Settings({"adamw": 0.01, "lamb": 0.03, "split": (0.02, 0.08)}, 16_384)
     records = {r["system"]: r for r in bench.bench_e2e.records_of(seconds, every, settings, 1_000)}
     stages = {"read": 2.0, "features": 3.0, "preprocess": 0.5, "train": 5.0, "predict": 2.0}
     assert records["stock"]["stages"] == stages
@@ -197,6 +208,7 @@ def test_medians_and_standard_deviations_are_over_repeats_and_seeds(bench: Simpl
     assert records["stock"]["auc_sd"] == pytest.approx(np.std([0.75, 0.85], ddof=1), abs=1e-5)
     assert records["+ extreme batch, LAMB"]["lr"] == pytest.approx(0.06)
     assert records["+ loader"]["lr"] == 0.01
+    assert records["+ batch of 8,192, momentum scaled"]["lr"] == pytest.approx([0.02 * 2**0.5, 0.08 * 2**0.5], abs=1e-6)
     assert records["+ data on the device"]["stages"] == records["+ extreme batch, LAMB"]["stages"]
 
 
@@ -204,7 +216,7 @@ def test_the_learning_rate_with_the_smallest_loss_is_taken(
     bench: SimpleNamespace, sides: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = {0.01: 0.4, 0.03: float("inf"), 0.1: 0.3, 0.3: 0.5}
-    monkeypatch.setattr(bench.train, "_loss", lambda system, to, settings: losses[settings.lrs[system.opt]])
+    monkeypatch.setattr(bench.train, "_loss", lambda system, to, settings: losses[settings.lrs[system.rule]])
     ours = replace(sides["ours"])
     found = bench.train.tune(ours.frame, fold=ours.fold, grids={"lamb": tuple(losses)}, extreme=8_192, device="cpu")
     assert found == {"lamb": 0.1}

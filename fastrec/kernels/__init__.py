@@ -7,16 +7,19 @@ use compiles, some seconds once; numba keeps the result on disk.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from threading import Lock
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "net", "steps", "threads_for", "view", "without_compiled"]
+__all__ = ["compiled", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
 
 _EACH = 1 << 16  # numbers that a thread should have to do
 _off = 0
@@ -29,7 +32,8 @@ def compiled() -> bool:
 
 @cache
 def _has_numba() -> bool:
-    return importlib.util.find_spec("numba") is not None
+    interpreted = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+    return not interpreted and importlib.util.find_spec("numba") is not None
 
 
 @contextmanager
@@ -45,7 +49,7 @@ def without_compiled() -> Iterator[None]:
 
 @cache
 def net() -> ModuleType:
-    """Loops of a net's step."""
+    """Loops of embedding lookups."""
     _start()
     from fastrec.kernels import net_loops
 
@@ -61,14 +65,37 @@ def steps() -> ModuleType:
     return step_loops
 
 
+def shared(loop: Callable[..., Any], *given: Any, numbers: int) -> Any:
+    """Run a parallel loop.
+
+    Args:
+        loop: takes the number of its parts last.
+        *given: all else that it takes.
+        numbers: how many it goes over; few are one thread's.
+    """
+    import numba
+
+    threads = threads_for(numbers)
+    with _turn():
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        return loop(*given, threads)
+
+
 @cache
-def _start() -> None:
-    """Start numba's threads: where both use one pool (OpenMP's), that would give torch as many, whatever was set."""
+def _start() -> str:
+    """Start numba's threads, and tell of which kind they are."""
     import numba
 
     threads = torch.get_num_threads()
     numba.set_num_threads(1)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads)  # where both use one pool (OpenMP's) numba has given torch as many as itself
+    return numba.threading_layer()
+
+
+@cache
+def _turn() -> AbstractContextManager[Any]:
+    """Numba's own threads, which it has where neither OpenMP nor TBB is there, end the process on a second caller."""
+    return Lock() if _start() == "workqueue" else nullcontext()
 
 
 def view(x: Tensor) -> np.ndarray:
@@ -79,8 +106,4 @@ def view(x: Tensor) -> np.ndarray:
 
 def threads_for(numbers: int) -> int:
     """How many threads are to share a loop over so many numbers."""
-    import numba
-
-    threads = max(1, min(torch.get_num_threads(), numbers // _EACH, numba.config.NUMBA_NUM_THREADS))
-    numba.set_num_threads(threads)
-    return threads
+    return max(1, min(torch.get_num_threads(), numbers // _EACH))

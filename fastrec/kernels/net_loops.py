@@ -9,46 +9,17 @@ with the addresses of what is read and written.
 from __future__ import annotations
 
 import numpy as np
-from numba import carray, njit, prange, types
-from numba.extending import overload
+from numba import carray, njit, prange
 
-from fastrec.kernels.loop_tools import LOOP, PARALLEL, pointer
+from fastrec.kernels.loop_tools import LOOP, PARALLEL, fit, pointer, read
 
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
-_f32, _u16, _u32, _u64 = np.float32, np.uint16, np.uint32, np.uint64
-# A plan's columns: the column of ids; the first row of its table in the parameter, and how many rows are its own; floats
-# of a vector; where the vector begins in a row of the result; the address of the parameter, or of the room for its
-# gradient; where that is one of the batch's rows only (else 0), how many vectors a row of the batch has in it, and
+_u64 = np.uint64
+# A plan's columns: the column of ids; the first row of its table in the parameter, and how many rows are its own;
+# floats of a vector; where the vector begins in a row of the result; the address of the parameter, or of the room for
+# its gradient; where that is one of the batch's rows only (else 0), how many vectors a row of the batch has in it, and
 # which this is; the thread that adds this column up.
 COLUMN, START, SIZE, WIDTH, PLACE, ADDRESS, VECTORS, VECTOR, THREAD = range(9)
-
-
-def _read(x):
-    """A number of either kind as a float32."""
-
-
-@overload(_read, inline="always")
-def _read_of(x):
-    if isinstance(x, types.Float):
-        return lambda x: x
-    return lambda x: _u32(_u32(x) << _u32(16)).view(_f32)
-
-
-def _fit(x, out):
-    """A float32 as what the array holds; as bfloat16 the nearest, ties to even."""
-
-
-@overload(_fit, inline="always")
-def _fit_to(x, out):
-    if isinstance(out.dtype, types.Float):
-        return lambda x, out: x
-
-    def as_bits(x, out):
-        bits = _f32(x).view(_u32)
-        rounded = _u32(bits + _u32(0x7FFF) + _u32(_u32(bits >> _u32(16)) & _u32(1))) >> _u32(16)
-        return _u16(rounded) if _u32(bits & _u32(0x7FFFFFFF)) <= _u32(0x7F800000) else _u16(0x7FC0)
-
-    return as_bits
 
 
 @njit(**LOOP)
@@ -63,7 +34,7 @@ def _gather_column(ids, plan, out, lo, hi):
         good &= known
         source, target = _u64(start + (found if known else 0)) * width, i * wide + place
         for d in range(width):
-            filled[target + d] = _fit(table[source + d], filled)
+            filled[target + d] = fit(table[source + d], filled)
     return good
 
 
@@ -100,11 +71,11 @@ def _scatter_column(ids, plan, grad):
         if vectors:
             to = (i * vectors + vector) * width
             for d in range(width):
-                target[to + d] = _read(source[at + d])
+                target[to + d] = read(source[at + d])
         else:
             to = _u64(start + np.int64(ids[i, column])) * width
             for d in range(width):
-                target[to + d] += _read(source[at + d])
+                target[to + d] += read(source[at + d])
 
 
 @njit(**PARALLEL)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fastrec.kernels import compiled, net, threads_for, view
+from fastrec.kernels import compiled, net, shared, view
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import TableSlice
 
@@ -84,7 +84,7 @@ class _CompiledJoin(torch.autograd.Function):
         rows = len(x_cat)
         out = torch.empty(rows, plan.width + sum(x.shape[1] for x in others), dtype=dtype)
         table = plan.at([w.data_ptr() for w in weights])
-        if not net().gather(x_cat.numpy(), table, view(out), threads_for(rows * plan.width)):
+        if not shared(net().gather, x_cat.numpy(), table, view(out), numbers=rows * plan.width):
             embeds.refuse(x_cat)
         at = plan.width
         for value in others:
@@ -118,7 +118,7 @@ def _table_grads(
     needed = np.array([r is not None for r in room])[plan.group_of]
     if needed.any():
         columns = plan.at([0 if r is None else r.data_ptr() for r in room])[needed]
-        net().scatter(x_cat.numpy(), columns, view(grad), threads_for(len(x_cat) * plan.width))
+        shared(net().scatter, x_cat.numpy(), columns, view(grad), numbers=len(x_cat) * plan.width)
     for i, group in enumerate(plan.groups):
         if room[i] is not None and group.endswith("_rows"):
             own = np.flatnonzero(plan.group_of == i)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from _e2e_data import CONTS, LAYERS
 from _e2e_train import BATCH, EMB_SZS, PHASES, UPDATES, Settings
@@ -81,7 +82,7 @@ def write(path: Path, records: Sequence[Record], facts: Facts) -> None:
 
 def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
     settings, (train, valid) = facts.settings, facts.sizes
-    lrs = ", ".join(f"{opt} {lr:g}" for opt, lr in settings.lrs.items())
+    lrs = ", ".join(f"{rule} {np.asarray(rates).tolist()}" for rule, rates in settings.lrs.items())
     head = ["system", *STAGES, "all, s", "× stock", "AUC", "MRR"]
     lines = [
         "## End to end",
@@ -103,8 +104,8 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
         f"- Batches of {BATCH:,} ({train // BATCH:,} updates), and of {settings.extreme:,} where extreme "
         f"({train // settings.extreme:,} updates; the article's 204,800 made {UPDATES}). Learning rates at batch "
         f"{BATCH:,}, unless the command has them the best of a grid on a fifth of the training sessions: {lrs}; "
-        "times the root of the batch's ratio beyond. Where momentum is scaled, `1 - momentum` goes with the batch, and "
-        "embeddings have none.",
+        "times the root of the batch's ratio beyond. From *embeddings without momentum* on AdamW has a rate for them "
+        "and another for all else (*split*), and `1 - momentum` of all else goes with the batch.",
         "- Each row keeps what the rows above it have changed. Times by turns in one process, all cores for all.",
         "",
         f"![Seconds by stage]({image})",

@@ -31,7 +31,12 @@ BATCH = 4_096
 MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's
 UPDATES = 42_760_000 // 204_800  # of the article's epoch at its extreme batch
 PHASES = ("loader", "forward and loss", "backward", "optimizer", "callbacks")
-GRIDS = {"adamw": (0.01, 0.03, 0.1), "lamb": (0.01, 0.03, 0.1)}
+# Of "split": of the embeddings and of all else.
+GRIDS: dict[str, Sequence[Any]] = {
+    "adamw": (0.01, 0.03, 0.1),
+    "split": ((0.03, 0.03), (0.02, 0.04), (0.01, 0.04), (0.02, 0.08)),
+    "lamb": (0.01, 0.03, 0.1),
+}
 EMB_SZS = WIDTHS | {f"{n}_na": FLAG_WIDTH for n in CONTS}
 
 
@@ -47,8 +52,8 @@ class System:
         opt: which rule: fastai's Adam and fastrec's ``adamw`` are one.
         half: in bfloat16, where that pays.
         batch: ``base``: ``BATCH``; ``larger``: twice that; ``extreme``: as many updates as the article's.
-        scaled: momentum goes with the batch as well (``scale_moms``), and embeddings have none: a rare id would be
-            moved on by a gradient of long ago.
+        split: embeddings have a rate of their own and no momentum, as a rare id would be moved on by a gradient of long
+            ago; the others' momentum goes with the batch (``scale_moms``).
     """
 
     name: str
@@ -58,7 +63,12 @@ class System:
     opt: Literal["adamw", "lamb"] = "adamw"
     half: bool = False
     batch: Literal["base", "larger", "extreme"] = "base"
-    scaled: bool = False
+    split: bool = False
+
+    @property
+    def rule(self) -> str:
+        """How its learning rates are found, see ``GRIDS``."""
+        return "split" if self.split else self.opt
 
 
 SYSTEMS = (
@@ -67,10 +77,11 @@ SYSTEMS = (
     System("+ preprocessing", "frame", loader="stock", net="stock"),
     System("+ loader", "frame", net="stock"),
     System("+ fused embeddings and optimizer", "frame"),
-    System("+ bf16", "frame", half=True),
-    System("+ batch of 8,192, momentum scaled", "frame", half=True, batch="larger", scaled=True),
+    System("+ embeddings without momentum", "frame", split=True),
+    System("+ bf16", "frame", half=True, split=True),
+    System("+ batch of 8,192, momentum scaled", "frame", half=True, batch="larger", split=True),
     System("+ extreme batch, LAMB", "frame", opt="lamb", half=True, batch="extreme"),
-    System("+ extreme batch, AdamW, momentum scaled", "frame", half=True, batch="extreme", scaled=True),
+    System("+ extreme batch, AdamW, momentum scaled", "frame", half=True, batch="extreme", split=True),
     System("+ data on the device", "device", opt="lamb", half=True, batch="extreme"),
 )
 
@@ -86,7 +97,7 @@ class Settings:
         device: where nets train.
     """
 
-    lrs: Mapping[str, float]
+    lrs: Mapping[str, Any]
     extreme: int
     amp: str | None = None
     device: str = "cpu"
@@ -95,9 +106,10 @@ class Settings:
         """Rows of a system's batch."""
         return {"base": BATCH, "larger": 2 * BATCH, "extreme": self.extreme}[system.batch]
 
-    def lr(self, system: System) -> float:
-        """A system's learning rate: its rule's, by the square root of the batch."""
-        return scale_lr(self.lrs[system.opt], self.batch(system), BATCH)
+    def lr(self, system: System) -> Any:
+        """A system's learning rate, or rates: its rule's, by the square root of the batch."""
+        rates = np.asarray(self.lrs[system.rule]) * scale_lr(1.0, self.batch(system), BATCH)
+        return rates if system.split else float(rates)
 
 
 @dataclass(frozen=True)
@@ -158,9 +170,9 @@ def _learner(system: System, to: Any, settings: Settings) -> Any:
     if system.net == "stock":
         return tabular_learner(dls, layers=list(LAYERS), emb_szs=sizes)
     opt_func: Any = lamb if system.opt == "lamb" else adamw
-    more = {}
-    if system.scaled:
-        more["splitter"] = split_embeddings
+    more: dict[str, Any] = {}
+    if system.split:
+        more = {"splitter": split_embeddings, "grads": "rows"}
         opt_func = partial(opt_func, sqr_mom=scale_moms(SQR_MOM, settings.batch(system), BATCH))
     cbs = mixed_precision(settings.amp if system.half else None, settings.device)
     # the widths as they are: padding them would be another net
@@ -169,7 +181,7 @@ def _learner(system: System, to: Any, settings: Settings) -> Any:
 
 def _moms(system: System, settings: Settings) -> list[np.ndarray] | None:
     """Momentum of embeddings and of all else at the start, in the middle and at the end; None: fastai's."""
-    if not system.scaled:
+    if not system.split:
         return None
     return [np.array([0.0, m]) for m in scale_moms(MOMS, settings.batch(system), BATCH)]
 
@@ -181,8 +193,8 @@ def _now(device: str) -> float:
 
 
 def tune(
-    frame: Any, *, fold: np.ndarray, grids: Mapping[str, Sequence[float]], extreme: int, device: str
-) -> dict[str, float]:
+    frame: Any, *, fold: np.ndarray, grids: Mapping[str, Sequence[Any]], extreme: int, device: str
+) -> dict[str, Any]:
     """The learning rate of each rule: the best of a grid by the loss on sessions that were not trained on.
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
@@ -202,11 +214,11 @@ def tune(
     procs = [Categorify, FillMissing, Normalize]
     to = TabularFrame(frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=splits)
     chosen = {}
-    for opt, grid in grids.items():
-        system = next(s for s in SYSTEMS if s.opt == opt and s.net == "fastrec")
-        losses = {lr: _loss(system, to, Settings({opt: lr}, extreme, None, device)) for lr in grid}
-        print(f"  {opt}: " + ", ".join(f"rate {lr:g} loss {loss:.5f}" for lr, loss in losses.items()), flush=True)
-        chosen[opt] = min(losses, key=losses.__getitem__)
+    for rule, grid in grids.items():
+        system = next(s for s in SYSTEMS if s.rule == rule and s.net == "fastrec")
+        losses = {lr: _loss(system, to, Settings({rule: lr}, extreme, None, device)) for lr in grid}
+        print(f"  {rule}: " + ", ".join(f"rate {lr} loss {loss:.5f}" for lr, loss in losses.items()), flush=True)
+        chosen[rule] = min(losses, key=losses.__getitem__)
     return chosen
 
 

@@ -43,6 +43,7 @@ import _e2e_fastrec as ours
 import _e2e_report as report
 import _e2e_stock as stock
 import _e2e_train as training
+import numpy as np
 import torch
 from _e2e_train import SYSTEMS, Settings, System, Trained
 from _timing import Record, command_line, cores, heading, use_threads, write
@@ -209,7 +210,7 @@ def _record(
         **scores,
         "seeds": len(trained),
         "batch": settings.batch(system),
-        "lr": settings.lr(system),
+        "lr": np.round(settings.lr(system), 6).tolist(),
         "amp": settings.amp if system.half else None,
     }
 
@@ -220,7 +221,7 @@ def settings_of(options: Options, made: Made) -> Settings:
     rows = len(prepared.splits[0])
     batch = options.batch or training.extreme_batch(rows)
     lrs = dict(pair.split("=") for pair in options.lr.split(",") if pair)
-    plain = Settings({n: float(v) for n, v in lrs.items()}, batch, None, options.device)
+    plain = Settings({n: _rates(v) for n, v in lrs.items()}, batch, None, options.device)
     grids = {opt: grid for opt, grid in training.GRIDS.items() if opt not in lrs}
     if grids:
         print("learning rates (at batch 4,096), by the loss on a fifth of the training sessions:", flush=True)
@@ -231,12 +232,18 @@ def settings_of(options: Options, made: Made) -> Settings:
     return Settings(plain.lrs, batch, None if amp == "off" else amp, options.device)
 
 
+def _rates(text: str) -> float | tuple[float, ...]:
+    """A rate, or several with colons between them."""
+    rates = tuple(map(float, text.split(":")))
+    return rates if len(rates) > 1 else rates[0]
+
+
 def warm_up(options: Options) -> None:
     """Run everything once on small files, and compare the sides' columns row by row."""
     folder = data.files(_WARM_UP, root=options.data, parquet=options.format == "parquet")
     _, made = prepare(folder, repeats=1, device=options.device)
     compare(made, stock.features(*stock.read(folder, tuned=True), tuned=True))
-    settings = Settings({"adamw": 0.01, "lamb": 0.03}, 4_096, None, options.device)
+    settings = Settings({"adamw": 0.01, "split": (0.02, 0.08), "lamb": 0.03}, 4_096, None, options.device)
     for system in SYSTEMS:
         if system.data in made:
             training.run(system, *made[system.data], settings, 0)
@@ -252,7 +259,9 @@ def parse(argv: list[str] | None = None) -> Options:
         "--batch", type=int, default=None, help="the extreme batch (default: as many updates as theirs)"
     )
     parser.add_argument("--amp", choices=("auto", "bf16", "off"), default="auto", help="bfloat16, or not")
-    parser.add_argument("--lr", default="", help="rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03")
+    parser.add_argument(
+        "--lr", default="", help="rates at batch 4,096 instead of the search: adamw=0.01,lamb=0.03,split=0.02:0.08"
+    )
     parser.add_argument("--threads", type=int, default=cores(), help="that every system may use (default: all cores)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cpu or cuda")
     parser.add_argument("--data", type=Path, default=Path("runs/e2e-data"), help="where simulated files are kept")
