@@ -53,6 +53,12 @@ class LeanLearner(Learner):
         for cb in self._hearers[event_name]:
             cb(event_name)
 
+    def _set_device(self, b: Any) -> Any:
+        """A batch on the device where it is to be."""
+        device = next(self.model.parameters()).device
+        there = all(type(x) is torch.Tensor and x.device == device for x in b)
+        return b if there and type(b) is tuple else super()._set_device(b)
+
     def _do_one_batch(self) -> None:
         loss_func = self.loss_func
         if not isinstance(loss_func, BaseLoss) or type(loss_func).__call__ is not BaseLoss.__call__:

@@ -16,6 +16,22 @@ from fastrec.models.embedding_layout import TableSlice
 __all__ = ["can_compile", "compiled_join"]
 
 
+class _Group(NamedTuple):
+    """A parameter that holds tables: its name, and which columns' they are.
+
+    Args:
+        name: in ``EmbeddingTables.weights``.
+        by_row: gradients are row-sparse.
+        columns: int64 ``[k]``.
+        starts: the first row of each one's table, int64 ``[k]``.
+    """
+
+    name: str
+    by_row: bool
+    columns: Tensor
+    starts: Tensor
+
+
 class _Plan(NamedTuple):
     """How columns are looked up (see ``fastrec.kernels.net_loops``): all but the addresses, which may change.
 
@@ -26,7 +42,7 @@ class _Plan(NamedTuple):
         width: floats of all vectors.
     """
 
-    groups: tuple[str, ...]
+    groups: tuple[_Group, ...]
     group_of: np.ndarray
     columns: np.ndarray
     width: int
@@ -51,7 +67,7 @@ def can_compile(embeds: EmbeddingTables, dtype: torch.dtype) -> bool:
 def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """As ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
     plan = _plan(embeds)
-    weights = [embeds.weights[g] for g in plan.groups]
+    weights = [embeds.weights[g.name] for g in plan.groups]
     return _CompiledJoin.apply(embeds, plan, x_cat, dtype, *weights, *others)
 
 
@@ -63,16 +79,20 @@ def _plan(embeds: EmbeddingTables) -> _Plan:
 
 
 def _make_plan(slices: Sequence[TableSlice]) -> _Plan:
-    groups = tuple(dict.fromkeys(s.group for s in slices))
+    names = list(dict.fromkeys(s.group for s in slices))
     places = np.cumsum([0, *(s.width for s in slices)])
-    held = {g: [i for i, s in enumerate(slices) if s.group == g] for g in groups}
-    by_width = sorted(range(len(slices)), key=lambda i: -slices[i].width)  # dealt out, the widest first
+    held = {name: [i for i, s in enumerate(slices) if s.group == name] for name in names}
+    by_width = sorted(range(len(slices)), key=lambda i: -slices[i].width)  # dealt out to threads, the widest first
     rows = []
     for i, s in enumerate(slices):
-        own = held[s.group]
-        vectors = len(own) if s.group.endswith("_rows") else 0
+        own, by_row = held[s.group], s.group.endswith("_rows")
+        vectors = len(own) if by_row else 0
         rows.append([i, s.start, s.stop - s.start, s.width, places[i], 0, vectors, own.index(i), by_width.index(i)])
-    return _Plan(groups, np.array([groups.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
+    groups = tuple(
+        _Group(name, name.endswith("_rows"), torch.tensor(own), torch.tensor([slices[i].start for i in own]))
+        for name, own in held.items()
+    )
+    return _Plan(groups, np.array([names.index(s.group) for s in slices]), np.array(rows), int(places[-1]))
 
 
 class _CompiledJoin(torch.autograd.Function):
@@ -110,19 +130,20 @@ def _table_grads(
     plan: _Plan, x_cat: Tensor, grad: Tensor, shapes: Sequence[torch.Size], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradient of each parameter; of one whose optimizer wants the batch's rows only, those."""
-    room: list[Tensor | None] = []
+    room: list[Tensor | None] = [
+        None
+        if not needed
+        else torch.empty(len(x_cat) * len(group.columns), shape[1])
+        if group.by_row
+        else torch.zeros(shape)
+        for group, shape, needed in zip(plan.groups, shapes, wanted, strict=False)
+    ]
+    columns = plan.at([0 if r is None else r.data_ptr() for r in room])
+    if any(r is None for r in room):
+        columns = columns[columns[:, net().ADDRESS] != 0]
+    shared(net().scatter, x_cat.numpy(), columns, view(grad), numbers=len(x_cat) * plan.width)
     for i, group in enumerate(plan.groups):
-        vectors = len(x_cat) * int((plan.group_of == i).sum())
-        by_row = torch.empty(vectors, shapes[i][1]) if group.endswith("_rows") else None
-        room.append(None if not wanted[i] else torch.zeros(shapes[i]) if by_row is None else by_row)
-    needed = np.array([r is not None for r in room])[plan.group_of]
-    if needed.any():
-        columns = plan.at([0 if r is None else r.data_ptr() for r in room])[needed]
-        shared(net().scatter, x_cat.numpy(), columns, view(grad), numbers=len(x_cat) * plan.width)
-    for i, group in enumerate(plan.groups):
-        if room[i] is not None and group.endswith("_rows"):
-            own = np.flatnonzero(plan.group_of == i)
-            starts = torch.from_numpy(plan.columns[own, net().START])
-            ids = x_cat.index_select(1, torch.from_numpy(own)) + starts
-            room[i] = torch.sparse_coo_tensor(ids.view(1, -1), room[i], shapes[i], check_invariants=False)
+        if group.by_row and room[i] is not None:
+            ids = x_cat.index_select(1, group.columns).add(group.starts).view(1, -1)
+            room[i] = torch.sparse_coo_tensor(ids, room[i], shapes[i], check_invariants=False)
     return room
