@@ -135,7 +135,8 @@ def lamb_layers(addresses, sizes, adapts, beta1, beta2, fix1, fix2, eps, decay, 
 
 @njit(inline="always")
 def _part_of(row, parts):
-    return _u64(row * _u64(40503) >> _u64(8)) % _u64(parts)  # not by the last bits: ids may come in steps
+    # 64 rows at a time: threads that write to one line of a cache wait for each other
+    return _u64(_u64(row >> _u64(6)) * _u64(40503) >> _u64(8)) % _u64(parts)
 
 
 @njit(inline="always")
@@ -208,9 +209,10 @@ def _adamw_rows(
     log2 = _f32(math.log(beta2)) if beta2 > 0 else _f32(-1e9)
     moments, summed, means_, weights_ = squares.ravel(), sums.ravel(), means.ravel(), weights.ravel()
     _add_up(ids, grads, place, sums, part, parts)
+    fetched = _f32(0.0)
     for lo in range(0, len(ids), _FETCHED):
         hi = min(lo + _FETCHED, len(ids))
-        _fetch(ids, weights, squares, last, part, parts, lo, hi)
+        fetched += _fetch(ids, weights, squares, last, part, parts, lo, hi)
         for i in range(_u64(lo), _u64(hi)):
             row = _u64(ids[i])
             if (parts > 1 and _part_of(row, parts) != _u64(part)) or _u64(place[row]) != i:
@@ -230,6 +232,7 @@ def _adamw_rows(
                 moments[to + d] = square
                 mean = means_[to + d] if momentum else grad
                 weights_[to + d] = shrink * weights_[to + d] - rate * mean / (np.sqrt(square * fix2) + eps)
+    return fetched
 
 
 @njit(**PARALLEL)
@@ -254,5 +257,7 @@ def adamw_rows(
         parts: how many threads.
     """
     given = ids, grads, weights, squares, means, last, decays, place, sums
+    fetched = np.empty(parts, np.float32)  # what is not used the compiler does not fetch
     for part in prange(parts):
-        _adamw_rows(*given, step, lr, beta1, beta2, eps, momentum, decay, part, parts)
+        fetched[part] = _adamw_rows(*given, step, lr, beta1, beta2, eps, momentum, decay, part, parts)
+    return fetched

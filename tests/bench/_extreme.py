@@ -7,11 +7,11 @@ alone: no cell of the table is tuned by itself.
   AdamW     weight decay .01; both rates ∝ √batch.
   LAMB      weight decay .01 inside the trust ratio, one trust ratio per embedding table, none for biases and norms
             (which start at 0 and would hardly leave it); both rates ∝ √batch.
-  scaled    AdamW; the embeddings' rate ∝ √batch, the other ∝ its fourth root. Running means reach back over as many
-            rows whatever the batch: ``1 - momentum`` and ``1 - β2`` go with the batch (``scale_moms``), neither below
-            .5. Embeddings have no momentum: a rare id would be moved on by a gradient of long ago. ε ∝ 1 / batch, as a
-            rare id's share of the mean gradient does. The fourth root and ε were chosen by nets of batch 204,800 on
-            this table and on one of another seed.
+  scaled    AdamW whose running means reach back over as many rows whatever the batch: ``1 - momentum`` and ``1 - β2``
+            go with the batch (``scale_moms``), as far as to .5 and .1. Embeddings have no momentum: a rare id would be
+            moved on by a gradient of long ago. The embeddings' rate ∝ √(1 - β2), as a row that comes for the first time
+            in a long while goes by rate / √(1 - β2); the other rate ∝ √batch. ε ∝ 1 / batch, as a rare id's share of
+            the mean gradient does. The least β2 was chosen by nets of batch 204,800 on a table of another seed.
   CowClip   AdamW with gradients of embeddings clipped id by id; the embeddings' rate stays, their decay ∝ batch; the
             other rate ∝ √batch (arXiv 2204.06240, section 5).
 
@@ -50,7 +50,7 @@ GRIDS = {
 }
 DECAY = 0.01
 MOMS, SQR_MOM, EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
-LEAST = 0.5  # that is left of them
+LEAST, SQR_LEAST = 0.5, 0.9  # that is left of them
 WIDEST = 16  # floats of an embedding
 LAYERS = [64, 32]
 VALID_BATCH = 65_536
@@ -144,7 +144,8 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
     embeddings, others = lrs
     scaled = scale_lr(others, bs, base, rule="sqrt")
     if rule == "scaled":
-        return [scale_lr(embeddings, bs, base, rule="sqrt"), others * (bs / base) ** 0.25], [DECAY, DECAY]
+        new = (1 - scale_moms(SQR_MOM, bs, base, floor=SQR_LEAST)) / (1 - SQR_MOM)
+        return [embeddings * new**0.5, scaled], [DECAY, DECAY]
     if rule == "CowClip":  # as scale_lr(…, rule="cowclip") has it where both rates begin alike
         return [embeddings, scaled], [DECAY * bs / base, DECAY]
     return [scale_lr(embeddings, bs, base, rule="sqrt"), scaled], [DECAY, DECAY]
@@ -155,7 +156,7 @@ def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, 
     if rule != "scaled":
         return None, {}
     moms = scale_moms(MOMS, bs, base, floor=LEAST)
-    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=LEAST), "eps": EPS * base / bs}
+    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=SQR_LEAST), "eps": EPS * base / bs}
     return [np.array([0.0, m]) for m in moms], more
 
 
