@@ -56,8 +56,9 @@ class LeanLearner(Learner):
     def _set_device(self, b: Any) -> Any:
         """A batch on the device where it is to be."""
         device = next(self.model.parameters()).device
-        there = all(type(x) is torch.Tensor and x.device == device for x in b)
-        return b if there and type(b) is tuple else super()._set_device(b)
+        if type(b) is tuple and all(type(x) is torch.Tensor and x.device == device for x in b):
+            return b
+        return super()._set_device(b)
 
     def _do_one_batch(self) -> None:
         loss_func = self.loss_func

@@ -165,3 +165,12 @@ def test_the_smoothed_loss_is_fastais(dls):
         learn.fit(1, 1e-2, cbs=Beside())
     assert [float(x) for x in learn.recorder.losses] == pytest.approx(seen, rel=1e-6)
     assert float(learn.recorder.values[0][0]) == pytest.approx(seen[-1], rel=1e-6)
+
+
+def test_a_batch_goes_to_the_models_device_and_stays_where_it_is_there(dls):
+    learn = rec_learner(dls, TabularNet, layers=[4], loss_func=CrossEntropyLossFlat())
+    batch = dls.one_batch()
+    assert learn._set_device(batch) is batch
+    assert [type(x) for x in learn._set_device([*batch])] == [torch.Tensor] * 3  # fastai's way
+    learn.model.to("meta")
+    assert {x.device.type for x in learn._set_device(batch)} == {"meta"}
