@@ -98,13 +98,14 @@ class Lamb(torch.optim.Optimizer):
 
     def _step_group(self, group: dict[str, Any]) -> None:
         alike: dict[Any, list[Tensor]] = defaultdict(list)
+        worth = compiled(sum(p.numel() for p in group["params"]))
         for p in group["params"]:
             if p.grad is None:
                 continue
             state = self._state(p)
             state["step"] += 1
             plain = p.device.type == "cpu" and p.dtype == p.grad.dtype == torch.float32 and p.is_contiguous()
-            loops = plain and compiled()
+            loops = plain and worth
             if plain and p.numel() > (_LOOPED if loops else _BLOCK):
                 _step_compiled(p, state, group) if loops else self._step_in_blocks(p, state, group)
             else:

@@ -108,7 +108,7 @@ class AdamW(torch.optim.AdamW):
 
     def _step_rows(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         lr, betas = float(group["lr"]), group["betas"]
-        if compiled() and _is_plain(p, grad):
+        if compiled(grad._values().numel()) and _is_plain(p, grad):
             self._step_compiled(p, grad, group, lr)
             return
         rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)

@@ -21,9 +21,15 @@ from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.joined_lookup import join
 from fastrec.optim import AdamW, Lamb
 
-pytestmark = pytest.mark.skipif(not compiled(), reason="numba is not installed")
+pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
 
 PARTS = st.integers(1, 2)
+
+
+@pytest.fixture(autouse=True)
+def however_little(monkeypatch):
+    """Loops for few numbers too."""
+    monkeypatch.setattr(kernels, "_WORTH", 0)
 
 
 @pytest.fixture
@@ -118,7 +124,7 @@ def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd,
         opt = AdamW([table], lr=0.1, betas=(beta1, 0.95), eps=1e-6, weight_decay=wd)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "threads_for", lambda numbers: count)
-            patch.setattr("fastrec.row_adamw.compiled", lambda way=way: way == "loops")
+            patch.setattr("fastrec.row_adamw.compiled", lambda numbers, way=way: way == "loops")
             for ids, values in zip(batches, grads, strict=True):
                 table.grad = sparse(ids, values.clone(), table)
                 opt.step()
@@ -210,9 +216,31 @@ def test_without_numba_torchs_calls_do_it():
         "import sys; sys.modules['numba'] = None\n"
         "import torch; from fastrec import kernels; from fastrec.models.embedding import EmbeddingTables\n"
         "from fastrec.models.joined_lookup import join; from fastrec.optim import Lamb\n"
-        "assert not kernels.compiled()\n"
+        "kernels._WORTH = 0; assert not kernels.compiled(1 << 30)\n"
         "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
         "Lamb(e.parameters()).step(); print('done')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["done"]
+
+
+def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
+    monkeypatch.undo()
+    assert not compiled(1000)
+    assert compiled(1 << 20)
+    with without_compiled():
+        assert not compiled(1 << 20)
+
+
+def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
+    code = (
+        "import warnings, sys; sys.path.insert(0, sys.argv[1]); from fastrec import kernels\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always'); print(kernels.compiled(1 << 30), kernels.compiled(1 << 30))\n"
+        "print(*[t.message for t in told])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "False False"
+    assert second == "numba cannot be used, training goes on without: Numba needs NumPy 2.4 or less"

@@ -1,13 +1,14 @@
 """Compiled loops for training on CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
 
 Everything that uses them has a way without: torch's own calls, which give the same numbers and take longer. The first
-use compiles, some seconds once; numba keeps the result on disk.
+use compiles, some 15 s once; numba keeps the result on disk.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -22,18 +23,29 @@ from torch import Tensor
 __all__ = ["compiled", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
 
 _EACH = 1 << 16  # numbers that a thread should have to do
+_WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
 _off = 0
 
 
-def compiled() -> bool:
-    """Whether there are compiled loops to use: numba is installed, and nobody has asked to go without."""
-    return not _off and _has_numba()
+def compiled(numbers: int) -> bool:
+    """Whether there are compiled loops to use: numba is installed, and nobody has asked to go without.
+
+    Args:
+        numbers: how many there are to go over; few are not worth it.
+    """
+    return not _off and numbers >= _WORTH and _has_numba()
 
 
 @cache
 def _has_numba() -> bool:
-    interpreted = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-    return not interpreted and importlib.util.find_spec("numba") is not None
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:  # made for another numpy
+        warnings.warn(f"numba cannot be used, training goes on without: {error}", UserWarning, stacklevel=2)
+        return False
+    return True
 
 
 @contextmanager

@@ -54,11 +54,11 @@ class _Plan(NamedTuple):
         return plan
 
 
-def can_compile(embeds: EmbeddingTables, dtype: torch.dtype) -> bool:
-    """Whether there are loops for these tables."""
+def can_compile(embeds: EmbeddingTables, rows: int, dtype: torch.dtype) -> bool:
+    """Whether there are loops for these tables and so many rows."""
     weights = embeds.weights.values()
     return (
-        compiled()
+        compiled(rows * embeds.embedding_dim)
         and dtype in (torch.float32, torch.bfloat16)
         and all(w.dtype == torch.float32 and w.is_contiguous() for w in weights)
     )
