@@ -241,7 +241,7 @@ def _step_small_compiled(params: list[Tensor], states: list[dict[str, Any]], gro
     grads = [p.grad.contiguous() for p in params]
     addresses, sizes, adapts = [], [], []
     for p, grad, state in zip(params, grads, states, strict=True):
-        width = 4 * (p.numel() // len(p)) if p.ndim else 4  # bytes
+        width = 4 * (p.numel() // max(len(p), 1)) if p.ndim else 4  # bytes
         held = p.data_ptr(), grad.data_ptr(), state["exp_avg"].data_ptr(), state["exp_avg_sq"].data_ptr()
         for start, stop in pairwise(getattr(p, "segments", None) or (0, len(p) if p.ndim else 1)):
             addresses.append([at + start * width for at in held])

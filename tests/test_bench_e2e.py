@@ -155,18 +155,8 @@ def test_the_table_and_the_report(
     monkeypatch.setattr(bench.bench_e2e, "use_threads", lambda count: None)  # other tests' threads stay as they are
     monkeypatch.setattr(bench.bench_e2e, "warm_up", lambda options: None)
     out = tmp_path / "e2e.json"
-    sizes = [
-        "--rows",
-        "10000",
-        "--seeds",
-        "1",
-        "--repeats",
-        "1",
-        "--amp",
-        "off",
-        "--lr",
-        "adamw=0.01,lamb=0.03,split=0.02:0.08",
-    ]
+    rates = "adamw=0.01,lamb=0.03,split=0.02:0.08"
+    sizes = f"--rows 10000 --seeds 1 --repeats 1 --amp off --lr {rates}".split()
     places = ["--data", str(folder.parent), "--out", str(out), "--report", str(report)]
     bench.bench_e2e.main([*sizes, "--device", "cpu", *places])
     records = json.loads(out.read_text())

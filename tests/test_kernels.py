@@ -17,6 +17,7 @@ from fastrec import kernels
 from fastrec.errors import DataError
 from fastrec.kernels import compiled, without_compiled
 from fastrec.models import embedding_layout
+from fastrec.models.compiled_join import can_compile
 from fastrec.models.embedding import EmbeddingTables, side_by_side
 from fastrec.models.joined_lookup import join
 from fastrec.optim import AdamW, Lamb
@@ -107,6 +108,17 @@ def test_an_id_out_of_range_is_named_before_anything_is_read(parts, bad, count):
         join(tables, x_cat[:, :1], [], torch.float32)
 
 
+def test_what_the_loops_do_not_take_is_refused_as_ever():
+    tables, x_cat = tables_and_batch([(5, 4), (6, 4)], 9, torch.int64, 0)
+    with pytest.raises((RuntimeError, IndexError), match=r"index|indices"):
+        join(tables, x_cat.double(), [], torch.float32)
+    expected = join(tables, x_cat, [], torch.float32)
+    assert torch.equal(join(tables, x_cat.to(torch.uint8), [], torch.float32), expected)
+    # tables without memory on this side, as on a GPU: an address of theirs must not be read
+    assert can_compile(tables, x_cat, torch.float32)
+    assert not can_compile(tables.to("meta"), x_cat, torch.float32)
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=25), min_size=1, max_size=6),
@@ -135,7 +147,7 @@ def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd,
 
 
 @pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("shape", [(5_000, 16), (80_000,), (40, 3), (7,), ()])
+@pytest.mark.parametrize("shape", [(5_000, 16), (80_000,), (40, 3), (7,), (), (0, 4)])
 @pytest.mark.parametrize("debias", ["paper", True, False])
 def test_lambs_loops_take_its_step(parts, shape, count, debias):
     parts(count)

@@ -54,13 +54,14 @@ class _Plan(NamedTuple):
         return plan
 
 
-def can_compile(embeds: EmbeddingTables, rows: int, dtype: torch.dtype) -> bool:
-    """Whether there are loops for these tables and so many rows."""
+def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> bool:
+    """Whether there are loops for these tables and ids, which are on a CPU; the tables may be elsewhere."""
     weights = embeds.weights.values()
     return (
-        compiled(rows * embeds.embedding_dim)
+        compiled(len(x_cat) * embeds.embedding_dim)
+        and x_cat.dtype in (torch.int32, torch.int64)
         and dtype in (torch.float32, torch.bfloat16)
-        and all(w.dtype == torch.float32 and w.is_contiguous() for w in weights)
+        and all(w.dtype == torch.float32 and w.device.type == "cpu" and w.is_contiguous() for w in weights)
     )
 
 

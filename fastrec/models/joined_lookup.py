@@ -54,7 +54,7 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     Raises:
         DataError: an id is out of range (see ``EmbeddingTables``).
     """
-    if can_compile(embeds, len(x_cat), dtype):
+    if can_compile(embeds, x_cat, dtype):
         embeds.check_shape(x_cat)
         return compiled_join(embeds, x_cat, others, dtype)
     embeds.check(x_cat)

@@ -50,7 +50,7 @@ GRIDS = {
 }
 DECAY = 0.01
 MOMS, SQR_MOM, EPS = (0.95, 0.85, 0.95), 0.99, 1e-5  # fastai's
-LEAST, SQR_LEAST = 0.5, 0.9  # that is left of them
+LEAST_MOM, LEAST_SQR_MOM = 0.5, 0.9  # however large the batch
 WIDEST = 16  # floats of an embedding
 LAYERS = [64, 32]
 VALID_BATCH = 65_536
@@ -144,7 +144,7 @@ def rates_of(rule: str, lrs: list[float], bs: int, base: int) -> tuple[list[floa
     embeddings, others = lrs
     scaled = scale_lr(others, bs, base, rule="sqrt")
     if rule == "scaled":
-        new = (1 - scale_moms(SQR_MOM, bs, base, floor=SQR_LEAST)) / (1 - SQR_MOM)
+        new = (1 - scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM)) / (1 - SQR_MOM)
         return [embeddings * new**0.5, scaled], [DECAY, DECAY]
     if rule == "CowClip":  # as scale_lr(…, rule="cowclip") has it where both rates begin alike
         return [embeddings, scaled], [DECAY * bs / base, DECAY]
@@ -155,8 +155,8 @@ def moments_of(rule: str, bs: int, base: int) -> tuple[list[np.ndarray] | None, 
     """Momentum of embeddings and of all else along the training (None: as ever), and other settings of AdamW."""
     if rule != "scaled":
         return None, {}
-    moms = scale_moms(MOMS, bs, base, floor=LEAST)
-    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=SQR_LEAST), "eps": EPS * base / bs}
+    moms = scale_moms(MOMS, bs, base, floor=LEAST_MOM)
+    more = {"sqr_mom": scale_moms(SQR_MOM, bs, base, floor=LEAST_SQR_MOM), "eps": EPS * base / bs}
     return [np.array([0.0, m]) for m in moms], more
 
 

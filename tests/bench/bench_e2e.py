@@ -8,8 +8,9 @@ files in the challenge's form, simulated once for a number of rows. Rows of the 
   + preprocessing                   TabularFrame in place of TabularPandas, under fastai's loader
   + loader                          TabularLoader
   + fused embeddings and optimizer  TabularNet and the fused AdamW
+  + embeddings without momentum     and with a rate of their own; row-sparse
   + bf16                            products of matrices in bfloat16, where that is faster
-  + batch of 8,192                  momentum scaled with the batch, none for embeddings
+  + batch of 8,192                  momentum scaled with the batch
   + extreme batch                   with LAMB; with AdamW, momentum scaled, beside it
   + data on the device              rows in the GPU's memory; on a CPU the host is the device already
 
