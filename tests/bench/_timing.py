@@ -31,7 +31,7 @@ from rich.table import Table as Grid
 
 Record = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARIES = ("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy")
+LIBRARIES = ("torch", "pyarrow", "pandas", "polars", "duckdb", "numpy", "numba")
 
 
 @dataclass(frozen=True)

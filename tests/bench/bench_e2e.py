@@ -7,7 +7,7 @@ files in the challenge's form, simulated once for a number of rows. Rows of the 
   + features                        reading and features by fastrec, handed to TabularPandas
   + preprocessing                   TabularFrame in place of TabularPandas, under fastai's loader
   + loader                          TabularLoader
-  + fused embeddings and optimizer  TabularNet and the fused AdamW
+  + fused embeddings and optimizer  TabularNet, with compiled loops where numba is installed, and the fused AdamW
   + embeddings without momentum     and with a rate of their own; row-sparse
   + bf16                            products of matrices in bfloat16, where that is faster
   + batch of 8,192                  momentum scaled with the batch
@@ -17,9 +17,9 @@ files in the challenge's form, simulated once for a number of rows. Rows of the 
 ``stock, tuned pandas`` is stock with three steps of its pandas in the fastest way that was found (see
 ``_e2e_stock.py``). The net is the same throughout. Both sides' columns are compared first. Reading, features and
 preprocessing are timed ``--repeats`` times by turns, training and prediction once for each of ``--seeds`` by turns;
-medians stand in the table. Learning rates, one for Adam and one for LAMB, are the best of a grid by the loss on a fifth
-of the training sessions, each at the batch that the rule enters the table with, and go with the square root of the
-batch (``scale_lr``); the search is part of no system's times.
+medians stand in the table. Learning rates, one for Adam, two for Adam with embeddings apart and one for LAMB, are the
+best of a grid by the loss on a fifth of the training sessions, each at the batch that the rule enters the table with,
+and go with the square root of the batch (``scale_lr``); the search is part of no system's times.
 
 Each record has ``case``, ``system``, ``rows`` (training and validation), ``seconds`` (all stages), ``rows_per_s``,
 ``ratio`` (stock's seconds over the system's), ``stages`` (seconds by stage), means and standard deviations over seeds
