@@ -256,3 +256,16 @@ def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
     first, second = done.stdout.splitlines()
     assert first == "False False"
     assert second == "numba cannot be used, training goes on without: Numba needs NumPy 2.4 or less"
+
+
+def test_lambs_loops_are_as_exact_as_floats_can_be():
+    torch.manual_seed(0)
+    start, grads, ends = torch.randn(5_000, 16), [torch.randn(5_000, 16) for _ in range(6)], []
+    for dtype in (torch.float32, torch.float64):  # doubles go torch's way
+        p = nn.Parameter(start.to(dtype))
+        opt = Lamb([p], lr=0.05, weight_decay=0.1)
+        for grad in grads:
+            p.grad = grad.to(dtype)
+            opt.step()
+        ends.append(p.detach().double())
+    assert (ends[0] - ends[1]).abs().max() < 2e-6  # 1 - β2 of floats, .001 in its fifth digit, makes 1e-5
