@@ -262,10 +262,10 @@ def test_lambs_loops_are_as_exact_as_floats_can_be():
     torch.manual_seed(0)
     start, grads, ends = torch.randn(5_000, 16), [torch.randn(5_000, 16) for _ in range(6)], []
     for dtype in (torch.float32, torch.float64):  # doubles go torch's way
-        p = nn.Parameter(start.to(dtype))
+        p = nn.Parameter(start.to(dtype).clone())
         opt = Lamb([p], lr=0.05, weight_decay=0.1)
         for grad in grads:
             p.grad = grad.to(dtype)
             opt.step()
         ends.append(p.detach().double())
-    assert (ends[0] - ends[1]).abs().max() < 2e-6  # 1 - β2 of floats, .001 in its fifth digit, makes 1e-5
+    assert (ends[0] - ends[1]).abs().max() < 1.5e-6  # 1 - β2 taken from floats makes 2.6e-6, the double 6e-7
