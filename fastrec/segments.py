@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastrec.coding import sort_rows
+from fastrec.compiled_groups import last_before, rank_small_groups
+from fastrec.kernels import compiled
 
 _ALL_BUT_SIGN = (1 << 63) - 1
 _FEW = 16  # rows of a group beyond this place are worth being picked out
@@ -85,6 +87,11 @@ def _as_integer(key: torch.Tensor) -> torch.Tensor:
     scaled = _as_decimal(key)
     if scaled is not None:
         return scaled
+    return _float_order(key)
+
+
+def _float_order(key: torch.Tensor) -> torch.Tensor:
+    """float64 as int64 in the same order, NaN last."""
     bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
     return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
 
@@ -298,9 +305,14 @@ def rank_in_group(
         absent = values.isnan() if missing is None else missing | values.isnan()
         if missing is not None and bool(missing.any()):
             values = torch.where(absent, torch.nan, values)
-        groups = Groups.of(codes, values)  # NaN sorts last
     else:
         absent = torch.zeros_like(codes, dtype=torch.bool) if missing is None else missing
+    ranks = rank_small_groups(values, codes, absent, method=method)
+    if ranks is not None:
+        return ranks
+    if values.is_floating_point():
+        groups = Groups.of(codes, values)  # NaN sorts last
+    else:
         groups = Groups.of(codes, values) if missing is None else Groups.of(codes, missing.long(), values)
     ordered, gone = groups.sort(values), groups.sort(absent)
     if not len(ordered):
@@ -345,6 +357,9 @@ def as_of(
     Returns:
         int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
     """
+    found = _as_of_compiled(codes, order, event_codes, event_order, inclusive=inclusive)
+    if found is not None:
+        return found
     q, e = len(codes), len(event_codes)
     # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
     first, second = (
@@ -362,3 +377,30 @@ def as_of(
     if e:
         inside &= events.codes[found.clamp_min(0)] == codes
     return torch.where(inside, found, -1), events
+
+
+def _as_of_compiled(
+    codes: torch.Tensor,
+    order: Sequence[torch.Tensor],
+    event_codes: torch.Tensor,
+    event_order: Sequence[torch.Tensor],
+    *,
+    inclusive: bool,
+) -> tuple[torch.Tensor, Groups] | None:
+    """``as_of`` by sorting the events alone; None where there is no compiler."""
+    if codes.is_cuda or not len(event_codes) or not compiled(len(codes)):
+        return None
+    pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
+    events = [b for _, b in pairs]
+    order = lexical_order(events)
+    groups = Groups.arranged(event_codes, torch.arange(len(event_codes)) if order is None else order)
+    events = [groups.codes, *(groups.sort(b) for b in events[1:])]
+    return last_before([a for a, _ in pairs], events, strict=not inclusive), groups
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two order keys as int64 that compare as the numbers do, NaN last."""
+    kind = torch.result_type(a, b)
+    if not kind.is_floating_point:
+        return a.long(), b.long()
+    return _float_order(a.to(kind).double()), _float_order(b.to(kind).double())

@@ -174,6 +174,17 @@ class Column:
             return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing, _cache={})
         return replace(self, values=self.values[rows], missing=missing, _cache={})
 
+    def slice(self, start: int, stop: int) -> Column:
+        """Rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); all but a list column's offsets without a copy."""
+        missing = None if self.missing is None else self.missing[start:stop]
+        if self.kind == "opaque":
+            return replace(self, values=self.values.slice(start, stop - start), missing=missing, _cache={})
+        if self.kind == "list":
+            first, last = (int(self.values[at]) for at in (start, stop))
+            offsets, elements = self.values[start : stop + 1] - first, self.elements.slice(first, last)
+            return replace(self, values=offsets, elements=elements, missing=missing, _cache={})
+        return replace(self, values=self.values[start:stop], missing=missing, _cache={})
+
     def to(self, device: DeviceLike) -> Column:
         """The column on another device (opaque values and distinct values stay on the host)."""
         if self.kind == "opaque" or self.values.device == device:
@@ -367,6 +378,18 @@ class Table:
                 )
             rows = rows.nonzero().squeeze(1)
         return Table({n: c.take(rows) for n, c in self._columns.items()})
+
+    def slice(self, start: int, stop: int) -> Table:
+        """Rows ``start`` up to ``stop``, which share the table's memory.
+
+        Raises:
+            DataError: not ``0 <= start <= stop <= rows``.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise DataError(
+                f"rows {start} up to {stop} of a table of {len(self)} rows", remedy="Give 0 <= start <= stop <= rows"
+            )
+        return Table({n: c.slice(start, stop) for n, c in self._columns.items()})
 
     def to(self, device: DeviceLike) -> Table:
         """The table on another device."""

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec import kernels
 from fastrec.segments import (
     Groups,
     as_of,
@@ -53,6 +54,17 @@ def same(found, expected):
     assert len(found) == len(expected)
     for a, b in zip(found, expected, strict=True):
         assert a == b or (math.isnan(a) and math.isnan(b)), (list(found), list(expected))
+
+
+@pytest.fixture(scope="module", params=["compiled", "torch"])
+def way(request):
+    """Compiled loops for few numbers too; and torch's own calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "compiled":
+            if not kernels.compiled(1 << 30):
+                pytest.skip("numba is not installed")
+            patch.setattr(kernels, "_WORTH", 0)
+        yield request.param
 
 
 # Reductions ----------------------------------------------------------------------------------------------------------
@@ -216,7 +228,7 @@ METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "
 
 @some
 @given(rows_of(st.integers(0, 2), real), st.sampled_from(sorted(METHODS)))
-def test_rank_of_floats_equals_pandas(rows, method):
+def test_rank_of_floats_equals_pandas(way, rows, method):
     codes, values = split(rows, 2)
     frame = pd.DataFrame({"g": codes, "v": np.array(values, dtype="float64")})
     expected = frame.groupby("g")["v"].rank(method=METHODS[method])
@@ -225,7 +237,7 @@ def test_rank_of_floats_equals_pandas(rows, method):
 
 @some
 @given(rows_of(st.integers(0, 2), whole, st.booleans()), st.sampled_from(sorted(METHODS)), st.booleans())
-def test_rank_of_integers_is_exact(rows, method, masked):
+def test_rank_of_integers_is_exact(way, rows, method, masked):
     codes, values, gone = split(rows, 3)
     gone = gone if masked else [False] * len(rows)
     expected = []
@@ -249,7 +261,7 @@ def test_rank_of_integers_is_exact(rows, method, masked):
     rows_of(st.integers(0, 2), whole, st.integers(0, 1)),
     st.booleans(),
 )
-def test_as_of_equals_a_loop(queries, log, inclusive):
+def test_as_of_equals_a_loop(way, queries, log, inclusive):
     q, e = split(queries, 3), split(log, 3)
     found, events = as_of(
         ints(q[0]), [ints(q[1]), ints(q[2])], ints(e[0]), [ints(e[1]), ints(e[2])], inclusive=inclusive
@@ -268,7 +280,7 @@ def test_as_of_equals_a_loop(queries, log, inclusive):
 
 @some
 @given(rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)), rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)))
-def test_as_of_by_a_float_order(queries, log):
+def test_as_of_by_a_float_order(way, queries, log):
     q, e = split(queries, 2), split(log, 2)
     found, events = as_of(ints(q[0]), [floats(q[1])], ints(e[0]), [floats(e[1])])
     at = events.sort(floats(e[1])).tolist()

@@ -75,6 +75,27 @@ def test_take_by_mask(mask):
     assert rows(frame().take(torch.tensor(mask))) == [r for r, m in zip(plain, mask, strict=True) if m]
 
 
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=2).map(sorted), st.integers(0, 2))
+@settings(max_examples=30, deadline=None)
+def test_slice_gives_those_rows(cut, again):
+    start, stop = cut
+    part = frame().slice(start, stop)
+    assert rows(part) == pa.table(FRAME).to_pylist()[start:stop]
+    assert rows(part.slice(min(again, len(part)), len(part))) == pa.table(FRAME).to_pylist()[start:stop][again:]
+    assert part["i"].coded().codes.tolist() == frame().take(torch.arange(start, stop))["i"].coded().codes.tolist()
+
+
+def test_slice_shares_memory():
+    whole = frame()
+    assert whole.slice(1, 3)["f"].values.data_ptr() == whole["f"].values[1:].data_ptr()
+
+
+@pytest.mark.parametrize("cut", [(-1, 2), (3, 2), (0, 5)])
+def test_a_slice_beyond_the_table_is_refused(cut):
+    with pytest.raises(DataError, match=r"rows -?\d up to \d of a table of 4 rows"):
+        frame().slice(*cut)
+
+
 def test_a_mask_of_another_length_is_refused():
     with pytest.raises(DataError, match="a mask of 3 rows was given for a table of 4"):
         frame().take(torch.tensor([True] * 3))

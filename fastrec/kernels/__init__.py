@@ -1,4 +1,4 @@
-"""Compiled loops for training on CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
+"""Compiled loops for CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
 
 Everything that uses them has a way without: torch's own calls, which give the same numbers and take longer. The first
 use compiles, some 15 s once; numba keeps the result on disk.
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
+__all__ = ["compiled", "groups", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
 
 _EACH = 1 << 16  # numbers that a thread should have to do
 _WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
@@ -43,7 +43,7 @@ def _has_numba() -> bool:
     try:
         import numba  # noqa: F401
     except ImportError as error:  # made for another numpy
-        warnings.warn(f"numba cannot be used, training goes on without: {error}", UserWarning, stacklevel=2)
+        warnings.warn(f"numba cannot be used, fastrec goes on without: {error}", UserWarning, stacklevel=2)
         return False
     return True
 
@@ -66,6 +66,15 @@ def net() -> ModuleType:
     from fastrec.kernels import net_loops
 
     return net_loops
+
+
+@cache
+def groups() -> ModuleType:
+    """Loops over groups of rows."""
+    _start()
+    from fastrec.kernels import group_loops
+
+    return group_loops
 
 
 @cache

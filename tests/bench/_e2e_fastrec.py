@@ -48,16 +48,15 @@ _ORDER = ["timestamp", "step"]
 
 
 def read(folder: Path, *, device: str = "cpu") -> tuple[Table, Table]:
-    """The log, and a row for every candidate."""
+    """The log, and a row for every candidate, those of training sessions first."""
     log = _log(log_file(folder), device)
     session = log["session_id"].coded()
     start = segment_min(log["timestamp"].integer(), session.codes, session.size)[session.codes]
     is_valid = start >= LAST_DAY
     log = log.with_columns({"fold": torch.where(is_valid, FOLDS, start % FOLDS), "is_valid": is_valid})
-    clicks = log.take(_is(log, [CLICK]))
-    rows = explode(
-        clicks.drop(["action_type"]), {"impressions": "item_id", "prices": "price"}, numbers=["prices"], row="list_id"
-    )
+    clicks = _clicks(log).drop(["action_type"])
+    names = {"impressions": "item_id", "prices": "price"}
+    rows = explode(clicks, names, numbers=["prices"], row="list_id")
     clicked = rows["item_id"].coded().codes == rows["reference"].coded().recode(rows["item_id"].coded().keys)
     rows = rows.with_columns({TARGET: clicked.long()}).drop(["reference"])
     return log.to(device), rows.to(device)
@@ -72,6 +71,13 @@ def _log(file: Path, device: str) -> Table:
     return Table.read(file, COLUMNS, device="cpu", types=_TYPES if file.suffix == ".csv" else None)
 
 
+def _clicks(log: Table) -> Table:
+    """The log's clicks, those of training sessions first: the rows of either then stand together."""
+    clicks = log.take(_is(log, [CLICK]))
+    held = clicks["is_valid"].values
+    return clicks.take(torch.cat([(~held).nonzero(), held.nonzero()]).squeeze(1))
+
+
 def _is(table: Table, words: Sequence[str]) -> torch.Tensor:
     """Bool ``[n]``: the rows whose action is one of the words."""
     actions = table["action_type"]
@@ -83,21 +89,20 @@ def features(log: Table, rows: Table) -> Prepared:
     """All features of every candidate."""
     rows = _of_session(log, rows)
     touches = log.take(_is(log, ITEM_ACTIONS)).rename({"reference": "item_id"})
-    valid = rows["is_valid"].values
-    splits = [(~valid).nonzero().squeeze(1), valid.nonzero().squeeze(1)]
+    n = int((~rows["is_valid"].values).sum())
     made = feature_set()
     tables = {"touches": touches}
-    train = made.fit_transform(rows.take(splits[0]), tables=tables)
-    valid = made.transform(rows.take(splits[1]), tables=tables)
+    train = made.fit_transform(rows.slice(0, n), tables=tables)
+    valid = made.transform(rows.slice(n, len(rows)), tables=tables)
     wanted = [*CATS, *CONTS, TARGET, "list_id", "fold"]
-    frame, n = concat([part.select(wanted) for part in (train, valid)]), len(splits[0])
+    frame = concat([part.select(wanted) for part in (train, valid)])
     rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "fold"))
     return Prepared(frame.select([*CATS, *CONTS, TARGET]), (np.arange(n), np.arange(n, len(frame))), *rest)
 
 
 def _of_session(log: Table, rows: Table) -> Table:
     """What the session did before the click, and how long before it: found for clicks, then spread over their lists."""
-    clicks = log.take(_is(log, [CLICK])).select(["session_id", *_ORDER])
+    clicks = _clicks(log.select(["session_id", *_ORDER, "action_type", "is_valid"])).drop(["action_type", "is_valid"])
     before = History("session_id", order=_ORDER, table="log", stats=["since"], values=["action_type"], name="session")
     made = FeatureSet([before], keep="outputs").fit_transform(clicks, tables={"log": log})
     made = made.rename({"session_last_action_type": "last_action"}).take(rows["list_id"].integer())

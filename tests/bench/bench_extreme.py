@@ -68,7 +68,7 @@ def chosen_rates(case: _extreme.Case, rule: str, results: Results, how: dict[str
         case: the data.
         rule: its name.
         results: what is there is not trained again.
-        how: ``warm_up`` and ``grads`` of every net, see ``_extreme.train``.
+        how: ``warm_up``, ``grads`` and ``net`` of every net, see ``_extreme.train``.
     """
     base, aucs = case.batches[0], []
     for lrs in _extreme.GRIDS[rule]:
@@ -89,7 +89,7 @@ def cells(case: _extreme.Case, rule: str, lrs: list[float], results: Results, ho
         rule: its name.
         lrs: the rates chosen at the smallest batch.
         results: where records go.
-        how: ``epochs``, ``warm_up`` and ``grads`` of every net, see ``_extreme.train``.
+        how: ``epochs``, ``warm_up``, ``grads`` and ``net`` of every net, see ``_extreme.train``.
     """
     base, found = case.batches[0], []
     for bs in case.batches:
@@ -206,6 +206,7 @@ def parse() -> Options:
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--warm-up", type=float, default=0.25, help="share of the steps in which the rate rises")
     parser.add_argument("--grads", choices=("rows", "dense"), default="rows", help="of large embedding tables")
+    parser.add_argument("--net", choices=list(_extreme.NETS), default="dcn", help="what is trained")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "movielens-1m")
     parser.add_argument("--threads", type=int, default=cores(), help="default: all cores")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/extreme.json"), help="the file of results")
@@ -247,7 +248,7 @@ def main() -> None:
             continue
         found: list[Record] = []
         for rule in options.rules:
-            how = {"warm_up": options.warm_up, "grads": options.grads}
+            how = {"warm_up": options.warm_up, "grads": options.grads, "net": options.net}
             lrs = chosen_rates(case, rule, results, how)
             found += cells(case, rule, lrs, results, {"epochs": options.epochs, **how})
         show(console, case.name, found)
