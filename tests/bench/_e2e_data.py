@@ -30,6 +30,7 @@ ITEM_ACTIONS = (
 TEXTS = ("user_id", "session_id", "action_type", "platform", "city", "device", "current_filters")  # repeated values
 COLUMNS = (*TEXTS, "timestamp", "step", "reference", "impressions", "prices")
 LAST_DAY = 1_541_462_400  # 2018-11-06 00:00 UTC
+DAY = 86_400  # seconds
 FOLDS, SMOOTH = 5, 20
 
 TARGET = "clicked"
@@ -79,14 +80,14 @@ class Prepared:
         splits: row numbers of training and of validation.
         lists: int64 ``[n]``, the list that each candidate is in.
         clicked: int64 ``[n]``, the target.
-        fold: int64 ``[n]``, a training row's fold.
+        time: int64 ``[n]``, seconds: when a row's list was shown.
     """
 
     frame: Any
     splits: tuple[Any, Any]
     lists: np.ndarray
     clicked: np.ndarray
-    fold: np.ndarray
+    time: np.ndarray
 
 
 def log_file(folder: Path) -> Path:

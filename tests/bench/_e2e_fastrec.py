@@ -94,9 +94,9 @@ def features(log: Table, rows: Table) -> Prepared:
     tables = {"touches": touches}
     train = made.fit_transform(rows.slice(0, n), tables=tables)
     valid = made.transform(rows.slice(n, len(rows)), tables=tables)
-    wanted = [*CATS, *CONTS, TARGET, "list_id", "fold"]
+    wanted = [*CATS, *CONTS, TARGET, "list_id", "timestamp"]
     frame = concat([part.select(wanted) for part in (train, valid)])
-    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "fold"))
+    rest = (frame[c].integer().cpu().numpy() for c in ("list_id", TARGET, "timestamp"))
     return Prepared(frame.select([*CATS, *CONTS, TARGET]), (np.arange(n), np.arange(n, len(frame))), *rest)
 
 

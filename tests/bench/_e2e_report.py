@@ -103,7 +103,7 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
         f"- Net: layers {'-'.join(map(str, LAYERS))}; {facts.columns}.",
         f"- Batches of {BATCH:,} ({train // BATCH:,} updates), and of {settings.extreme:,} where extreme "
         f"({train // settings.extreme:,} updates; the article's 204,800 made {UPDATES}). Learning rates at batch "
-        f"{BATCH:,}, unless the command has them the best of a grid on a fifth of the training sessions: {lrs}; "
+        f"{BATCH:,}, unless the command has them the best of a grid on the last of the training days: {lrs}; "
         "times the root of the batch's ratio beyond. From *embeddings without momentum* on AdamW has a rate for them "
         "and another for all else (*split*), and `1 - momentum` of all else goes with the batch.",
         "- Each row keeps what the rows above it have changed. Times by turns in one process, all cores for all.",

@@ -87,7 +87,7 @@ def features(log: pd.DataFrame, rows: pd.DataFrame, *, tuned: bool = False) -> P
     valid = rows["is_valid"].to_numpy()
     splits = (np.flatnonzero(~valid).tolist(), np.flatnonzero(valid).tolist())  # fastai adds the two lists
     frame = rows[[*CATS, *CONTS, TARGET]]
-    return Prepared(frame, splits, *(rows[n].to_numpy() for n in ("list_id", TARGET, "fold")))
+    return Prepared(frame, splits, *(rows[n].to_numpy() for n in ("list_id", TARGET, "timestamp")))
 
 
 def _of_session(log: pd.DataFrame, rows: pd.DataFrame) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from _e2e_data import CATS, CONTS, FLAG_WIDTH, FOLDS, LAYERS, TARGET, WIDTHS, Prepared
+from _e2e_data import CATS, CONTS, DAY, FLAG_WIDTH, LAST_DAY, LAYERS, TARGET, WIDTHS, Prepared
 from fastai.callback.core import Callback, CancelFitException, CancelValidException
 from fastai.data.block import CategoryBlock
 from fastai.tabular.core import TabDataLoader
@@ -193,15 +193,15 @@ def _now(device: str) -> float:
 
 
 def tune(
-    frame: Any, *, fold: np.ndarray, grids: Mapping[str, Sequence[Any]], extreme: int, device: str
+    frame: Any, *, shown: np.ndarray, grids: Mapping[str, Sequence[Any]], extreme: int, device: str
 ) -> dict[str, Any]:
-    """The learning rate of each rule: the best of a grid by the loss on sessions that were not trained on.
+    """The learning rate of each rule: the best of a grid by the loss on the last of the training days.
 
     Each rule is searched with the batch that it enters the table with: Adam with ``BATCH``, LAMB with the extreme one.
 
     Args:
         frame: named columns of training rows, as ``TabularFrame`` takes them.
-        fold: int64 ``[n]``, each row's fold; the last fold is scored.
+        shown: int64 ``[n]``, seconds, when each row was; those of the last day before ``LAST_DAY`` are scored.
         grids: rule → rates at ``BATCH`` to try.
         extreme: the extreme batch.
         device: where nets train.
@@ -209,7 +209,7 @@ def tune(
     Returns:
         Rule → rate at ``BATCH``.
     """
-    inside = fold == FOLDS - 1
+    inside = shown >= LAST_DAY - DAY
     splits = (np.flatnonzero(~inside), np.flatnonzero(inside))
     procs = [Categorify, FillMissing, Normalize]
     to = TabularFrame(frame, procs, CATS, CONTS, TARGET, CategoryBlock, splits=splits)

@@ -18,7 +18,7 @@ files in the challenge's form, simulated once for a number of rows. Rows of the 
 ``_e2e_stock.py``). The net is the same throughout. Both sides' columns are compared first. Reading, features and
 preprocessing are timed ``--repeats`` times by turns, training and prediction once for each of ``--seeds`` by turns;
 medians stand in the table. Learning rates, one for Adam, two for Adam with embeddings apart and one for LAMB, are the
-best of a grid by the loss on a fifth of the training sessions, each at the batch that the rule enters the table with,
+best of a grid by the loss on the last training day, each at the batch that the rule enters the table with,
 and go with the square root of the batch (``scale_lr``); the search is part of no system's times.
 
 Each record has ``case``, ``system``, ``rows`` (training and validation), ``seconds`` (all stages), ``rows_per_s``,
@@ -225,9 +225,9 @@ def settings_of(options: Options, made: Made) -> Settings:
     plain = Settings({n: _rates(v) for n, v in lrs.items()}, batch, None, options.device)
     grids = {opt: grid for opt, grid in training.GRIDS.items() if opt not in lrs}
     if grids:
-        print("learning rates (at batch 4,096), by the loss on a fifth of the training sessions:", flush=True)
+        print("learning rates (at batch 4,096), by the loss on the last of the training days:", flush=True)
         table = prepared.frame.take(torch.arange(rows))
-        found = training.tune(table, fold=prepared.fold[:rows], grids=grids, extreme=batch, device=options.device)
+        found = training.tune(table, shown=prepared.time[:rows], grids=grids, extreme=batch, device=options.device)
         plain = Settings({**plain.lrs, **found}, batch, None, options.device)
     amp = training.faster_amp(made["frame"][0], plain) if options.amp == "auto" else options.amp
     return Settings(plain.lrs, batch, None if amp == "off" else amp, options.device)
