@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fastrec.amp import BF16Autocast
 from fastrec.device_memory import naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.lean_learner import LeanLearner
+from fastrec.memory import keeping_memory
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.embedding_layout import embedding_sizes
 from fastrec.models.learned_tables import load_tables, save_tables, table_frame
@@ -69,10 +71,14 @@ class RecLearner(LeanLearner, TabularLearner):
     ) -> None:
         """As fastai's ``fit``; where memory does not suffice, the error says for what.
 
+        On a CPU freed memory is kept for the next batch meanwhile: those of large batches are fetched anew otherwise.
+
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
         """
-        with naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
+        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        keeping = keeping_memory() if on_cpu else nullcontext()
+        with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
 
     def one_batch(self, i: int, b: Any) -> None:

@@ -218,6 +218,22 @@ def test_numbas_own_threads_take_one_caller_at_a_time():
     assert done.stdout.split() == ["done"], done.stderr
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_goes_without():
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"  # that threads and forks go ill together
+        "import multiprocessing as m, torch; from fastrec import kernels; from fastrec.segments import rank_in_group\n"
+        "torch.set_num_threads(1)\n"  # torch's own threads do not outlive a fork either
+        "codes = torch.arange(1 << 18) // 20; values = codes * 7919 % 1000\n"
+        "def go(_): return float(rank_in_group(values, codes).sum()), kernels.compiled(1 << 30)\n"
+        "first = go(0)\n"
+        "with m.get_context('fork').Pool(1) as pool: then = pool.map_async(go, [0]).get(60)[0]\n"
+        "print(first[0] == then[0], first[1], then[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+
+
 def test_small_work_is_one_threads():
     assert kernels.threads_for(1) == kernels.threads_for(0) == 1
     assert 1 <= kernels.threads_for(1 << 40) <= torch.get_num_threads()

@@ -70,3 +70,36 @@ with memory._lock:
         os._exit(7 if memory._users else 0)
 assert os.waitpid(child, 0)[1] == 0"""
     run("import warnings\nwarnings.simplefilter('ignore')" + then)
+
+
+def test_training_keeps_the_memory_of_its_batches() -> None:
+    code = """
+import os, warnings
+warnings.simplefilter("ignore")
+import numpy as np, pandas as pd
+from fastai.callback.core import Callback
+from fastrec import memory
+from fastrec.learner import rec_learner
+from fastrec.tabular import TabularFrame
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+class Much(Callback):
+    def after_batch(self):
+        before = resident()
+        blocks = [np.ones(12_500_000) for _ in range(4)]
+        del blocks
+        self.learn.kept = resident() - before
+
+frame = pd.DataFrame({"x": np.arange(8.0), "y": np.arange(8.0)})
+learn = rec_learner(TabularFrame(frame, cont_names=["x"], y_names="y").dataloaders(8), cbs=Much())
+with learn.no_bar(), learn.no_logging():
+    learn.fit(1)
+print(learn.kept, memory._users)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    kept, users = map(int, done.stdout.split())
+    assert kept > 300
+    assert users == 0

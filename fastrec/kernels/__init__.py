@@ -113,6 +113,17 @@ def _start() -> str:
     return numba.threading_layer()
 
 
+def _after_fork() -> None:
+    """A child of a process whose threads have run ends when it starts numba's (with GNU's OpenMP): it goes without."""
+    global _off
+    if _start.cache_info().currsize:
+        _off += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @cache
 def _turn() -> AbstractContextManager[Any]:
     """Numba's own threads, which it has where neither OpenMP nor TBB is there, end the process on a second caller."""
