@@ -66,8 +66,11 @@ def test_both_sides_make_the_same_columns(bench: SimpleNamespace, sides: dict[st
     ours, theirs = sides["ours"], sides[way]
     bench.data.check_equal(bench.fastrec.columns(ours), bench.stock.columns(theirs))
     order = np.concatenate(theirs.splits)
-    for name in ("lists", "clicked", "fold"):
+    for name in ("clicked", "time"):
         assert np.array_equal(getattr(ours, name), getattr(theirs, name)[order])
+    # Ours numbers training lists first.
+    assert np.array_equal(np.diff(ours.lists) != 0, np.diff(theirs.lists[order]) != 0)
+    assert len(set(ours.lists)) == len(set(theirs.lists))
     assert [len(s) for s in ours.splits] == [len(s) for s in theirs.splits]
     assert min(len(s) for s in ours.splits) > 1_000
     frame = bench.fastrec.as_pandas(ours)
@@ -88,7 +91,8 @@ def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: 
     expected: dict[str, list[float]] = {
         n: [] for n in ("touch_count", "touch_since", "offset_touched", "session_since")
     }
-    lists, session, past = -1, None, []
+    session, past, seen = None, [], [0, 0]
+    first_valid = sides["ours"].lists[sides["ours"].splits[1]].min()
     found = bench.fastrec.columns(sides["ours"])
     of_list: dict[int, dict[str, np.ndarray]] = {}
     for i in np.unique(sides["ours"].lists):
@@ -98,13 +102,15 @@ def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: 
         for line in csv.DictReader(file):
             if line["session_id"] != session:
                 session, past, before = line["session_id"], [], None
+                held = int(line["timestamp"]) >= bench.data.LAST_DAY
             now = int(line["timestamp"])
             if line["action_type"] == bench.data.CLICK:
-                lists += 1
+                place = seen[held] + held * first_valid  # training lists have the first numbers
+                seen[held] += 1
                 items = line["impressions"].split("|")
                 touches = {item: [t for t, touched in past if touched == item] for item in items}
                 listed = [items.index(touched) for _, touched in past if touched in items]
-                made = of_list[lists]
+                made = of_list[place]
                 assert made["touch_count"].tolist() == [len(touches[item]) for item in items]
                 since = [now - touches[item][-1] if touches[item] else np.nan for item in items]
                 np.testing.assert_array_equal(made["touch_since"], since)
@@ -116,15 +122,17 @@ def test_columns_of_the_session_by_a_plain_loop(bench: SimpleNamespace, folder: 
             if line["action_type"] in bench.data.ITEM_ACTIONS:
                 past.append((now, line["reference"]))
             before = now
-    assert lists + 1 == len(of_list)
+    assert sum(seen) == len(of_list)
+    assert seen[0] == first_valid
 
 
-def test_no_fold_and_no_list_is_in_both_parts(sides: dict[str, Any]) -> None:
+def test_sessions_of_the_last_day_validate(bench: SimpleNamespace, sides: dict[str, Any]) -> None:
     ours = sides["ours"]
     train, valid = (np.asarray(s) for s in ours.splits)
     assert not set(ours.lists[train]) & set(ours.lists[valid])
-    assert set(ours.fold[train]) == set(range(5))
-    assert set(ours.fold[valid]) == {5}
+    assert ours.time[valid].min() >= bench.data.LAST_DAY
+    held_out = ours.time[train] >= bench.data.LAST_DAY - bench.data.DAY  # where rates are chosen
+    assert 0.1 < held_out.mean() < 0.4
 
 
 def test_the_extreme_batch_is_the_articles_at_its_size(bench: SimpleNamespace) -> None:
@@ -208,5 +216,5 @@ def test_the_learning_rate_with_the_smallest_loss_is_taken(
     losses = {0.01: 0.4, 0.03: float("inf"), 0.1: 0.3, 0.3: 0.5}
     monkeypatch.setattr(bench.train, "_loss", lambda system, to, settings: losses[settings.lrs[system.rule]])
     ours = replace(sides["ours"])
-    found = bench.train.tune(ours.frame, fold=ours.fold, grids={"lamb": tuple(losses)}, extreme=8_192, device="cpu")
+    found = bench.train.tune(ours.frame, shown=ours.time, grids={"lamb": tuple(losses)}, extreme=8_192, device="cpu")
     assert found == {"lamb": 0.1}

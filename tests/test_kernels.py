@@ -271,7 +271,7 @@ def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == "False False"
-    assert second == "numba cannot be used, training goes on without: Numba needs NumPy 2.4 or less"
+    assert second == "numba cannot be used, fastrec goes on without: Numba needs NumPy 2.4 or less"
 
 
 def test_lambs_loops_are_as_exact_as_floats_can_be():
