@@ -9,9 +9,15 @@ from torch import Tensor
 
 from fastrec.kernels import compiled, groups, shared, view
 
+_WORTH = 1 << 18  # rows: fewer take torch some milliseconds, and the compiler seconds, once
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
 _FEWEST = 1 << 10  # buckets of groups
 _SHARE = 4  # events of a bucket, if all were alike
+
+
+def worth(rows: int) -> bool:
+    """Whether compiled loops are to be used for so many rows."""
+    return rows >= _WORTH and compiled(rows)
 
 
 def rank_small_groups(values: Tensor, codes: Tensor, absent: Tensor, *, method: str) -> Tensor | None:
@@ -61,4 +67,4 @@ def _as_matrix(keys: Sequence[Tensor]) -> Tensor:
 
 
 def _can_compile(values: Tensor, dtypes: Sequence[torch.dtype]) -> bool:
-    return values.device.type == "cpu" and values.dtype in dtypes and compiled(len(values))
+    return values.device.type == "cpu" and values.dtype in dtypes and worth(len(values))

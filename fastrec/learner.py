@@ -76,7 +76,7 @@ class RecLearner(LeanLearner, TabularLearner):
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
         """
-        on_cpu = next(self.model.parameters()).device.type == "cpu"
+        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastrec.coding import sort_rows
-from fastrec.compiled_groups import last_before, rank_small_groups
-from fastrec.kernels import compiled
+from fastrec.compiled_groups import last_before, rank_small_groups, worth
 
 _ALL_BUT_SIGN = (1 << 63) - 1
 _FEW = 16  # rows of a group beyond this place are worth being picked out
@@ -388,7 +387,7 @@ def _as_of_compiled(
     inclusive: bool,
 ) -> tuple[torch.Tensor, Groups] | None:
     """``as_of`` by sorting the events alone; None where there is no compiler."""
-    if codes.is_cuda or not len(event_codes) or not compiled(len(codes)):
+    if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes)):
         return None
     pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
     events = [b for _, b in pairs]

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec import kernels
+from fastrec import compiled_groups, kernels
 from fastrec.compiled_groups import last_before, rank_small_groups
 from fastrec.features import GroupRank, History
 from fastrec.kernels import compiled, without_compiled
@@ -30,6 +30,7 @@ def parts(request):
     """Loops for few numbers too, cut into so many parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "_WORTH", 0)
+        patch.setattr(compiled_groups, "_WORTH", 0)
         patch.setattr(kernels, "threads_for", lambda numbers: request.param)
         yield request.param
 
@@ -130,6 +131,15 @@ def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
     assert found.tolist() == expected.tolist()
     order = torch.arange(len(log)) if theirs.order is None else theirs.order
     assert (torch.arange(len(log)) if groups.order is None else groups.order).tolist() == order.tolist()
+
+
+def test_few_rows_do_not_wait_for_the_compiler(monkeypatch):
+    monkeypatch.setattr(compiled_groups, "_WORTH", 4)
+    values, absent = ints([3, 1, 2]), torch.zeros(3, dtype=torch.bool)
+    assert rank_small_groups(values, absent.long(), absent, method="min") is None
+    assert (
+        rank_small_groups(ints([3, 1, 2, 9]), ints([0] * 4), torch.zeros(4, dtype=torch.bool), method="min") is not None
+    )
 
 
 def test_rows_are_not_changed():

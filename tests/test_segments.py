@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec import kernels
+from fastrec import compiled_groups, kernels
 from fastrec.segments import (
     Groups,
     as_of,
@@ -64,6 +64,7 @@ def way(request):
             if not kernels.compiled(1 << 30):
                 pytest.skip("numba is not installed")
             patch.setattr(kernels, "_WORTH", 0)
+            patch.setattr(compiled_groups, "_WORTH", 0)
         yield request.param
 
 
