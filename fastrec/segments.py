@@ -387,7 +387,7 @@ def _as_of_compiled(
     inclusive: bool,
 ) -> tuple[torch.Tensor, Groups] | None:
     """``as_of`` by sorting the events alone; None where there is no compiler."""
-    if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes)):
+    if codes.device.type != "cpu" or not len(event_codes) or not worth(len(codes) + len(event_codes)):
         return None
     pairs = [(codes, event_codes), *(_alike(a, b) for a, b in zip(order, event_order, strict=True))]
     events = [b for _, b in pairs]
