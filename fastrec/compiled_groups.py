@@ -11,8 +11,8 @@ from fastrec.kernels import compiled, groups, shared, view
 
 _WORTH = 1 << 18  # rows: fewer take torch some milliseconds, and the compiler seconds, once
 _TIES = ("min", "max", "average", "ordinal")  # in the order of the loops' numbers
-_FEWEST = 1 << 10  # buckets of groups
-_SHARE = 4  # events of a bucket, if all were alike
+_LEAST_BUCKETS = 1 << 10
+_EVENTS_A_BUCKET = 4
 
 
 def worth(rows: int) -> bool:
@@ -52,7 +52,7 @@ def last_before(keys: Sequence[Tensor], events: Sequence[Tensor], *, strict: boo
         int64 ``[q]``, -1 where there is none.
     """
     highest = max(int(events[0][-1]) - 1, 0)
-    shift = max(0, highest.bit_length() - max(len(events[0]) // _SHARE, _FEWEST).bit_length())
+    shift = max(0, highest.bit_length() - max(len(events[0]) // _EVENTS_A_BUCKET, _LEAST_BUCKETS).bit_length())
     starts = torch.empty((highest >> shift) + 3, dtype=torch.int64)
     groups().bucket_starts(view(events[0]), shift, view(starts))
     found = torch.empty_like(keys[0])

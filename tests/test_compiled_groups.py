@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec import compiled_groups, kernels
+from fastrec.as_of import as_of
 from fastrec.compiled_groups import last_before, rank_small_groups
 from fastrec.features import GroupRank, History
 from fastrec.kernels import compiled, without_compiled
-from fastrec.segments import as_of, rank_in_group
+from fastrec.segments import rank_in_group
 from fastrec.table import Table
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")

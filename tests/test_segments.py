@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec import compiled_groups, kernels
+from fastrec.as_of import as_of
 from fastrec.segments import (
     Groups,
-    as_of,
     cumsum_in_group,
     last_in_group,
     lexical_order,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from fastrec.as_of import as_of
 from fastrec.features.base import order_keys
 from fastrec.features.history import aligned
 from fastrec.features.lag import difference, ordered_groups
 from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, as_of, run_starts
+from fastrec.segments import Groups, run_starts
 from fastrec.table import Table
 
 

@@ -9,12 +9,13 @@ from typing import Literal
 
 import torch
 
+from fastrec.as_of import as_of
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
 from fastrec.features.keyed import key_text, shared_codes
 from fastrec.features.lag import difference, take_or_missing
 from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, as_of, cumsum_in_group
+from fastrec.segments import Groups, cumsum_in_group
 from fastrec.table import Column, Table
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]

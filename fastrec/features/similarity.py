@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
+from fastrec.as_of import as_of
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Grouped, as_list, order_keys
-from fastrec.segments import as_of, segment_max
+from fastrec.segments import segment_max
 from fastrec.table import Column, Table
 
 _BLOCK = 1 << 16  # rows compared at a time: the sets of a block stay in the cache
