@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -227,7 +228,7 @@ def rec_learner(
 
 
 def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, config: dict[str, Any]) -> nn.Module:
-    if not n_out:
+    if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
         raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
     names, frame = list(dls.cat_names), dls.train_ds
     lists = list(frame.list_names) if isinstance(frame, TabularFrame) else []

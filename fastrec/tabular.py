@@ -27,7 +27,6 @@ from fastai.tabular.core import Tabular
 from fastai.tabular.data import TabularDataLoaders
 from fastai.torch_core import display_df
 from fastcore.foundation import L
-from fasttransform import Pipeline
 
 from fastrec.convert import take_rows
 from fastrec.device import DeviceLike, resolve_device
@@ -40,6 +39,7 @@ from fastrec.loader import TabularLoader
 from fastrec.one_row import pack_row
 from fastrec.packed import Layout, Packed
 from fastrec.prepare import Recipe, check_unique, joined_rows, loaded, read_for, size_of, split_rows
+from fastrec.proc_pipeline import ProcPipeline
 from fastrec.procs import Categorify, as_procs
 from fastrec.table import Table, concat
 from fastrec.tabular_views import PandasViews
@@ -125,7 +125,7 @@ class TabularFrame(PandasViews, Tabular):
         recipe = self._recipe
         self.cat_names, self.cont_names, self.y_names = L(recipe.cat_names), L(recipe.conts), L(recipe.labels.names)
         self.list_names, self.vector_names = L(recipe.extras.lists), L(recipe.extras.vectors)
-        self.procs = Pipeline([*recipe.procs, *recipe.labels.tfms])
+        self.procs = ProcPipeline([*recipe.procs, *recipe.labels.tfms])
         self.features = recipe.features
 
     def _setup(self, splits: Any) -> None:
