@@ -15,7 +15,9 @@ from typing import Any, Literal
 
 import torch
 
+from fastrec.columns import as_column
 from fastrec.errors import DataError
+from fastrec.features.folds import fold_numbers
 from fastrec.metrics import group_ranks, reciprocal_ranks
 from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
 from fastrec.rankers.xgb import XGBRanker
@@ -255,7 +257,7 @@ class Stack:
         Args:
             base: their out-of-fold and test scores.
             train: the training lists, with labels.
-            folds: int64 ``[n]``: the base models' folds.
+            folds: whole numbers ``[n]`` from 0: the base models' folds.
             test: the test lists.
             counted: bool ``[n]``: the training candidates whose lists the choice is made by; None: all.
             seed: of everything random.
@@ -268,7 +270,7 @@ class Stack:
             raise DataError("there is nothing to stack", remedy="Give at least one base model")
         if len(folds) != len(train):
             raise DataError(f"{len(folds)} folds for {len(train)} candidates", remedy="Give the base models' own folds")
-        folds = folds.cpu()
+        folds = fold_numbers(as_column(folds, name="folds")).cpu()
         two = level_two({p.name: p.oof for p in base}, train, self.extra)
         two_test = level_two({p.name: p.test for p in base}, test, self.extra)
         tried = [self._cross_fit(ranker, two, folds, two_test, seed) for ranker in self.rankers(names)]
@@ -279,12 +281,13 @@ class Stack:
 
     @staticmethod
     def _cross_fit(ranker: Ranker, two: Lists, folds: torch.Tensor, test: Lists, seed: int) -> Predictions:
-        count = int(folds.max()) + 1
+        present = torch.unique(folds)
+        count = len(present)
         result = Predictions(
             ranker.name, torch.zeros(len(two), dtype=torch.float64), torch.zeros(len(test), dtype=torch.float64)
         )
-        for k in range(count):
-            inside = folds == k
+        for k, fold in enumerate(present):
+            inside = folds == fold
             model = ranker.fresh().fit(two.take(~inside), seed=seed + k)
             result.oof[inside] = model.predict(two.take(inside))
             result.test += model.predict(test) / count

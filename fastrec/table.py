@@ -405,6 +405,8 @@ class Table:
             Dense codes int64 ``[n]`` (0 = missing, for several columns: any of them) and the distinct keys.
         """
         names = (names,) if isinstance(names, str) else tuple(names)
+        if not names:
+            raise DataError("there is a key of no columns", remedy="Name at least one column")
         if len(names) == 1:
             return self[names[0]].coded()
         return self.remember(("coded", names), names, lambda: join_coded([self[n].coded() for n in names]))

@@ -71,7 +71,7 @@ def test_a_model_of_columns_with_such_names_trains_and_predicts():
     learn = rec_learner(dls, layers=[4])
     with learn.no_bar(), learn.no_logging():
         learn.fit(1, 1e-3)
-        row = {name: "1" for name in FEW} | {"its number": 0.5}
+        row = dict.fromkeys(FEW, "1") | {"its number": 0.5}
         assert learn.predict(row)[2].shape == (1,)
     assert dls.test_dl(pd.DataFrame([row])).one_batch()[0].shape == (1, len(FEW))
 
@@ -80,7 +80,7 @@ def test_fastais_own_frame_whose_column_hides_the_number_of_outputs_is_named():
     df = pd.DataFrame({"c": list("abcd") * 4, "y": np.arange(16.0)})
     to = TabularPandas(df, [Categorify], ["c"], [], "y", splits=[list(range(12)), list(range(12, 16))])
     dls = to.dataloaders(bs=4)
-    with pytest.raises(DataError, match="number of outputs cannot be told.*Pass n_out"):
+    with pytest.raises(DataError, match=r"number of outputs cannot be told.*Pass n_out"):
         rec_learner(dls)
     assert rec_learner(dls, n_out=1).model(*dls.one_batch()[:-1]).shape == (4, 1)
 

@@ -145,18 +145,18 @@ class Feature(ABC):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {name: getattr(self, name) for name in _parameters(type(self))}
+        return {name: getattr(self, name) for name in declared_parameters(type(self))}
 
     def set_params(self, **params: Any) -> Feature:
         """Change constructor's arguments in place."""
         for name, value in params.items():
-            if name not in _parameters(type(self)):
+            if name not in declared_parameters(type(self)):
                 raise DataError(f"{type(self).__name__} has no parameter {name!r}", remedy="See get_params()")
             setattr(self, name, value)
         return self
 
     def __repr__(self) -> str:
-        defaults = {n: _as_shown(p.default) for n, p in _parameters(type(self)).items()}
+        defaults = {n: _as_shown(p.default) for n, p in declared_parameters(type(self)).items()}
         params = {n: _as_shown(v) for n, v in self.get_params().items()}
         shown = [f"{n}={v!r}" for n, v in params.items() if v is not defaults[n] and v != defaults[n]]
         return f"{type(self).__name__}({', '.join(shown)})"
@@ -361,10 +361,23 @@ def as_columns(tensors: Tensors) -> dict[str, Column]:
 
 
 def names_of(source: str | Feature | Selector) -> list[str]:
-    """The column names that a source stands for: itself, what a selector chose, or what a generator makes."""
+    """The column names that a source stands for: itself, what a selector chose, or what a generator makes.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if isinstance(source, str):
+        return [source]
     if isinstance(source, Selector):
         return source.names
-    return [source] if isinstance(source, str) else source.outputs
+    if not isinstance(source, Feature):
+        raise no_column(source)
+    return source.outputs
+
+
+def no_column(source: Any) -> DataError:
+    """The error about what stands where a column should be named."""
+    return DataError(f"{source!r} is no column's name", remedy="Name columns by text, or give generators")
 
 
 def name_of(source: str | Feature) -> str:
@@ -441,6 +454,7 @@ def _as_shown(value: Any) -> Any:
 
 
 @cache
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+def declared_parameters(cls: type) -> dict[str, inspect.Parameter]:
+    """The parameters of a generator's constructor."""
     found = inspect.signature(cls.__init__).parameters.items()
     return {n: p for n, p in found if n != "self" and p.kind is not inspect.Parameter.VAR_POSITIONAL}

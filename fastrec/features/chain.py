@@ -165,12 +165,11 @@ class Chain:
         hidden = torch.zeros(len(work), dtype=torch.bool, device=work.device) if hidden is None else hidden
         inner = row_folds(work, self.key, self.folds, seed=INNER_SEED)
         parts, places = [work.select(names).take(hidden)], [hidden.nonzero().squeeze(1)]
-        for fold in range(self.folds):
+        for fold in torch.unique(inner[~hidden]).tolist():
             rows = ((inner == fold) & ~hidden).nonzero().squeeze(1)
-            if len(rows):
-                made = self.without((inner == fold) | hidden, work, context)
-                parts.append(made.select(names).take(rows))
-                places.append(rows)
+            made = self.without((inner == fold) | hidden, work, context)
+            parts.append(made.select(names).take(rows))
+            places.append(rows)
         whole = concat(parts).take(torch.argsort(torch.cat(places)))
         return work.with_columns({n: whole[n] for n in names})
 
@@ -216,7 +215,7 @@ class Chain:
             return work.remember(("cells", column), [column], lambda: _given_cells(work, column))
         count = getattr(step, "folds", None) or self.folds
         key = ("cells", count, tuple(self.key))
-        return work.remember(key, self.key, lambda: Cells(row_folds(work, self.key, count, seed=INNER_SEED), count))
+        return work.remember(key, self.key, lambda: _folded(row_folds(work, self.key, count, seed=INNER_SEED), count))
 
     def check_targets(self) -> None:
         """Refuse a step that would give rows their own targets.
@@ -242,6 +241,14 @@ class Chain:
                         remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
                         "rows are, give it another name",
                     )
+
+
+def _folded(folds: torch.Tensor, count: int) -> Cells:
+    """Cells of rows' folds; where folds outnumber rows, only of those that have some: every cell takes memory."""
+    if count <= len(folds):
+        return Cells(folds, count)
+    present, codes = torch.unique(folds, return_inverse=True)
+    return Cells(codes, max(len(present), 1))
 
 
 def _given_cells(work: Table, column: str) -> Cells:

@@ -15,7 +15,7 @@ from fastrec.features.base import Context, Feature, as_list
 from fastrec.features.cache import FeatureCache
 from fastrec.features.chain import Chain, target_names
 from fastrec.features.folds import given_folds
-from fastrec.features.naming import check_names, naming_table
+from fastrec.features.naming import check_names, checked_sources, naming_table
 from fastrec.features.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.table import Column, Table, concat
 
@@ -188,13 +188,13 @@ class FeatureSet:
             tables, unlabeled: see ``fit``.
 
         Yields:
-            ``(train, valid)``: the rows outside and inside fold 0, 1, …, with the outputs added.
+            ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
         """
         work = self._read(df)
         context, chain = self._context(tables, work), self._chain()
         outer = given_folds(df, folds, work)
         work = chain.run_clean(work, context, self._read_unlabeled(unlabeled, work))
-        for k in range(int(outer.max()) + 1 if len(outer) else 0):
+        for k in torch.unique(outer).tolist():
             inside = outer == k
             done = chain.nest(chain.without(inside, work, context), context, inside)
             full = self._out(df, done)
@@ -368,7 +368,7 @@ class FeatureSet:
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
     """A generator after those that it reads; not a function within a function, which would keep all of it alive."""
-    for source in feature.sources:
+    for source in checked_sources(feature):
         if isinstance(source, Feature):
             _add_step(found, source)
     found.setdefault((type(feature), feature.signature), feature)

@@ -69,20 +69,33 @@ def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
     """
     name = folds if isinstance(folds, str) else None
     column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
-    if len(column) != len(work) or column.kind != "number":
+    if len(column) != len(work):
         raise DataError(
             f"{len(column)} folds of kind {column.kind} for {len(work)} rows",
             column=name,
             remedy="Give one fold number per row",
         )
-    return _whole(column, name).to(work.device)
+    return fold_numbers(column, name).to(work.device)
 
 
-def _whole(column: Column, name: str | None) -> torch.Tensor:
+def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
+    """The fold numbers that a column holds, int64 ``[n]``.
+
+    Args:
+        column: whole numbers from 0, of any type.
+        name: what errors call the column.
+
+    Raises:
+        DataError: a fold is missing, below 0 or not whole, or the column holds no numbers.
+    """
+    if column.kind != "number":
+        raise DataError(
+            f"{len(column)} folds of kind {column.kind}", column=name, remedy="Give one fold number per row"
+        )
     values, missing = column.values, column.is_missing()
     bad = missing | ((values < 0) if values.dtype != torch.bool else False)
     if values.is_floating_point():
-        bad = bad | (values != torch.floor(values)) | values.isinf()
+        bad = bad | (values != torch.floor(values)) | (values >= 2.0**63)
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         held = "missing" if bool(missing[row]) else f"{values[row].item()}"

@@ -33,7 +33,9 @@ class _Function(Feature):
         return f"{self!r} at {id(self.function)}"
 
     def _values(self, table: Table) -> list[Any]:
-        return [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
+        values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
+        _check_call(self.function, len(values))
+        return values
 
     def _results(self, made: Any, size: int | None) -> list[Any]:
         """What the function returned, one value per output; ``size``: how many rows each must have."""
@@ -62,6 +64,20 @@ class _Function(Feature):
     def __repr__(self) -> str:
         params = {n: v for n, v in self.get_params().items() if n != "function" and v not in (None, False)}
         return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
+
+
+def _check_call(function: Callable[..., Any], count: int) -> None:
+    """Refuse a function that does not take as many arguments as there are columns."""
+    try:
+        taken = inspect.signature(function)
+    except ValueError:  # a built-in one may not say
+        return
+    try:
+        taken.bind(*range(count), **{n: None for n in taken.parameters if n == "groups"})
+    except TypeError as error:
+        raise DataError(
+            f"{_path(function)} cannot be called with {count} columns ({error})", remedy="Name one for each argument"
+        ) from error
 
 
 class RowFunction(_Function, RowWise):

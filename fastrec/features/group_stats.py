@@ -99,7 +99,7 @@ class GroupStats(Fitted):
 
     def _check(self) -> None:
         wanted, kind = self._wanted, type(self).__name__
-        unknown = [s for s in wanted if s not in _STATS and not _QUANTILE.fullmatch(s)]
+        unknown = [s for s in wanted if s not in _STATS and not _QUANTILE.fullmatch(str(s))]
         if unknown:
             raise DataError(
                 f"{kind} has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}, or a quantile: q05"

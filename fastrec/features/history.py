@@ -71,6 +71,8 @@ class History(Grouped):
     ) -> None:
         self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds
         self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
+        if not as_list(order):
+            raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
         unknown = set(as_list(stats)) - set(_STATS)
         if unknown:
             raise DataError(f"History has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")

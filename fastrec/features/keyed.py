@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.errors import DataError
 from fastrec.features.base import Cells
 from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.keys import Coded, Keys
@@ -46,6 +47,8 @@ def shared_codes(here: Table, there: Table, names: Sequence[str]) -> tuple[torch
     Returns:
         int64 ``[n]`` and ``[m]``, not dense; 0 = missing, and in ``there`` also a key with a part that ``here`` lacks.
     """
+    if not names:
+        raise DataError("there is a key of no columns", remedy="Name at least one column")
     parts = [(here[n].coded(), there[n].coded()) for n in names]
     if math.prod(a.size for a, _ in parts) >= 1 << 62:
         keys = here.coded(list(names))

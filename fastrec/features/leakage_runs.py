@@ -113,9 +113,10 @@ class SetRunner(Runner):
         return lambda rows: self._made(fitted.transform(rows, tables=self.tables))
 
     def cross_fit(self, frame: Table, folds: torch.Tensor, k: int) -> tuple[Made, Made]:
-        """The training and validation columns of outer fold ``k``."""
+        """The training and validation columns of outer fold ``k``, one of those that have rows."""
+        place = torch.unique(folds).tolist().index(k)
         pairs = self.whole().cross_fit(frame, folds, tables=self.tables)
-        train, valid = next(pair for i, pair in enumerate(pairs) if i == k)
+        train, valid = next(pair for i, pair in enumerate(pairs) if i == place)
         return self._made(train), self._made(valid)
 
     def learns_from_all(self, column: str) -> list[Feature]:

@@ -38,7 +38,9 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
             f"{who}: the target holds classes ({listed}), not numbers",
             column=name,
             row=int((~column.is_missing()).int().argmax()) if len(column) else None,
-            remedy=f"Name them: TargetEncode(…, classes=[{listed}]), or make it 0 and 1 first",
+            remedy=f"Name them: {who}(…, classes=[{listed}]), or make it 0 and 1 first"
+            if "classes" in wanted_by.get_params()
+            else "Make it numbers first: 0 and 1 for a class",
         )
     values = finite_number(table, name, wanted_by=wanted_by)
     odd = ~(values.isnan() | (values == 0) | (values == 1)) if binary else torch.zeros(0)

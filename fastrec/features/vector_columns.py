@@ -47,6 +47,8 @@ class VectorColumns(Fitted):
         self.cols, self.dims, self.normalise, self.name = cols, dims, normalise, name
         chosen = any(isinstance(c, Selector) for c in as_list(cols))  # how many is known once it was fitted
         count = 0 if chosen else len(self.columns)
+        if not chosen and not count:
+            raise DataError("VectorColumns of no column", remedy="Name one or more")
         if name is None and count != 1:
             raise DataError("VectorColumns of several columns has no name", remedy="Give it one: name='image'")
         if dims is not None and (dims < 1 or (count > 1 and count != dims)):
