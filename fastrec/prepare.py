@@ -66,6 +66,21 @@ class Recipe:
         fill = self.proc(FillMissing)
         return fill.flagged if fill is not None else []
 
+    def check_flags(self) -> None:
+        """Refuse a column that has the name of another one's ``_na`` column, which would take its place.
+
+        Raises:
+            DataError: naming it.
+        """
+        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
+        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
+        if again is not None:
+            raise DataError(
+                f"FillMissing makes a column of this name, for where {again!r} is missing",
+                column=f"{again}_na",
+                remedy="Rename the column, or use FillMissing(add_col=False)",
+            )
+
     @property
     def cat_names(self) -> list[str]:
         """Categorical columns as packed, the ``_na`` columns last."""
@@ -118,6 +133,8 @@ class Recipe:
             tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
         made = run_parallel(lambda task: task(), tasks, rows=n)
         del targets, tasks  # they may hold copies
+        if fit_rows is not None:
+            self.check_flags()
         if fit_rows is not None and categorify is not None:
             for name in self.flagged:
                 categorify.set_vocab(f"{name}_na", _FLAGS)

@@ -148,6 +148,7 @@ def _fit_classes(recipe: Recipe, counts: dict[str, ValueCounts]) -> None:
         options = categorify.options_of(name)
         vocab = Vocab.of_counts(values.take(pa.array(order.numpy())), times[order], name=name, **options)
         categorify.set_vocab(name, vocab)
+    recipe.check_flags()
     for name in recipe.flagged:
         categorify.set_vocab(f"{name}_na", _FLAGS)
 

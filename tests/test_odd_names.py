@@ -13,6 +13,7 @@ from fastrec.dataloaders import RecDataLoaders
 from fastrec.errors import DataError
 from fastrec.learner import RecLearner, rec_learner
 from fastrec.loader import TabularLoader
+from fastrec.stream import ParquetFrame
 from fastrec.tabular import TabularFrame
 
 PROCS = [Categorify, FillMissing, Normalize]
@@ -91,3 +92,62 @@ def test_a_whole_number_of_any_kind_counts_outputs():
     for odd in (0.5, -1):
         with pytest.raises(DataError, match="number of outputs"):
             rec_learner(dls, n_out=odd)
+
+
+LABELS = {
+    "spaces": ["a b", " a", "a "],
+    "unicode": ["ä", "日本", "λ"],
+    "empty": ["", "x", "y"],
+    "case": ["A", "a", "Aa"],
+    "numbers": [0, -1, 2.5],
+    "a number and its text": [1, "1", "y"],
+    "times": [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-02"), "y"],
+    "several levels": [("a", "x"), ("a", "y"), ("b", "x")],
+}
+
+
+@pytest.mark.parametrize("labels", LABELS.values(), ids=LABELS)
+def test_odd_labels_are_names_like_others(labels):
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": rng.integers(0, 3, 20).astype(str), "x": rng.normal(size=20), "y": rng.normal(size=20)})
+    odd = df.set_axis(pd.Index(labels), axis=1)  # tuples make a MultiIndex
+    plain, named = (
+        TabularFrame(d, PROCS, [c], [x], [y], splits=[range(15), range(15, 20)])
+        for d, (c, x, y) in ((df, df.columns), (odd, labels))
+    )
+    assert (list(named.cat_names), list(named.cont_names), list(named.y_names)) == tuple([n] for n in labels)
+    for part in ("x_cat", "x_cont", "y"):
+        assert getattr(named, part).equal(getattr(plain, part))
+    assert list(named.items.columns) == list(named.decode().items.columns) == labels
+    assert named.decode().items.to_numpy().tolist() == plain.decode().items.to_numpy().tolist()
+
+
+def test_columns_of_one_name_are_refused():
+    df = pd.DataFrame([["a", 1.0, 2.0]] * 4, columns=["a", "b", "b"])
+    for names in ({"cont_names": ["b"]}, {"cat_names": ["a"], "y_names": "b"}):
+        with pytest.raises(DataError, match="column 'b': several columns have this name"):
+            TabularFrame(df, PROCS, **names)
+    TabularFrame(df, PROCS, ["a"])  # what is not asked for does not matter
+
+
+@pytest.mark.parametrize("kind", ["cat_names", "cont_names", "list_names", "y_names"])
+def test_a_column_that_has_the_name_of_a_mark_of_missing_values_is_refused(kind):
+    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": [1.0, 2.0, 3.0, 4.0]})
+    if kind == "cat_names":
+        df["x_na"] = list("abcd")
+    if kind == "list_names":
+        df["x_na"] = [["a"]] * 4
+    names = {"cont_names": ["x", "x_na"] if kind == "cont_names" else ["x"]}
+    names |= {kind: ["x_na"]} if kind != "cont_names" else {}
+    with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name.*add_col=False"):
+        TabularFrame(df, PROCS, **names)
+    to = TabularFrame(df, [Categorify, FillMissing(add_col=False), Normalize], **names)  # as the remedy says
+    assert len(to.decode().items) == 4
+    TabularFrame(df.fillna(2.0), PROCS, **names)  # nothing missing, no mark
+
+
+def test_so_it_is_in_a_stream_of_files(tmp_path):
+    df = pd.DataFrame({"x": [1.0, np.nan, 3.0, 4.0], "x_na": list("abcd"), "y": [0.0, 1.0, 0.0, 1.0]})
+    df.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"column 'x_na': FillMissing makes a column of this name"):
+        ParquetFrame(tmp_path / "a.parquet", procs=PROCS, cat_names=["x_na"], cont_names=["x"], y_names="y")
