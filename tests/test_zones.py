@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
 import random
 import zoneinfo
@@ -34,7 +35,7 @@ def instants(name, first=1900, last=2100):
     zone, rng = zoneinfo.ZoneInfo(name), random.Random(name)
     found = [rng.randrange(second_of(first), second_of(last + 1)) for _ in range(100)]
     months = [second_of(y, m) for y in range(first, last + 1) for m in range(1, 13)]
-    for low, high in zip(months, months[1:], strict=False):
+    for low, high in itertools.pairwise(months):
         before = there(low, zone).utcoffset()
         if before == there(high, zone).utcoffset():
             continue
@@ -112,7 +113,8 @@ def test_a_fixed_distance_from_utc(name, hours):
 @pytest.mark.parametrize("period", ["hour", "weekday", "month", "dayofyear"])
 def test_what_is_no_date_has_no_place_on_a_circle(period):
     far = pa.array([1 << 62, -(1 << 62)], pa.int64())
-    for column in (far.cast(pa.timestamp("s")), far.cast(pa.timestamp("s", "Asia/Tokyo")), pa.array([2.0**62, -(2.0**62)])):
+    numbers = pa.array([2.0**62, -(2.0**62)])
+    for column in (far.cast(pa.timestamp("s")), far.cast(pa.timestamp("s", "Asia/Tokyo")), numbers):
         made = Cyclic("t", period).fit_transform(pa.table({"t": column}))
         assert made[f"t_{period}_sin"].to_pylist() == [None, None]
 
