@@ -217,9 +217,15 @@ def _pandas_column(values: Any, *, name: str) -> Column:
         return _numpy_column(series.to_numpy(), name=name)
     if isinstance(dtype, pd.DatetimeTZDtype):
         naive = _numpy_column(series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), name=name)
-        return replace(
-            naive, zone=pa.array(series.iloc[:0]).type.tz
-        )  # Arrow's name of the zone, which it can read back
+        try:
+            kind = pa.array(series.iloc[:0]).type
+        except pa.ArrowException as error:  # a fixed distance from UTC that is not of whole minutes
+            raise DataError(
+                f"is in the time zone {dtype.tz}, which Arrow does not know ({error})",
+                column=name or None,
+                remedy="Convert it first, for example with .dt.tz_convert('UTC')",
+            ) from error
+        return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
         return _pandas_category(series, name=name)
     return as_column(_to_arrow(series, name=name), name=name)
