@@ -217,9 +217,15 @@ def _pandas_column(values: Any, *, name: str) -> Column:
         return _numpy_column(series.to_numpy(), name=name)
     if isinstance(dtype, pd.DatetimeTZDtype):
         naive = _numpy_column(series.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), name=name)
-        return replace(
-            naive, zone=pa.array(series.iloc[:0]).type.tz
-        )  # Arrow's name of the zone, which it can read back
+        try:
+            kind = pa.array(series.iloc[:0]).type
+        except pa.ArrowException as error:  # a fixed distance from UTC that is not of whole minutes
+            raise DataError(
+                f"is in the time zone {dtype.tz}, which Arrow does not know ({error})",
+                column=name or None,
+                remedy="Convert it first, for example with .dt.tz_convert('UTC')",
+            ) from error
+        return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
         return _pandas_category(series, name=name)
     return as_column(_to_arrow(series, name=name), name=name)
@@ -269,7 +275,7 @@ def _arrow_column(array: pa.Array, *, name: str) -> Column:
     if pa.types.is_null(kind):
         return Column("number", torch.full((len(array),), torch.nan, dtype=torch.float64), name=name)
     if is_text(kind) or pa.types.is_decimal(kind) or _is_huge(array):
-        return _encode(array, name=name)
+        return _encode(_wide_decimals(array), name=name)
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_floating(kind):
         return _arrow_number(array, name=name)
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
@@ -318,6 +324,8 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
         values = values.cast(pa.large_string())
     elif pa.types.is_date(kind):
         values = _date_as_time(values)
+    elif pa.types.is_decimal(kind):
+        values = _wide_decimals(values)
     elif pa.types.is_float16(kind):
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
     elif not (is_numeric(kind) or pa.types.is_timestamp(kind)):
@@ -344,6 +352,13 @@ def _date_as_time(array: pa.Array) -> pa.Array:
     if pa.types.is_date(array.type):
         return array.cast(pa.timestamp("s" if pa.types.is_date32(array.type) else "ms"))
     return array
+
+
+def _wide_decimals(values: pa.Array) -> pa.Array:
+    """Decimals of 32 and of 64 bits, for which Arrow has few kernels, as those of 128."""
+    kind = values.type
+    narrow = pa.types.is_decimal(kind) and kind.bit_width < 128
+    return values.cast(pa.decimal128(kind.precision, kind.scale)) if narrow else values
 
 
 def _plain_zero(values: pa.Array) -> pa.Array:

@@ -96,7 +96,7 @@ class Column:
         kind = self.distinct.type
         if not (is_numeric(kind) or len(self.distinct) == 0):
             raise self._refuse("a number")
-        if pa.types.is_uint64(kind) and len(self.distinct) and pc.max(self.distinct).as_py() >= 1 << 63:
+        if self._is_huge():
             raise DataError(
                 "holds integers above 2^63, which cannot be used as numbers",
                 column=self.name or None,
@@ -108,6 +108,23 @@ class Column:
         table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
         table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
         return table.to(self.values.device)[self.values.long()]
+
+    def plain(self) -> Column:
+        """A category of integers or booleans that int64 holds as a number column, exactly; any other as it is."""
+        kind = self.distinct.type if self.kind == "category" else None
+        if kind is None or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) or self._is_huge():
+            return self
+        wide = self.distinct if pa.types.is_boolean(kind) else self.distinct.cast(pa.int64())
+        table = np.zeros(len(wide) + 1, dtype=wide.type.to_pandas_dtype())
+        table[1:] = wide.to_numpy(zero_copy_only=False)
+        values = torch.from_numpy(table).to(self.values.device)[self.values.long()]
+        missing = self.values == 0
+        return Column("number", values, name=self.name, missing=missing if bool(missing.any()) else None)
+
+    def _is_huge(self) -> bool:
+        """Whether a category holds integers that int64 does not."""
+        huge = pa.types.is_uint64(self.distinct.type) and len(self.distinct)
+        return bool(huge) and pc.max(self.distinct).as_py() >= 1 << 63
 
     def _rows_of(self, chosen: pa.Array) -> torch.Tensor:
         """Bool ``[n]``: the rows of a category whose distinct value is chosen."""
@@ -121,6 +138,8 @@ class Column:
         Raises:
             DataError: the column holds neither integers, booleans nor times.
         """
+        if self.kind == "category" and (plain := self.plain()) is not self:
+            return plain.integer()
         if self.kind == "datetime" or (self.kind == "number" and not self.values.is_floating_point()):
             return self.values.to(torch.int64)
         raise self._refuse("an integer or a time")

@@ -16,6 +16,8 @@ from fastrec.lookup import Lookup
 from fastrec.table import Column
 
 MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
+_PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
+_FEW = 64  # with fewer values a numpy step for all of them costs more than a step of Python for each
 
 
 class Vocab:
@@ -284,14 +286,29 @@ def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
         return np.zeros(0, dtype=np.int64)
     offsets = np.frombuffer(text.buffers()[1], dtype=np.int64)[text.offset : text.offset + len(text) + 1]
     data = np.frombuffer(text.buffers()[2] or b"", dtype=np.uint8)
+    state = _fnv(data, offsets, 0xCBF29CE484222325 ^ (seed % (1 << 64)))
+    state = (state ^ (state >> np.uint64(32))) * np.uint64(_PRIME)
+    return ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
+
+
+def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
+    """The 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``, value ``i`` from ``offsets[i]`` on.
+
+    All values go one byte further at a time while there are many; the few longest ones are finished one by one.
+    """
     order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
-    starts, lengths = offsets[:-1][order], np.diff(offsets)[order]
-    state = np.full(len(text), 0xCBF29CE484222325 ^ (seed % (1 << 64)), dtype=np.uint64)
-    prime = np.uint64(0x100000001B3)
-    alive = np.searchsorted(-lengths, -np.arange(1, int(lengths[0]) + 1), side="right")
-    for i, count in enumerate(alive.tolist()):  # one step per byte of the longest value, all values at once
+    starts, ends = offsets[:-1][order], offsets[1:][order]
+    lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
+    together = int(lengths[_FEW]) if len(lengths) > _FEW else 0  # so far more than a few have bytes left
+    alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
+    prime = np.uint64(_PRIME)
+    for i, count in enumerate(alive.tolist()):
         state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
-    state = (state ^ (state >> np.uint64(32))) * prime
-    codes = np.empty(len(text), dtype=np.int64)
-    codes[order] = ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
-    return codes
+    for i in range(np.count_nonzero(lengths[:_FEW] > together)):
+        value = int(state[i])
+        for byte in data[starts[i] + together : ends[i]].tobytes():
+            value = (value ^ byte) * _PRIME & _WORD
+        state[i] = value
+    hashes = np.empty_like(state)
+    hashes[order] = state
+    return hashes

@@ -247,6 +247,20 @@ def test_hash_codes_are_those_of_a_plain_loop(values, buckets, seed):
     assert hash_codes(padded, buckets, seed=seed).tolist() == wanted
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["x" * 1_000_000],
+        ["ab" * 1_000, "", "é" * 70_000, *(f"u{i}" * (i % 90) for i in range(300))],
+        [f"{i:03}" * 400 for i in range(64)] + ["short"] * 3,
+        [f"{i:03}" * 400 for i in range(65)] + ["long" * 500],
+    ],
+)
+def test_hash_codes_of_long_values_beside_short_ones(values):
+    wanted = [fnv1a(v, 2**62, 3) for v in values]
+    assert hash_codes(pa.array(["padding", *values])[1:], 2**62, seed=3).tolist() == wanted
+
+
 def test_hash_codes_of_other_types_are_those_of_their_text():
     assert hash_codes(pa.array([5, -17]), 1000).tolist() == [fnv1a("5", 1000, 0), fnv1a("-17", 1000, 0)]
     assert hash_codes(pa.array([5], pa.int8()), 1000).tolist() == hash_codes(pa.array([5], pa.uint64()), 1000).tolist()

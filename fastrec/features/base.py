@@ -421,7 +421,7 @@ def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     Returns:
         The values ``[n]`` and bool ``[n]``, True where one is missing (the value there means nothing).
     """
-    column = table[name]
+    column = table[name].plain()
     if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
         return column.integer(), column.is_missing()
     values = column.number()

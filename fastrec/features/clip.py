@@ -111,7 +111,7 @@ class Clip(OfColumns, Fitted):
         tensors = {}
         whole = self._given and all(b is None or float(b).is_integer() for b in (self.low, self.high))
         for name in self.columns:
-            column = table[name]
+            column = table[name].plain()
             if whole and column.kind == "number" and not column.values.is_floating_point():
                 tensors[name], tensors[f"missing {name}"] = column.integer(), column.is_missing()
             else:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import RowWise, Tensors, number_of
-from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.table import Column, Table
+from fastrec.table import Table
+from fastrec.zones import local_seconds, no_date
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]
 _NAMED = ("hour", "weekday", "month", "dayofyear")
@@ -70,26 +67,16 @@ class Cyclic(RowWise):
         return dict(zip(self.outputs, (torch.sin(angle), torch.cos(angle)), strict=True))
 
 
-def local_seconds(column: Column) -> torch.Tensor:
-    """Whole seconds since 1970 on the clock of the column's zone, rounded down: float64 ``[n]``, NaN where missing."""
-    missing = column.is_missing()
-    numbers = column.integer()
-    if column.zone not in (None, "UTC", "Etc/UTC", "+00:00"):
-        local = pc.local_timestamp(column.to_arrow()).cast(pa.int64()).fill_null(0)
-        numbers = torch.from_numpy(np.array(local)).to(numbers.device)
-    seconds = torch.div(numbers, UNITS_PER_SECOND[column.unit], rounding_mode="floor")
-    return torch.where(missing, torch.nan, seconds.double())
-
-
 def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
     """How far round its circle a part of the calendar is, in [0, 1).
 
     Args:
-        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN.
+        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN, and what is too far away to be a date becomes it.
         part: see ``Cyclic``.
 
     Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
     """
+    seconds = torch.where(no_date(seconds), torch.nan, seconds)
     days = torch.floor(seconds / 86400)
     if part == "hour":
         return torch.floor((seconds - days * 86400) / 3600) / 24

@@ -9,12 +9,11 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of, number_of
-from fastrec.features.cyclic import local_seconds
 from fastrec.key_types import UNITS_PER_SECOND
 from fastrec.table import Column, Table
+from fastrec.zones import local_seconds, no_date
 
 _DAY = 86_400
-_LAST = 1 << 53  # seconds beyond this, either way, are not told apart by a float and are no date
 
 
 class DatePart(RowWise):
@@ -73,14 +72,14 @@ class DatePart(RowWise):
 
     def apply(self, tensors: Tensors) -> Tensors:
         local, utc = tensors["local"], tensors["utc"]
-        missing = _no_date(local)
+        missing = no_date(local)
         clock = _Clock(torch.where(missing, 0, local), torch.where(missing, 0, utc))
         made = {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
         return {**made, "missing": missing}
 
     def compute(self, table: Table) -> dict[str, Column]:
         tensors = self.prepare(table)
-        missing = _no_date(tensors["local"])
+        missing = no_date(tensors["local"])
         gone = bool(missing.any())
         local, utc = (torch.where(missing, 0, tensors[n]) if gone else tensors[n] for n in ("local", "utc"))
         clock = _Clock(local, utc)
@@ -108,10 +107,6 @@ class DatePart(RowWise):
                 of_day = _MAKERS[part](calendar)
                 made[output] = (of_day if part.startswith("is_") else of_day.long())[place]
         return made
-
-
-def _no_date(seconds: torch.Tensor) -> torch.Tensor:
-    return ~(seconds.abs() < _LAST)  # NaN too
 
 
 class _Clock:

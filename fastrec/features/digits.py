@@ -178,7 +178,7 @@ def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
     """Integers as int64 with a mask of the missing ones, other numbers as float64 with the rounding of their type."""
     tensors = {}
     for name in names:
-        column = table[name]
+        column = table[name].plain()
         if column.kind == "number" and not column.values.is_floating_point():
             tensors[name], tensors[f"missing {name}"] = column.integer(), column.is_missing()
             continue

@@ -13,6 +13,7 @@ from fastrec.columns import as_column
 from fastrec.errors import DataError
 from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors, as_list, names_of
 from fastrec.features.lag import ordered_groups
+from fastrec.key_types import is_numeric
 from fastrec.segments import Groups
 from fastrec.table import Column, Table
 
@@ -278,7 +279,7 @@ def function_at(where: str) -> Callable[..., Any]:
 
 
 def _value(column: Column) -> Any:
-    if column.kind in ("number", "datetime"):
+    if column.kind in ("number", "datetime") or (column.kind == "category" and is_numeric(column.distinct.type)):
         return column.number()
     return column.to_arrow().to_pylist()
 

@@ -195,10 +195,21 @@ def _gap(
 def aligned(
     table: Table, log: Table, by: list[str], order: list[str]
 ) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """Row and event codes of the same keys, and their order columns in the same unit."""
+    """Row and event codes of the same keys, and their order columns in the same unit.
+
+    Args:
+        table: the rows.
+        log: the events.
+        by: the columns of the group, in both.
+        order: the columns that order rows and events, in both.
+
+    Raises:
+        DataError: an order column holds times in one of them and something else in the other, or times of two units, or
+            with and without a zone.
+    """
     for name in order:
         here, there = table[name], log[name]
-        if len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
+        if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
             raise DataError(
                 f"holds {_times(here)} in the frame and {_times(there)} in the log",
                 column=name,

@@ -188,7 +188,7 @@ class Diff(Lag):
     _word = "diff"
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
-        column = table[col]
+        column = table[col].plain()
         if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
             there = take_or_missing(column, rows)
             change = difference(column.integer(), there.integer()) / UNITS_PER_SECOND[column.unit or "s"]

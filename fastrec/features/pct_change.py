@@ -28,7 +28,7 @@ class PctChange(Lag):
     _word = "pct"
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
-        column = table[col]
+        column = table[col].plain()
         if column.kind == "datetime":
             known = (~column.is_missing()).nonzero()
             raise DataError(

@@ -32,7 +32,8 @@ class Rolling(Grouped):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
     As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but that an
-    infinite value is a value, and ``count`` is never missing. Every window is computed from its own rows alone.
+    infinite value is a value, and ``count`` is never missing, 0 for a missing group. Every window is computed from its
+    own rows alone.
 
     Args:
         cols: number columns, or generators.
@@ -114,6 +115,8 @@ class Rolling(Grouped):
             for col in self.columns:
                 values = number_of(table, col, wanted_by=self)
                 made = self._statistics(values, ~values.isnan() & ~outside, groups, first, end)
+                if not self.min_count and "sum" in made:  # of no values it is 0, but of no group nothing
+                    made["sum"] = torch.where(groups.sort(outside), torch.nan, made["sum"])
                 for stat in as_list(self.stats):
                     name = self._name(col, stat, window)
                     result[name] = Column("number", groups.unsort(made[stat]), name=name)

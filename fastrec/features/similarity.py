@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from fastrec.as_of import as_of
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Grouped, as_list, order_keys
+from fastrec.features.base import Context, Grouped, as_list
+from fastrec.features.history import aligned
 from fastrec.segments import segment_max
 from fastrec.table import Column, Table
 
-_BLOCK = 1 << 16  # rows compared at a time: the sets of a block stay in the cache
+_CELLS = 1 << 22  # pairs times properties that are marked at a time: what bounds the memory, and stays in the cache
 
 
 class JaccardToHistory(Grouped):
@@ -87,20 +89,16 @@ class JaccardToHistory(Grouped):
         place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
         mine = place[table[self.item].coded().recode(keys.keys)]
-        by = as_list(self.by)
-        group = table.coded(by)
-        codes = log.coded(by).recode(group.keys)
-        last, events = as_of(
-            group.codes, order_keys(table, as_list(self.order)), codes, order_keys(log, as_list(self.order))
-        )
+        group, codes, order_here, order_log = aligned(table, log, as_list(self.by), as_list(self.order))
+        last, events = as_of(group, order_here, codes, order_log)
         touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
         total, most, count = self._compare(sets, mine, last, events.start, touched)
         mean = torch.where(count > 0, total / count.clamp_min(1), torch.nan)
         best = torch.where(count > 0, most, torch.nan)
         return {n: Column("number", v, name=n) for n, v in zip(self.outputs, (mean, best), strict=True)}
 
-    def _sets(self, catalogue: Table) -> torch.Tensor:
-        """Which properties each item has: float32 ``[items + 1, properties]``, row 0 empty."""
+    def _sets(self, catalogue: Table) -> _Sets:
+        """Which properties each item has."""
         column = catalogue[self.properties]
         if column.kind != "list":
             raise DataError(
@@ -112,16 +110,14 @@ class JaccardToHistory(Grouped):
         sizes = column.values[1:] - column.values[:-1]
         rows = torch.repeat_interleave(torch.arange(1, len(catalogue) + 1, device=sizes.device), sizes)
         first = int(column.values[0])
-        sets = torch.zeros(len(catalogue) + 1, coded.size, device=sizes.device)
-        sets[rows, coded.codes[first : first + len(rows)]] = 1
-        sets[:, 0] = 0  # a missing property is none
-        return sets
+        codes = coded.codes[first : first + len(rows)]
+        known = codes > 0  # a missing property is none
+        return _Sets.of(rows[known], codes[known], len(catalogue) + 1, coded.size)
 
     def _compare(
-        self, sets: torch.Tensor, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
+        self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Sum, maximum and number of similarities: float64, float64, int64 ``[n]``."""
-        size = sets.sum(1)
         total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
         most, count = torch.zeros_like(total), torch.zeros_like(mine)
         if not len(touched):
@@ -131,12 +127,55 @@ class JaccardToHistory(Grouped):
             place = last - back
             there = touched[place.clamp_min(0)]
             rows = ((last >= 0) & (place >= floor) & (mine > 0) & (there > 0)).nonzero().squeeze(1)
-            for block in rows.split(_BLOCK):
-                a, b = mine[block], there[block]
-                both = (sets[a] * sets[b]).sum(1)
-                either = size[a] + size[b] - both
-                like = torch.where(either > 0, both / either.clamp_min(1), 0).double()
-                total[block] += like
-                most[block] = torch.maximum(most[block], like)
-                count[block] += 1
+            like = sets.likeness(mine[rows], there[rows])
+            total[rows] += like
+            most[rows] = torch.maximum(most[rows], like)
+            count[rows] += 1
         return total, most, count
+
+
+@dataclass(frozen=True, eq=False)
+class _Sets:
+    """Sets of properties, one after the other.
+
+    Args:
+        start: int64 ``[sets + 1]``, the place of each set's first property.
+        properties: int64 ``[elements]`` in ``0 … size - 1``, every property of a set once.
+        size: how many properties there are.
+    """
+
+    start: torch.Tensor
+    properties: torch.Tensor
+    size: int
+
+    @classmethod
+    def of(cls, sets: torch.Tensor, properties: torch.Tensor, count: int, size: int) -> _Sets:
+        """Which property (int64 ``[m]``) is in which of ``count`` sets (int64 ``[m]``); one may be named twice."""
+        once = torch.unique(sets * size + properties)
+        start = torch.zeros(count + 1, dtype=torch.int64, device=sets.device)
+        torch.cumsum(torch.bincount(once // size, minlength=count), 0, out=start[1:])
+        return cls(start, once % size, size)
+
+    def likeness(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        """The Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""
+        block = max(min(_CELLS // max(self.size, 1), len(a)), 1)
+        marks = torch.zeros(block * self.size, dtype=torch.bool, device=a.device)
+        both = torch.zeros_like(a)
+        for i in range(0, len(a), block):
+            place = self._places(a[i : i + block])
+            marks[place] = True
+            other = self._places(b[i : i + block])
+            both[i : i + block] = torch.bincount(other[marks[other]] // self.size, minlength=len(a[i : i + block]))
+            marks[place] = False
+        length = self.start[1:] - self.start[:-1]
+        either = length[a] + length[b] - both
+        # Divided as float32, as it has always been: models were trained on these numbers.
+        return (both.float() / either.clamp_min(1).float()).double()
+
+    def _places(self, sets: torch.Tensor) -> torch.Tensor:
+        """Where the properties of each of some sets stand in a matrix ``[sets, size]``: int64 ``[m]``."""
+        lengths = self.start[sets + 1] - self.start[sets]
+        rows = torch.repeat_interleave(torch.arange(len(sets), device=sets.device), lengths)
+        before = torch.cumsum(lengths, 0) - lengths
+        elements = torch.arange(len(rows), device=sets.device) + (self.start[sets] - before)[rows]
+        return rows * self.size + self.properties[elements]

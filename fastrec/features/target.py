@@ -25,6 +25,8 @@ from fastrec.segments import segment_sum
 from fastrec.table import Table
 
 Stat = Literal["mean", "std", "count", "woe"]
+# The weights' sum, the weighted sum, that of squared deviations (0 where not collected), and how many rows count: [K].
+_Totals = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 class TargetEncode(Fitted):
@@ -40,9 +42,11 @@ class TargetEncode(Fitted):
         folds: how many folds training rows' values are made with; None: the FeatureSet's.
         fold_column: a column of fold numbers (from 0) instead.
         smooth: how many rows' worth of prior each key gets.
-        stats: of ``mean``, ``std`` (population; the prior's where fewer than two rows), ``count``, and ``woe`` (weight
-            of evidence, the log odds of the smoothed mean less those of the prior; targets of 0 and 1).
-        weight: a column of sample weights.
+        stats: of ``mean``, ``std`` (population; that of all rows where fewer than two have a weight above 0), ``count``
+            (the weights' sum), and ``woe`` (weight of evidence, the log odds of the smoothed mean less those of the
+            prior; targets of 0 and 1).
+        weight: a column of sample weights; None: all 1. ``std`` is ``√(Σ w·(y - mean)² / Σ w)``, whatever the weights
+            add up to, as numpy's ``cov(aweights=w, ddof=0)`` and statsmodels' ``DescrStatsW(y, w, ddof=0).std`` are.
         classes: the values of a target of classes: each has a column of its own, ``te_item__y_a``, for whether the
             target is it; values not listed are none of them.
 
@@ -150,6 +154,8 @@ class TargetEncode(Fitted):
             mean = result["sum"] / torch.where(count > 0, count, 1)
             rest = (y - mean.index_select(0, where)) ** 2
             result["m2"] = segment_sum(rest if weight is None else weight * rest, where, cells * size)
+            if self.weight is not None:  # else the count is that of the rows
+                result["rows"] = segment_sum((weight > 0).double(), where, cells * size)
         return {n: v.view(cells, size) for n, v in result.items()}
 
     def merge(self, a: State, b: State) -> State:
@@ -167,7 +173,7 @@ class TargetEncode(Fitted):
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         cols = as_list(self.cols)
         totals = [_over_cells(total, keep) for total in state["total"]]
-        made: dict[tuple[int, int], tuple[Moments, Moments]] = {}
+        made: dict[tuple[int, int], tuple[_Totals, _Totals]] = {}
         tables = {}
         for col, i, stat, name in self._columns():
             c = cols.index(col)
@@ -218,14 +224,14 @@ def _check_classes(classes: Sequence[Any]) -> None:
         )
 
 
-def _statistic(stat: Stat, own: Moments, every: Moments, smooth: float) -> torch.Tensor:
-    """A statistic of keys: float64 ``[K]``, from their and all rows' counts, sums and sums of squared deviations."""
-    (n, s, d), (count, total, m2) = own, every
+def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
+    """A statistic of keys: float64 ``[K]``, from their own and all rows' totals."""
+    (n, s, d, rows), (count, total, m2, _) = own, every
     if stat == "count":
         return n
     if stat == "std":
         spread_of_all = torch.sqrt(m2 / torch.where(count > 0, count, 1))
-        return torch.where(n > 1, torch.sqrt(d / torch.where(n > 0, n, 1)), spread_of_all)
+        return torch.where(rows > 1, torch.sqrt(d / torch.where(n > 0, n, 1)), spread_of_all)
     prior = torch.where(count > 0, total / torch.where(count > 0, count, 1), 0)
     if stat == "woe":
         rest = (count - total) / torch.where(count > 0, count, 1)
@@ -243,7 +249,7 @@ def _add(
 ) -> dict[str, Any]:
     x = {n: spread(v, left, size, cells) for n, v in a.items()}
     y = {n: spread(v, right, size, cells) for n, v in b.items()}
-    merged = {n: x[n] + y[n] for n in ("count", "sum")}
+    merged = {n: x[n] + y[n] for n in ("count", "sum", "rows") if n in x}
     if "m2" in x:
         merged["m2"] = merge_moments(_as_moments(x), _as_moments(y))[2]
     return merged
@@ -254,13 +260,14 @@ def _as_moments(stats: dict[str, torch.Tensor]) -> Moments:
     return count, stats["sum"] / torch.where(count > 0, count, 1), stats["m2"]
 
 
-def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> Moments:
-    """Count, sum and sum of squared deviations (0 where not collected) over the kept cells: ``[K]`` each."""
+def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> _Totals:
+    """The totals over the kept cells."""
     count, total = sum_kept(stats["count"], keep), sum_kept(stats["sum"], keep)
+    rows = sum_kept(stats["rows"], keep) if "rows" in stats else count
     if "m2" not in stats:
-        return count, total, torch.zeros_like(count)
+        return count, total, torch.zeros_like(count), rows
     kept = stats if keep is None else {n: v[keep.to(v.device)] for n, v in stats.items()}
     merged = (torch.zeros_like(count),) * 3
     for c, m, d in zip(*_as_moments(kept), strict=True):
         merged = merge_moments(merged, (c, m, d))
-    return count, total, merged[2]
+    return count, total, merged[2], rows

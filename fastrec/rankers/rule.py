@@ -47,6 +47,7 @@ class ColumnRanker(Ranker):
 
 def _sort_keys(column: Column) -> list[torch.Tensor]:
     """Keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
+    column = column.plain()
     whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
     if not whole:
         return [column.number()]  # NaN sorts last

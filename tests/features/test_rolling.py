@@ -32,7 +32,7 @@ def frames(draw, times):
 
 def by_pandas(frame, stat, window, closed, min_count, *, timed):
     """The statistic of every group by pandas, in the frame's own order."""
-    result = pd.Series(0.0 if stat == "sum" and not min_count else math.nan, index=frame.index)
+    result = pd.Series(math.nan, index=frame.index)
     ordered = frame.sort_values("t", kind="stable")
     for key in ordered["g"].dropna().unique():
         group = ordered[ordered["g"] == key]
@@ -125,7 +125,21 @@ def test_rows_without_a_group_have_no_past():
     assert made["rollmean2_x__g"].fillna(-1).tolist() == [-1, -1, -1, 3]
     assert made["rollcount2_x__g"].tolist() == [0, 0, 0, 1]
     zero = Rolling("x", "sum", by="g", window=2, min_count=0).fit_transform(frame)
-    assert zero["rollsum2_x__g"].tolist() == [0, 0, 0, 3]
+    assert zero["rollsum2_x__g"].fillna(-1).tolist() == [-1, -1, 0, 3]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+@pytest.mark.parametrize("min_count", [0, 1, 2])
+def test_missing_groups_are_missing_as_in_pandas(closed, min_count):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"g": rng.choice(["a", "b", None], 60), "x": rng.normal(size=60)})
+    frame.loc[rng.random(60) < 0.3, "x"] = np.nan
+    stats = ["mean", "sum", "std", "min", "max", "median"]
+    made = Rolling("x", stats, by="g", window=3, min_count=min_count, closed=closed).fit_transform(frame)
+    for stat, name in zip(stats, Rolling("x", stats, by="g", window=3, closed=closed).outputs, strict=True):
+        windows = frame.groupby("g")["x"].rolling(3, min_periods=min_count, closed=closed)
+        expected = getattr(windows, stat)().droplevel(0).reindex(frame.index)
+        assert made[name].tolist() == pytest.approx(expected.tolist(), nan_ok=True)
 
 
 @pytest.mark.parametrize("window", [3, "40s"])

@@ -12,6 +12,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import Cross, CumTarget, FeatureSet, TargetEncode
 from fastrec.features.folds import INNER_SEED, row_folds
 from fastrec.table import Table
+from tests.features.partitions import fit_in_parts
 
 some = settings(max_examples=40, deadline=None)
 row = st.tuples(
@@ -30,7 +31,7 @@ def loop(train, key, smooth):
     own = [(y, w) for k, y, w in rows if k == key and key is not None]
     count, total = sum(w for _, w in own), sum(w * y for y, w in own)
     mean = (total + smooth * prior) / (count + smooth) if count + smooth else prior
-    if count > 1:
+    if sum(w > 0 for _, w in own) > 1:
         spread = math.sqrt(sum(w * (y - total / count) ** 2 for y, w in own) / count)
     return mean, spread, count
 
@@ -62,6 +63,35 @@ def test_it_equals_a_loop_in_and_out_of_fold(rows, smooth, weighted):
     new = te.transform(pd.DataFrame({"k": ["a", "🎉", "never", None]}))
     for i, key in enumerate(["a", "🎉", "never", None]):
         assert new.loc[i, NAMES].tolist() == pytest.approx(loop(rows, key, smooth), abs=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1, 7.5])
+def test_a_deviation_needs_two_rows_whatever_they_weigh(scale):
+    # a: (2·(1 - 2)² + 1·(4 - 2)²) / 3 = 2; b: one row alone, c: one of two rows weighs nothing: all rows' deviation
+    frame = pd.DataFrame({"k": list("aabcc"), "y": [1.0, 4.0, 9.0, 3.0, 5.0], "w": [2.0, 1.0, 3.0, 0.0, 1.0]})
+    frame["w"] *= scale
+    te = TargetEncode("k", "y", stats=["std", "count"], weight="w").fit(frame)
+    made = te.transform(pd.DataFrame({"k": ["a", "b", "c", "never"]}))
+    y, w = frame["y"].to_numpy(), frame["w"].to_numpy()
+    mean = np.average(y, weights=w)
+    every = math.sqrt(np.average((y - mean) ** 2, weights=w))
+    assert made["te_std_k__y"].tolist() == pytest.approx([math.sqrt(2), every, every, every])
+    a = frame[frame["k"] == "a"]
+    assert made["te_std_k__y"][0] == pytest.approx(math.sqrt(np.cov(a["y"], aweights=a["w"], ddof=0)))
+    assert made["te_count_k__y"].tolist() == pytest.approx([3 * scale, 3 * scale, scale, 0])
+
+
+@pytest.mark.parametrize("parts", [1, 3, 6])
+def test_a_deviation_of_weighted_rows_does_not_depend_on_partitions(parts):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"k": rng.integers(0, 12, 30), "y": rng.normal(size=30), "w": rng.choice([0.0, 0.1, 0.4], 30)})
+    frame["id"] = range(30)
+    whole = TargetEncode("k", "y", stats="std", weight="w").fit(frame)
+    fs, _ = fit_in_parts([TargetEncode("k", "y", stats="std", weight="w")], frame, parts)
+    new = pd.DataFrame({"k": range(13), "id": range(13)})
+    expected = [loop(list(zip(frame["k"], frame["y"], frame["w"], strict=True)), k, 0)[1] for k in range(13)]
+    assert whole.transform(new)["te_std_k__y"].tolist() == pytest.approx(expected)
+    assert fs.transform(new)["te_std_k__y"].tolist() == pytest.approx(expected)
 
 
 def test_the_published_case_of_p_smooth_5():
