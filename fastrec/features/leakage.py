@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from fastrec.columns import as_column
 from fastrec.convert import take_rows
-from fastrec.errors import DataError, LeakageError
+from fastrec.errors import DataError
 from fastrec.features.base import as_list
 from fastrec.features.folds import given_folds
-from fastrec.features.leakage_rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
+from fastrec.features.leakage_draws import (
+    SIGNS,
+    Followers,
+    change,
+    followers,
+    one_sided,
+    patterns,
+    scattered,
+    share_below,
+    static,
+    tells_enough,
+    told_within,
+)
+from fastrec.features.leakage_report import Kind, Leak, LeakageReport
+from fastrec.features.leakage_rows import Choice, cut_places, key_codes, key_sizes, probe_rows, sample_rows
 from fastrec.features.leakage_runs import (
     FunctionRunner,
     Made,
@@ -25,98 +39,11 @@ from fastrec.features.leakage_runs import (
     typical,
     with_rows_of,
 )
+from fastrec.features.leakage_static import Held, follows, numbers, of_key, one_to_one, row_order
+from fastrec.table import Column
 
-Kind = Literal["random", "copy", "own target", "future", "outer fold"]
-
-REMEDIES: dict[str, str] = {
-    "random": "Fix the seed: what differs from run to run cannot be checked, nor made again for the test rows",
-    "copy": "Drop the column: it is the target",
-    "own target": "Encode targets out of fold (TargetEncode in a FeatureSet, fit_transform), or from earlier rows only",
-    "future": "Use only rows earlier than the row: lags, cumulative statistics and windows that end before it",
-    "outer fold": "Compute everything that a target is in, the prior too, from the other folds alone "
-    "(FeatureSet.cross_fit), and anew for every fold",
-}
-_MOST_FOLDS = 5
-
-
-@dataclass(frozen=True)
-class Leak:
-    """One column that knows too much.
-
-    Args:
-        column: the column.
-        kind: ``random`` (two runs differ), ``copy`` (it is the target), ``own target``, ``future`` or ``outer fold``.
-        row: the first row found, counted from 0 in the frame that was given; None where all rows show it.
-        detail: what was changed, and what it did to the row's value.
-        generator: the generator that it begins with, as it is written; None for a function.
-    """
-
-    column: str
-    kind: Kind
-    row: int | None
-    detail: str
-    generator: str | None = None
-
-    def __str__(self) -> str:
-        made = f" (made by {self.generator})" if self.generator else ""
-        where = "" if self.row is None else f"row {self.row}: "
-        return f"{self.column!r}, {self.kind}: {where}{self.detail}{made}"
-
-
-@dataclass(frozen=True)
-class LeakageReport:
-    """What ``check_leakage`` found; true where it found nothing.
-
-    Args:
-        leaks: the leaks, one for each column and kind.
-        notes: what is no leak by itself, but worth knowing.
-        checked: what was tried, in words.
-        outputs: all columns that were looked at.
-    """
-
-    leaks: list[Leak]
-    notes: list[str] = field(default_factory=list)
-    checked: list[str] = field(default_factory=list)
-    outputs: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether there is no leak."""
-        return not self.leaks
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    @property
-    def columns(self) -> list[str]:
-        """The guilty columns, each once."""
-        return list(dict.fromkeys(leak.column for leak in self.leaks))
-
-    def raise_for_leaks(self) -> None:
-        """Stop where there is a leak.
-
-        Raises:
-            LeakageError: naming the columns.
-        """
-        if self.leaks:
-            first = self.leaks[0]
-            raise LeakageError(
-                f"{len(self.columns)} of {len(self.outputs)} columns leak ({', '.join(self.columns)}); {first.kind}: "
-                f"{first.detail}",
-                column=first.column,
-                row=first.row,
-                remedy=REMEDIES[first.kind],
-            )
-
-    def __str__(self) -> str:
-        count = len(self.columns)
-        head = "no leak found" if self.ok else f"{count} column{'s leak' if count > 1 else ' leaks'}"
-        lines = [f"{head} among {len(self.outputs)} ({'; '.join(self.checked)})"]
-        for kind, remedy in REMEDIES.items():
-            found = [leak for leak in self.leaks if leak.kind == kind]
-            lines += [f"  {leak}" for leak in found]
-            lines += [f"    → {remedy}."] if found else []
-        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+_MOST_FOLDS, _MOST_ROUNDS, _MOST_SINGLE = 5, 5, 3
+_TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
 
 def check_leakage(
@@ -189,8 +116,8 @@ def check_leakage(
     fixed = list(dict.fromkeys([*keys, *times, *([folds] if isinstance(folds, str) else [])]))
     choice = Choice.of(df, targets, times, keys, seed)
     outer = None if folds is None else given_folds(df, folds, choice.table).cpu()
-    rows, whole = sample_rows(choice, max_rows), len(choice.table)
-    if len(rows) < whole:
+    rows, given, whole = sample_rows(choice, max_rows), df, choice
+    if len(rows) < len(whole.table):
         df, choice = take_rows(df, rows), choice.take(rows)
         outer = None if outer is None else outer[rows]
     runner: Runner = (
@@ -200,11 +127,31 @@ def check_leakage(
     check.twice()
     check.copies(fixed)
     check.own_targets(probes)
+    check.draws()
+    check.leave_one_out(df)
+    check.made_beforehand(df, given, whole, fixed)
     if times:
         check.future()
     if outer is not None:
         check.outer_folds(outer)
-    return check.report(whole)
+    return check.report(len(whole.table))
+
+
+@dataclass(frozen=True, eq=False)
+class _Try:
+    """One run with one row's target changed.
+
+    Args:
+        row: its place among the checked rows.
+        made: the columns.
+        what: the change, for messages.
+        targets: each target after it, as numbers float64 ``[n]``.
+    """
+
+    row: int
+    made: Made
+    what: str
+    targets: dict[str, torch.Tensor]
 
 
 class _Check:
@@ -222,6 +169,10 @@ class _Check:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
         self.base = runner.start(frame)
         self.suspects = list(self.base)  # columns whose moving means something
+        self.unclear: set[str] = set()  # those of which no single row's move means anything
+        self.held = {n: Held(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
+        self.tries: list[_Try] = []
+        self.drawn: list[tuple[Made, dict[str, torch.Tensor]]] = []
         self.leaks: dict[tuple[str, Kind], Leak] = {}
         self.excused: dict[str, str] = {}
         self.notes: dict[str, None] = {}
@@ -256,17 +207,158 @@ class _Check:
 
     def own_targets(self, probes: int) -> None:
         """One row's target changed at a time."""
-        rows = probe_rows(self.choice, key_sizes(self.frame, self.choice), probes)
-        self.checked.append(f"the own targets of {len(rows)}")
-        for row in rows:
-            source = self.choice.other_targets(torch.tensor([row]))
-            made = self.runner.run(
-                with_rows_of(self.frame, source), f"with another target in row {int(self.rows[row])}"
-            )
-            name, taken = next(iter(source.items()))
-            column = self.choice.table[name]
-            what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
-            self._compare("own target", self.base, made, what, torch.tensor([row]))
+        sizes = key_sizes(self.frame, self.choice)
+        tries = [self._try_one(row) for row in probe_rows(self.choice, sizes, probes)]
+        self.checked.append(f"the own targets of {len(tries)}")
+        odd = {n for n in self.suspects for t in tries if self._moved(n, t) and scattered(self.base[n], t.made[n])}
+        if odd:
+            more = [row for row in probe_rows(self.choice, sizes, SIGNS) if row not in {t.row for t in tries}]
+            every = [*tries, *(self._try_one(row) for row in more[: SIGNS - len(tries)])]
+            self.unclear = {n for n in odd if not self._one_sided(n, every)}
+        for name in sorted(self.unclear):
+            self.notes[
+                f"{name!r} moves with one target in all rows, as with folds that are drawn by the targets; whether a "
+                "row's own moves it is not told"
+            ] = None
+        for t in tries:
+            self._compare("own target", self.base, t.made, t.what, torch.tensor([t.row]))
+        self.tries = tries
+
+    def _try_one(self, row: int) -> _Try:
+        source = self.choice.other_targets(torch.tensor([row]))
+        made = self.runner.run(with_rows_of(self.frame, source), f"with another target in row {int(self.rows[row])}")
+        name, taken = next(iter(source.items()))
+        column = self.choice.table[name]
+        what = f"{name!r} of this row alone went from {shown(column, row)} to {shown(column, int(taken[row]))}"
+        return _Try(row, made, what, self._targets(source))
+
+    def _targets(self, source: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {n: held.y[source[n]] for n, held in self.held.items()}
+
+    def _moved(self, name: str, tried: _Try) -> bool:
+        at = torch.tensor([tried.row])
+        made = tried.made.get(name)
+        return made is not None and bool(moved(self.base[name].take(at), made.take(at), typical(self.base[name])).any())
+
+    def _one_sided(self, name: str, tries: Sequence[_Try]) -> bool:
+        """Whether a row's value goes with its own target farther than those of most others, or against it."""
+        target, held = next(iter(self.held.items()))
+        shares = [
+            share_below(change(self.base[name], t.made[name]), t.row, float((t.targets[target] - held.y)[t.row].sign()))
+            for t in tries
+            if name in t.made
+        ]
+        return one_sided(shares)
+
+    def draws(self) -> None:
+        """Many rows' targets changed at random, then fewer and fewer of those that seem to move with their own."""
+        known = torch.ones(len(self.rows), dtype=torch.bool)
+        for name in self.choice.targets:
+            known &= ~self.choice.table[name].is_missing()
+        random = self.choice.generator()
+        flips = patterns(known, random)
+        runs = [self._flip(f) for f in flips]
+        self.drawn = [(made, self._targets(source)) for made, source in runs]
+        self.checked.append(f"those of all, changed at random {len(flips)} times")
+        names = [n for n in self.suspects if n not in self.unclear and all(n in made for made, _ in self.drawn)]
+        names = [n for n in names if (n, "own target") not in self.leaks]
+        found = {n: followers(self.base[n], [made[n] for made, _ in self.drawn], flips) for n in names}
+        found = {n: f for n, f in found.items() if len(f.rows)}
+        for _ in range(_MOST_ROUNDS):
+            if all(len(f.rows) <= 1 for f in found.values()):
+                break
+            some = torch.cat([f.rows for f in found.values() if len(f.rows) > 1]).unique()
+            flipped = torch.zeros(len(known), dtype=torch.bool)
+            flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
+            made, _ = self._flip(flipped)
+            found = {n: f.left(change(self.base[n], made[n], exact=f.exact), flipped) for n, f in found.items()}
+        for name, rows in found.items():
+            self._confirm(name, rows)
+
+    def _flip(self, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+        source = self.choice.other_targets(flipped.nonzero().squeeze(1))
+        made = self.runner.run(with_rows_of(self.frame, source), f"with other targets in {int(flipped.sum())} rows")
+        return made, source
+
+    def _confirm(self, name: str, found: Followers) -> None:
+        """One row's target changed alone: only what moves then is a leak."""
+        for row in found.rows[:_MOST_SINGLE].tolist():
+            t = self._try_one(row)
+            delta = change(self.base[name], t.made[name], exact=found.exact)
+            alone = not found.exact or int((delta != 0).sum()) == 1  # else it may be rounding
+            flipped = torch.arange(len(delta)) == row
+            if not alone or row not in found.left(delta, flipped).rows:
+                continue
+            if found.exact:
+                self._add(name, "own target", int(self.rows[row]), f"its last digits changed when {t.what}", {name})
+            else:
+                self._compare("own target", self.base, t.made, t.what, torch.tensor([row]))
+            return
+
+    def leave_one_out(self, df: Any) -> None:
+        """Values that say their row's target within a key, whatever the targets are."""
+        keys = [torch.zeros(len(self.rows), dtype=torch.int64), *key_codes(df, self.choice).values()]
+        if self.choice.keys:
+            keys.append(self.choice.table.coded(self.choice.keys).codes)
+        for name in self.suspects:
+            values = numbers(self.base[name])
+            drawn = [(numbers(made[name]), y) for made, y in self.drawn[:3] if name in made]
+            if values is None or (name, "own target") in self.leaks or any(v is None for v, _ in drawn):
+                continue
+            if static(self.base[name], [made[name] for made, _ in self.drawn if name in made]):
+                continue
+            for target, held in self.held.items():
+                within = any(tells_enough([told_within(c, y[target], v) for v, y in drawn]) for c in keys)
+                if within or tells_enough(self._among_moved(name, target, values)):
+                    what = f"within its key it says the row's {target!r}, however the targets are changed"
+                    self._add(name, "leave-one-out", None, what, {name})
+
+    def _among_moved(self, name: str, target: str, values: torch.Tensor) -> list[tuple[int, int]]:
+        """The same among the rows that one row's target has moved, before and after, with that row."""
+        pairs = []
+        for t in self.tries:
+            after = numbers(t.made[name]) if name in t.made else None
+            if after is None:
+                continue
+            group = change(self.base[name], t.made[name]) != 0
+            group[t.row] = True
+            if int(group.sum()) > 2:
+                one = torch.zeros(int(group.sum()), dtype=torch.int64)
+                sides = ((self.held[target].y, values), (t.targets[target], after))
+                pairs += [told_within(one, y[group], v[group]) for y, v in sides if len(torch.unique(y[group])) > 1]
+        return pairs
+
+    def made_beforehand(self, df: Any, given: Any, whole: Choice, fixed: Sequence[str]) -> None:
+        """Columns that no target moves, held to the targets by statistics."""
+        made = [made for made, _ in self.drawn]
+        columns = {n: self.base[n] for n in self.suspects if static(self.base[n], [m[n] for m in made if n in m])}
+        columns |= {n: as_column(df[n], name=n) for n in self.runner.passed_on if n not in fixed}
+        columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in self.leaks for k in _TOLD)}
+        keys = key_codes(df, self.choice)
+        self.checked.append("columns that no target moves, other tables' among them, against the targets by key")
+
+        def whole_key(name: str) -> torch.Tensor:
+            return as_column(given[name], name=name).to("cpu").coded().codes
+
+        for target in self.choice.targets:
+            held = Held(target, self.choice.table[target], whole.table[target], self.rows)
+            for name, column in columns.items():
+                others = {n: codes for n, codes in keys.items() if n != name}
+                self._hold(name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
+
+    def _hold(self, name: str, column: Column, held: Held, of_key: Callable[[Column, Held], str | None]) -> None:
+        tests = (("copy", one_to_one), ("row order", row_order), ("outside", of_key))
+        for kind, test in tests:
+            what = test(column, held)
+            if what is not None and kind == "row order" and self.choice.order:
+                self.notes[f"{name!r}: {what}"] = None
+                return
+            if what is not None:
+                self._add(name, kind, None, what, {name})
+                return
+        what = follows(column, held)
+        if what is not None:
+            self.notes[f"{name!r} {what}"] = None
 
     def future(self) -> None:
         """Rows at or after a time dropped, then mixed up."""
@@ -335,6 +427,8 @@ class _Check:
         at_made = at if at_made is None else at_made
         first: dict[str, int] = {}
         for name in self.suspects:
+            if kind == "own target" and name in self.unclear:
+                continue
             if name not in made:
                 self.notes[f"{name!r} could not be compared: it is not made when {what}"] = None
                 continue

@@ -138,6 +138,14 @@ def sample_rows(choice: Choice, most: int) -> torch.Tensor:
 
 def key_sizes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
     """Columns that may be keys, with how many rows have each row's value: int64 ``[n]``."""
+    sizes = {}
+    for name, codes in key_codes(frame, choice).items():
+        sizes[name] = torch.where(codes > 0, torch.bincount(codes)[codes], 0)
+    return sizes
+
+
+def key_codes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
+    """Columns that may be keys, as codes int64 ``[n]``, 0 where missing."""
     found = {}
     odd = {*choice.targets, *choice.order}
     for name in [n for n in column_names(frame) if n not in odd][:_MOST_KEYS]:
@@ -151,7 +159,7 @@ def key_sizes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
         counts = torch.bincount(codes)
         several = int((counts[1:] > 0).sum())
         if 2 <= several < len(codes):
-            found[name] = torch.where(codes > 0, counts[codes], 0)
+            found[name] = codes
     return found
 
 
@@ -234,4 +242,4 @@ def cut_places(choice: Choice, frame: Any) -> list[int]:
 def _codes_of_keys(choice: Choice, frame: Any) -> list[torch.Tensor]:
     if choice.keys:
         return [choice.table.coded(choice.keys).codes]
-    return [as_column(frame[n], name=n).to("cpu").coded().codes for n in key_sizes(frame, choice)]
+    return list(key_codes(frame, choice).values())
