@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -11,9 +12,9 @@ from fastrec.features.leakage_runs import ABSOLUTE, RELATIVE, moved, typical
 from fastrec.table import Column
 
 DRAWS = 7
-SIGNS = 20  # rows that tell whether values move with the own target, where all values move
+SIGNS = 20  # rows, changed one by one, that tell whether values move with the own target, where all values move
 _MOST, _CLEAR = 512, 30.0  # rows that may follow their target; standard errors from which a row may
-_LEAST_PAIRS = 150
+_LEAST_GROUP, _LEAST_PAIRS = 4, {"drawn": 500, "moved": 120, "static": 150}
 
 
 def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -111,6 +112,17 @@ def followers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> Foll
     return Followers(chosen, effect[chosen], exact)
 
 
+def movers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> torch.Tensor:
+    """Rows that targets move where most rows are moved by none: int64, those first that move most with their own."""
+    odd = torch.stack([change(base, m) != 0 for m in made])
+    rows = odd.any(0)
+    if float(rows.double().mean()) > 0.3:
+        return torch.zeros(0, dtype=torch.int64)
+    score = (odd & flips).sum(0) - (odd & ~flips).sum(0)
+    found = rows.nonzero().squeeze(1)
+    return found[torch.argsort(score[found], descending=True, stable=True)]
+
+
 def static(base: Column, made: Sequence[Column]) -> bool:
     """Whether no run has moved a column."""
     return not any(bool(moved(base, m).any()) for m in made)
@@ -128,30 +140,47 @@ def told_within(codes: torch.Tensor, y: torch.Tensor, values: torch.Tensor) -> t
         values: float64 ``[n]``, NaN where missing.
 
     Returns:
-        How many pairs of neighbours were compared in groups of several targets, 0 where one is against it; and in how
-        many of them the targets are equal.
+        How many pairs of neighbours were compared in groups of four rows or more and several targets (in smaller ones
+        folds of rows leave out one row too), 0 where one pair is against it; and in how many the targets are equal.
     """
     kept = ~(y.isnan() | values.isnan() | values.isinf())
     codes, y, values = codes[kept], y[kept], values[kept]
+    if not len(codes):
+        return 0, 0
     order = torch.argsort(y, stable=True)
     order = order[torch.argsort(codes[order], stable=True)]
     codes, y, values = codes[order], y[order], values[order]
     together = codes[1:] == codes[:-1]
     rises = together & (y[1:] > y[:-1])
-    several = torch.zeros(int(codes.max()) + 1 if len(codes) else 1, dtype=torch.bool)
+    several = torch.zeros(int(codes.max()) + 1, dtype=torch.bool)
     several[codes[1:][rises]] = True
     step = values[1:] - values[:-1]
     allowed = RELATIVE * torch.maximum(values[1:].abs(), values[:-1].abs()) + ABSOLUTE
     up, down = step > allowed, step < -allowed
-    together &= several[codes[1:]]
     same = together & ~rises
-    against = bool((same & (up | down)).any()) or bool((rises & ~up).any()) and bool((rises & ~down).any())
-    return (0, 0) if against else (int(together.sum()), int(same.sum()))
+    if bool((same & (up | down)).any()) or (bool((rises & ~up).any()) and bool((rises & ~down).any())):
+        return 0, 0
+    counted = several & (torch.bincount(codes) >= _LEAST_GROUP)
+    return int((together & counted[codes[1:]]).sum()), int((same & counted[codes[1:]]).sum())
 
 
-def tells_enough(pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether the counts of ``told_within``, of several runs, are beyond chance, and none is against it."""
-    return bool(pairs) and all(p for p, _ in pairs) and sum(p for p, _ in pairs) >= _LEAST_PAIRS
+def says_target(
+    cases: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], how: Literal["drawn", "moved", "static"]
+) -> bool:
+    """Whether values say the target in all cases, and in more pairs of rows than chance allows.
+
+    Args:
+        cases: arguments for ``told_within``.
+        how: whether all targets were changed at random, or the rows are those that one target moves, or nothing was
+            changed; then most targets must be equal ones, as numbers that all differ say less.
+    """
+    pairs = equal = 0
+    for case in cases:
+        found = told_within(*case)
+        if not found[0]:
+            return False
+        pairs, equal = pairs + found[0], equal + found[1]
+    return pairs >= _LEAST_PAIRS[how] and (how != "static" or 2 * equal > pairs)
 
 
 # Values that all move ------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ REMEDIES: dict[str, str] = {
     "random": "Fix the seed: what differs from run to run cannot be checked, nor made again for the test rows",
     "copy": "Drop the column: it is the target, or the target in other words",
     "own target": "Encode targets out of fold (TargetEncode in a FeatureSet, fit_transform), or from earlier rows only",
-    "leave-one-out": "Encode targets by folds of many rows: what is left out tells the row's own target, as the others of "
-    "its key show what all of them make",
-    "outside": "Make it inside the pipeline, out of fold (TargetEncode): made beforehand from the targets of these rows, "
-    "it holds each row's own",
+    "leave-one-out": "Encode targets by folds of many rows: the other rows of a key tell the total, so that what is "
+    "left out shows the row's own target",
+    "outside": "Make it inside the pipeline, out of fold (TargetEncode): what was made beforehand from the targets of "
+    "these rows holds each row's own",
     "row order": "Drop the column, or number the rows by something that is known when they are scored",
     "future": "Use only rows earlier than the row: lags, cumulative statistics and windows that end before it",
     "outer fold": "Compute everything that a target is in, the prior too, from the other folds alone "

@@ -17,6 +17,7 @@ from fastrec.segments import Groups
 from fastrec.table import Column, Table
 
 _MOST_KEYS = 30  # columns that are looked at as keys
+_MOST_PAIRED = 6  # … and together, two by two
 _CUTS = 3
 
 
@@ -161,6 +162,26 @@ def key_codes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
         if 2 <= several < len(codes):
             found[name] = codes
     return found
+
+
+def key_pairs(frame: Any, choice: Choice) -> dict[tuple[str, ...], torch.Tensor]:
+    """Columns that may be keys, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing; all rows."""
+    single = key_codes(frame, choice)
+    found: dict[tuple[str, ...], torch.Tensor] = {(n,): codes for n, codes in single.items()}
+    names = list(single)[:_MOST_PAIRED]
+    for i, a in enumerate(names):
+        for b in names[:i]:
+            found[(b, a)] = paired([single[b], single[a]])
+    return found
+
+
+def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Codes of several columns together, 0 where one is missing: int64 ``[n]``."""
+    if len(codes) == 1:
+        return codes[0]
+    known = torch.stack([c > 0 for c in codes]).all(0)
+    joined = codes[0] * (int(codes[1].max()) + 1) + codes[1]
+    return torch.where(known, torch.unique(joined, return_inverse=True)[1] + 1, 0)
 
 
 def _may_be_key(column: Column) -> bool:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.leakage_draws import tells_enough, told_within
+from fastrec.features.leakage_draws import says_target
 from fastrec.table import Column
 
 _LEAST_ROWS, _LEAST_KEYS = 20, 8
 _CHANCE = 1e-9
-_CLOSE = 1e-9  # of the spread: what a statistic may differ by rounding
+_CLOSE, _CLOSE_SINGLE = 1e-9, 5e-7  # of the size: what a statistic may differ by rounding
 _MOST_CLASSES = 5
 
 
@@ -72,7 +72,11 @@ def one_to_one(column: Column, held: Held) -> str | None:
             return f"its {targets} values stand one to one for those of {held.name!r}"
         return None
     values = numbers(column)
-    if values is None or bool(values[known].isnan().any()) or _line(held.y[known], values[known]) is None:
+    if (
+        values is None
+        or bool(values[known].isnan().any())
+        or _line(held.y[known], values[known], _close(column)) is None
+    ):
         return None
     return f"it is {held.name!r}, times a number, plus a number"
 
@@ -117,32 +121,40 @@ def follows(column: Column, held: Held) -> str | None:
 
 
 def of_key(
-    column: Column, keys: Mapping[str, torch.Tensor], whole_key: Callable[[str], torch.Tensor], held: Held
+    column: Column,
+    keys: Mapping[tuple[str, ...], torch.Tensor],
+    whole_key: Callable[[tuple[str, ...]], torch.Tensor],
+    held: Held,
 ) -> str | None:
     """What says that a column is a statistic of the target over the rows of a key.
 
     Args:
         column: the column.
-        keys: columns that may be keys, as codes int64 ``[n]``.
+        keys: columns that may be keys, one or two, as codes int64 ``[n]``.
         whole_key: gives the codes of one of them in all rows.
         held: the target.
     """
     values = numbers(column)
     if values is None:
         return None
+    close = _close(column)
     for key, codes in keys.items():
-        first = _by_key(values, codes)
+        first = _by_key(values, codes, close)
         if first is None:
             continue
         for y in held.classes:
-            found = _statistic(first[codes], codes, whole_key(key), held.rows, y)
+            found = _statistic(first[codes], codes, whole_key(key), held.rows, y, close)
             if found:
-                return f"for each {key!r} it is {found} of {held.name!r} over the rows that were given, made beforehand"
+                rows = "over the rows that were given, made beforehand"
+                return f"for each {_named(key)} it is {found} of {held.name!r} {rows}"
     for key, codes in keys.items():
-        found = told_within(codes, held.y, values)
-        if found[1] * 2 > found[0] and tells_enough([found]):
-            return f"within each {key!r} it says {held.name!r}, as leave-one-out means do"
+        if says_target([(codes, held.y, values)], "static"):
+            return f"within each {_named(key)} it says {held.name!r}, as leave-one-out means do"
     return None
+
+
+def _named(key: Sequence[str]) -> str:
+    return " and ".join(repr(n) for n in key)
 
 
 def numbers(column: Column) -> torch.Tensor | None:
@@ -158,32 +170,42 @@ def _is_sorted(values: torch.Tensor) -> bool:
     return bool((steps >= 0).all()) or bool((steps <= 0).all())
 
 
-def _line(x: torch.Tensor, y: torch.Tensor) -> float | None:
+def _close(column: Column) -> float:
+    single = column.kind == "number" and column.values.dtype in (torch.float32, torch.float16, torch.bfloat16)
+    return _CLOSE_SINGLE if single else _CLOSE
+
+
+def _line(x: torch.Tensor, y: torch.Tensor, close: float) -> float | None:
     """The slope of ``y = a x + b`` where that holds but for rounding, and there is one."""
     if len(x) < 3:
         return None
     x, y = x - x.mean(), y - y.mean()
     spread, size = float(x.abs().max()), float(y.abs().max())
-    if not spread > 0 or not size > 0:
+    if not spread > 0 or not size > 0:  # nor where one is missing
         return None
     slope = float((x * y).sum() / (x * x).sum())
-    return slope if slope and bool(((y - slope * x).abs() <= _CLOSE * size).all()) else None
+    return slope if slope and bool(((y - slope * x).abs() <= close * size).all()) else None
 
 
-def _by_key(values: torch.Tensor, codes: torch.Tensor) -> torch.Tensor | None:
+def _by_key(values: torch.Tensor, codes: torch.Tensor, close: float) -> torch.Tensor | None:
     """Each key's value, where all its rows have one, and keys have several: float64 ``[number of codes]``."""
     size = int(codes.max()) + 1
     known = ~values.isnan()
     low = torch.full((size,), torch.inf, dtype=torch.float64).scatter_reduce_(0, codes[known], values[known], "amin")
     high = torch.full((size,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, codes[known], values[known], "amax")
     there = high >= low
-    if bool((high[there] - low[there] > _CLOSE * high[there].abs()).any()) or len(torch.unique(low[there])) < 2:
+    if bool((high[there] - low[there] > close * high[there].abs()).any()) or len(torch.unique(low[there])) < 2:
         return None
     return torch.where(there, low, torch.nan)
 
 
 def _statistic(
-    values: torch.Tensor, codes: torch.Tensor, whole_codes: torch.Tensor, rows: torch.Tensor, y: torch.Tensor
+    values: torch.Tensor,
+    codes: torch.Tensor,
+    whole_codes: torch.Tensor,
+    rows: torch.Tensor,
+    y: torch.Tensor,
+    close: float,
 ) -> str | None:
     """Which statistic of ``y`` by key the values are, in words.
 
@@ -192,6 +214,7 @@ def _statistic(
         codes: int64 ``[n]``, the checked rows' keys.
         whole_codes, y: int64 and float64 ``[m]``, keys and targets of all rows.
         rows: int64 ``[n]``, the numbers of the checked rows among all.
+        close: what may be rounding, of the values' size.
     """
     known = ~y.isnan()
     stats = _Stats.of(whole_codes[known], y[known], int(whole_codes.max()) + 1)
@@ -204,7 +227,7 @@ def _statistic(
     value, at = value[told], at[told]
     if len(value) < _LEAST_KEYS or len(torch.unique(value)) < 2:
         return None
-    return next(_exact(value, at, stats), None) or _of_counts(value, at, stats)
+    return next(_exact(value, at, stats, close), None) or _of_counts(value, at, stats, close)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,13 +258,13 @@ class _Stats:
         yield "the smallest", self.low
 
 
-def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats) -> Iterator[str]:
+def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -> Iterator[str]:
     """Statistics that the values are, but for a factor, a shift and rounding."""
     for name, by_key in stats.named():
         stat = by_key[at]
         if not bool(stat.isfinite().all()) or len(torch.unique(stat)) < _LEAST_KEYS:
             continue
-        if _line(stat, value) is not None:
+        if _line(stat, value, close) is not None:
             yield name
     # Steps must be small beside what a mean varies by from one sample to the next: else a good guess comes as near.
     error = (stats.squares / (stats.n - 1) / stats.n).sqrt()[at].median()
@@ -253,7 +276,7 @@ def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats) -> Iterator[str
     n, total = stats.n[at], stats.total[at]
     rest = value * n - total
     if len(torch.unique(total / n)) >= _LEAST_KEYS and len(torch.unique(value)) >= _LEAST_KEYS:
-        slope = _line(value, rest)
+        slope = _line(value, rest, close)
         if slope is not None and slope < 0 and len(torch.unique(n)) > 1:
             yield "a smoothed mean"
 
@@ -265,7 +288,7 @@ def _has_digits(value: torch.Tensor, digits: int) -> bool:
     return several and bool(((scaled - scaled.round()).abs() <= 1e-6 * scaled.abs().clamp_min(1)).all())
 
 
-def _of_counts(value: torch.Tensor, at: torch.Tensor, stats: _Stats) -> str | None:
+def _of_counts(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -> str | None:
     """Whether the values follow from how many rows and which sum a key has, and not from how many alone."""
     _, places, sizes = torch.unique(
         torch.stack([stats.n[at], stats.total[at]]), dim=1, return_inverse=True, return_counts=True
@@ -273,14 +296,14 @@ def _of_counts(value: torch.Tensor, at: torch.Tensor, stats: _Stats) -> str | No
     again = int((sizes - 1).sum())
     level = torch.unique(value, return_inverse=True, return_counts=True)[2].double() / len(value)
     chance = float(level.square().sum())
-    if not again or chance**again > _CHANCE or _varies_within(value, places):
+    if not again or chance**again > _CHANCE or _varies_within(value, places, close):
         return None
     alone = torch.unique(stats.n[at], return_inverse=True)[1]
-    return "a function of the count and the sum" if _varies_within(value, alone) else None
+    return "a function of the count and the sum" if _varies_within(value, alone, close) else None
 
 
-def _varies_within(value: torch.Tensor, groups: torch.Tensor) -> bool:
+def _varies_within(value: torch.Tensor, groups: torch.Tensor, close: float) -> bool:
     size = int(groups.max()) + 1
     low = torch.full((size,), torch.inf, dtype=torch.float64).scatter_reduce_(0, groups, value, "amin")
     high = torch.full((size,), -torch.inf, dtype=torch.float64).scatter_reduce_(0, groups, value, "amax")
-    return bool((high - low > _CLOSE * high.abs()).any())
+    return bool((high - low > close * high.abs()).any())

@@ -175,6 +175,16 @@ def sorted_ids(df):
     return lambda d: d.assign(**clean_columns(d)), df, "y", {}
 
 
+def means_outside(df):
+    rates = df.groupby("item")["y"].mean()
+    return lambda d: d["item"].map(rates)
+
+
+def means_of_two_keys(df):
+    rates = df.groupby(["city", "user"])["z"].mean().rename("rate").reset_index()
+    return lambda d: d.merge(rates, how="left", on=["city", "user"])["rate"].to_numpy()
+
+
 def already_there(df):
     df = df.assign(x=df.groupby("item")["y"].transform("mean"))
     return lambda d: d.assign(**clean_columns(d)), df, "y", {}
@@ -199,7 +209,7 @@ PLANTED = {
     "a table of target means": join_table,
     "a table of smoothed target means": join_smoothed_table,
     "a table of rounded target means": join_rounded_table,
-    "target means looked up outside": outside(lambda df: lambda d, r=df.groupby("item")["y"].mean(): d["item"].map(r)),
+    "target means looked up outside": outside(means_outside),
     "target means in the frame already": already_there,
     "2 y + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["y"] * 2 + 1)),
     "2 z + 1 of an outer frame": outside(lambda df: lambda d: d["t"].map(df.set_index("t")["z"] * 2 + 1), "z"),
@@ -220,6 +230,7 @@ PLANTED = {
     "in-fold mean": adds(lambda d: d.groupby("item")["y"].transform("mean")),
     "sum": adds(lambda d: d.groupby("user")["y"].transform("sum")),
     "max of small groups": adds(lambda d: d.groupby(["item", "user"])["y"].transform("max")),
+    "means of two keys outside": outside(means_of_two_keys, "z"),
     "count of ones": adds(lambda d: d["city"].map(d[d["y"] == 1]["city"].value_counts()), "y"),
     "standard deviation": adds(lambda d: d.groupby("item")["y"].transform("std")),
     "weight of evidence": adds(weight_of_evidence),
