@@ -32,22 +32,31 @@ def check_leakage(
 ) -> LeakageReport:
     """Whether a pipeline's columns give away the target or the future, found by changing rows and running it again.
 
-    *Own target*: a row's target alone is changed, and none of the row's values may move. *Future* (with ``order``):
-    rows at or after a time are dropped, then mixed up, and no value before it may move. *Outer folds* (with
-    ``folds``): a fold's targets are changed, and no value of its rows may move; of a FeatureSet, no value at all of
-    what ``cross_fit`` gives for that fold. Runs that differ by themselves, and copies of the target, are told first.
-    A column that stays still is not proved clean, only not caught at the rows tried.
+    *Own target*: one row's target is changed, and none of its values may move; then those of many rows at random, seven
+    times, to find the few rows that move with their own, and one of them is tried alone. *Leave-one-out*: whatever the
+    targets are, no value may say its row's within a key (columns of few distinct values, two by two at most).
+    *Outside*, *copy* and *row order* (columns that no target moves: other tables' and the frame's own too, which are
+    not varied): none may be, exactly, a mean, sum or other statistic of the target by key over all rows given, nor stand
+    one to one for it, nor be the place of a row in a frame that is sorted by it. *Future* (with ``order``): rows at or
+    after a time are dropped, then mixed up, and no value before it may move. *Outer folds* (with ``folds``): a fold's
+    targets are changed, and no value of its rows may move; of a FeatureSet, no value at all of what ``cross_fit`` gives
+    for that fold. Runs that differ by themselves, and copies of the target, are told first.
+
+    A column that stays still is not proved clean, only not caught: means that were made out of fold beforehand from
+    other folds than the model's, say, or a table of targets with noise. What a very good column may do by right too
+    (rows in the target's order, values that move with folds drawn by the targets) is noted, and is no leak.
 
     Args:
         pipeline: a FeatureSet, a generator, or any function that takes a frame and returns it with columns added (or
-            only those), a row for every row. It is run some thirty times; what a FeatureSet has learned stays as it is.
+            only those), a row for every row. It is run some twenty times, with ``order`` and ``folds`` thirty; what a
+            FeatureSet has learned stays as it is.
         df: training rows of any supported library, with the target; not changed.
         target: the target column(s).
         order: the column(s) that say what is earlier: a time, or a step. Rows of one time do not count as earlier.
         key: the column(s) of rows that belong together (a session); for one generator also the key of its folds. None:
             a FeatureSet's own.
         folds: the folds of the model's validation: integers ``[n]`` from 0, or a column's name.
-        tables: other tables that a FeatureSet reads, by name (a function closes over its own).
+        tables: other tables that a FeatureSet reads, by name (a function closes over its own); taken as they are.
         probes: how many rows' targets are changed, one after the other: rows of rare keys and of frequent ones.
         seed: of the choice of rows.
         max_rows: of more rows a part is checked: whole keys, or the earliest rows, or any.

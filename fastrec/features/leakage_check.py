@@ -50,6 +50,7 @@ class Check:
     def __init__(self, runner: Runner, frame: Any, choice: Choice, rows: torch.Tensor, strict: bool) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
         self.base = runner.start(frame)
+        self.scale = {n: typical(c) for n, c in self.base.items()}
         self.suspects = list(self.base)  # columns whose moving means something
         self.unclear: set[str] = set()  # those of which no single row's move means anything
         self.held = {n: Held(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
@@ -119,7 +120,7 @@ class Check:
     def _moved(self, name: str, tried: Try) -> bool:
         at = torch.tensor([tried.row])
         made = tried.made.get(name)
-        return made is not None and bool(moved(self.base[name].take(at), made.take(at), typical(self.base[name])).any())
+        return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
         """Whether a row's value goes with its own target farther than those of most others, or against it."""
@@ -203,7 +204,8 @@ class Check:
             if name not in made:
                 self.notes[f"{name!r} could not be compared: it is not made when {what}"] = None
                 continue
-            odd = moved(base[name].take(at), made[name].take(at_made), typical(base[name])).nonzero()
+            scale = self.scale[name] if base is self.base else typical(base[name])
+            odd = moved(base[name].take(at), made[name].take(at_made), scale).nonzero()
             if len(odd):
                 first[name] = int(odd[0])
         for name, i in first.items():

@@ -31,14 +31,17 @@ def patterns(known: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return ((numbers >> torch.arange(DRAWS).unsqueeze(1)) & 1).bool() & known
 
 
-def change(before: Column, after: Column, *, exact: bool = False) -> torch.Tensor:
+def change(before: Column, after: Column, scale: float | None = None, *, exact: bool = False) -> torch.Tensor:
     """By how much each value has moved: float64 ``[n]``, 0 where not at all; 1 for what is no number.
 
     Args:
         before, after: a column, in the same rows.
+        scale: see ``moved``.
         exact: whether what may be rounding counts too.
     """
-    odd = moved(before, after).to("cpu")
+    odd = moved(before, after, scale).to("cpu")
+    if not exact and not bool(odd.any()):
+        return torch.zeros(len(odd), dtype=torch.float64)
     if before.kind != after.kind or before.kind not in ("number", "vector"):
         return odd.double()
     a, b = before.values.to("cpu").double(), after.values.to("cpu").double()
@@ -82,7 +85,7 @@ class Followers:
         return Followers(self.rows[stays], self.effects[stays], self.exact)
 
 
-def followers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> Followers:
+def followers(deltas: torch.Tensor, flips: torch.Tensor, *, exact: bool) -> Followers:
     """Rows whose value moves with their own target, over runs in which targets were changed at random.
 
     What a row gets from other rows is independent of its own changes, as every row's are drawn for itself. A row counts
@@ -90,19 +93,15 @@ def followers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> Foll
     that is so too where it follows one row that happened to be changed in the same runs.
 
     Args:
-        base: the column as it is.
-        made: the column in each run.
+        deltas: float64 ``[DRAWS, n]``, by how much a column has moved in each run (see ``change``).
         flips: bool ``[DRAWS, n]`` (see ``patterns``).
+        exact: whether these are changes of the last digits.
     """
-    deltas = torch.stack([change(base, m) for m in made])
-    exact = not bool(deltas.any())
-    if exact:
-        deltas = torch.stack([change(base, m, exact=True) for m in made])
     on, off = flips.sum(0).double().clamp_min(1), (~flips).sum(0).double().clamp_min(1)
     with_it, without = (deltas * flips).sum(0) / on, (deltas * ~flips).sum(0) / off
     effect = with_it - without
     rest = (deltas - torch.where(flips, with_it, without)).square().sum(0)
-    error = (rest / (len(made) - 2) * (1 / on + 1 / off)).sqrt()
+    error = (rest / (len(deltas) - 2) * (1 / on + 1 / off)).sqrt()
     ratio = effect.abs() / torch.maximum(error, 1e-9 * effect.abs())
     if exact:  # signs of such moves mean nothing: they must be there in the same runs
         effect, ratio = effect.abs(), torch.where(((deltas != 0) == flips).all(0), torch.inf, 0.0)
@@ -112,9 +111,13 @@ def followers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> Foll
     return Followers(chosen, effect[chosen], exact)
 
 
-def movers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> torch.Tensor:
-    """Rows that targets move where most rows are moved by none: int64, those first that move most with their own."""
-    odd = torch.stack([change(base, m) != 0 for m in made])
+def movers(deltas: torch.Tensor, flips: torch.Tensor) -> torch.Tensor:
+    """Rows that targets move where most rows are moved by none: int64, those first that move most with their own.
+
+    Args:
+        deltas, flips: see ``followers``.
+    """
+    odd = deltas != 0
     rows = odd.any(0)
     if float(rows.double().mean()) > 0.3:
         return torch.zeros(0, dtype=torch.int64)
@@ -123,50 +126,55 @@ def movers(base: Column, made: Sequence[Column], flips: torch.Tensor) -> torch.T
     return found[torch.argsort(score[found], descending=True, stable=True)]
 
 
-def static(base: Column, made: Sequence[Column]) -> bool:
-    """Whether no run has moved a column."""
-    return not any(bool(moved(base, m).any()) for m in made)
-
-
 # Leave-one-out -------------------------------------------------------------------------------------------------------
 
 
-def told_within(codes: torch.Tensor, y: torch.Tensor, values: torch.Tensor) -> tuple[int, int]:
+def by_group(codes: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The order of rows by group, then by target: int64 ``[n]``."""
+    order = torch.argsort(y, stable=True)
+    return order[torch.argsort(codes[order], stable=True)]
+
+
+def told_within(
+    codes: torch.Tensor, y: torch.Tensor, values: torch.Tensor, order: torch.Tensor | None = None
+) -> tuple[int, int]:
     """Whether values say the target within each group: equal where it is equal, and higher or lower where it is higher.
 
     Args:
         codes: int64 ``[n]``, the groups.
         y: float64 ``[n]``, the target, NaN where it is unknown.
         values: float64 ``[n]``, NaN where missing.
+        order: what ``by_group`` gives for these; None: found here.
 
     Returns:
         How many pairs of neighbours were compared in groups of four rows or more and several targets (in smaller ones
         folds of rows leave out one row too), 0 where one pair is against it; and in how many the targets are equal.
     """
+    order = by_group(codes, y) if order is None else order
+    codes, y, values = codes[order], y[order], values[order]
     kept = ~(y.isnan() | values.isnan() | values.isinf())
-    codes, y, values = codes[kept], y[kept], values[kept]
+    if not bool(kept.all()):
+        codes, y, values = codes[kept], y[kept], values[kept]
     if not len(codes):
         return 0, 0
-    order = torch.argsort(y, stable=True)
-    order = order[torch.argsort(codes[order], stable=True)]
-    codes, y, values = codes[order], y[order], values[order]
     together = codes[1:] == codes[:-1]
     rises = together & (y[1:] > y[:-1])
-    several = torch.zeros(int(codes.max()) + 1, dtype=torch.bool)
-    several[codes[1:][rises]] = True
     step = values[1:] - values[:-1]
     allowed = RELATIVE * torch.maximum(values[1:].abs(), values[:-1].abs()) + ABSOLUTE
     up, down = step > allowed, step < -allowed
-    same = together & ~rises
-    if bool((same & (up | down)).any()) or (bool((rises & ~up).any()) and bool((rises & ~down).any())):
+    if bool((rises & ~up).any()) and bool((rises & ~down).any()):
         return 0, 0
-    counted = several & (torch.bincount(codes) >= _LEAST_GROUP)
-    return int((together & counted[codes[1:]]).sum()), int((same & counted[codes[1:]]).sum())
+    several = torch.zeros(int(codes.max()) + 1, dtype=torch.bool)
+    several[codes[1:][rises]] = True
+    together &= several[codes[1:]]
+    same = together & ~rises
+    if bool((same & (up | down)).any()):
+        return 0, 0
+    together &= (torch.bincount(codes) >= _LEAST_GROUP)[codes[1:]]
+    return int(together.sum()), int((same & together).sum())
 
 
-def says_target(
-    cases: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]], how: Literal["drawn", "moved", "static"]
-) -> bool:
+def says_target(cases: Iterable[tuple[torch.Tensor, ...]], how: Literal["drawn", "moved", "static"]) -> bool:
     """Whether values say the target in all cases, and in more pairs of rows than chance allows.
 
     Args:
@@ -194,7 +202,7 @@ def scattered(before: Column, after: Column) -> bool:
     if before.kind != "number" or after.kind != "number":
         return False
     a, b = before.number().to("cpu"), after.number().to("cpu")
-    if float((change(before, after) != 0).double().mean()) < 0.3:
+    if float(moved(before, after).double().mean()) < 0.3:
         return False
     order = torch.argsort(a, stable=True)
     a, b = a[order], b[order]

@@ -10,10 +10,10 @@ import torch
 
 from fastrec.columns import as_column
 from fastrec.features.leakage_check import Check
-from fastrec.features.leakage_draws import Followers, change, followers, movers, patterns, says_target, static
+from fastrec.features.leakage_draws import Followers, by_group, change, followers, movers, patterns, says_target
 from fastrec.features.leakage_report import Kind
 from fastrec.features.leakage_rows import Choice, key_pairs, paired
-from fastrec.features.leakage_runs import Made, with_rows_of
+from fastrec.features.leakage_runs import Made, moved, with_rows_of
 from fastrec.features.leakage_static import Held, follows, numbers, of_key, one_to_one, row_order
 from fastrec.table import Column
 
@@ -29,15 +29,21 @@ class Drawn:
         made: the columns of each run.
         targets: each run's targets as numbers, by name: float64 ``[n]``.
         flips: bool ``[runs, n]``, whose targets were changed in which run.
+        moves: by how much each column has moved, float64 ``[runs, n]``; columns that all runs make.
     """
 
     made: list[Made]
     targets: list[dict[str, torch.Tensor]]
     flips: torch.Tensor
+    moves: dict[str, torch.Tensor]
 
     def of(self, name: str) -> list[Column]:
         """One column in the runs that make it."""
         return [made[name] for made in self.made if name in made]
+
+    def still(self, name: str) -> bool:
+        """Whether no run has moved a column."""
+        return name in self.moves and not bool(self.moves[name].any())
 
 
 def draws(check: Check) -> Drawn:
@@ -55,12 +61,13 @@ def draws(check: Check) -> Drawn:
     random = check.choice.generator()
     flips = patterns(known, random)
     runs = [_flip(check, f) for f in flips]
-    drawn = Drawn([made for made, _ in runs], [targets for _, targets in runs], flips)
+    every = [n for n in check.suspects if all(n in made for made, _ in runs)]
+    moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made, _ in runs]) for n in every}
+    drawn = Drawn([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
-    names = [n for n in check.suspects if n not in check.unclear and (n, "own target") not in check.leaks]
-    names = [n for n in names if len(drawn.of(n)) == len(flips)]
-    found = {n: followers(check.base[n], drawn.of(n), flips) for n in names}
-    few = {n: movers(check.base[n], drawn.of(n), flips) for n in names}
+    names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
+    found = {n: _followers(check.base[n], drawn, n) for n in names}
+    few = {n: movers(moves[n], flips) for n in names}
     for _ in range(_MOST_ROUNDS):
         several = [f.rows for f in found.values() if len(f.rows) > 1]
         if not several:
@@ -73,6 +80,14 @@ def draws(check: Check) -> Drawn:
     for name in names:
         _confirm(check, name, found[name], few[name])
     return drawn
+
+
+def _followers(base: Column, drawn: Drawn, name: str) -> Followers:
+    if not drawn.still(name):
+        return followers(drawn.moves[name], drawn.flips, exact=False)
+    if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
+        return Followers(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.float64), exact=True)
+    return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
 
 
 def _flip(check: Check, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
@@ -111,10 +126,10 @@ def leave_one_out(check: Check, drawn: Drawn, df: Any) -> None:
     if check.choice.keys:
         keys.append(check.choice.table.coded(check.choice.keys).codes)
     for name in check.suspects:
-        runs = [numbers(c) for c in drawn.of(name)]
-        if (name, "own target") in check.leaks or len(runs) < len(drawn.made) or any(v is None for v in runs):
+        if name not in drawn.moves or drawn.still(name) or (name, "own target") in check.leaks:
             continue
-        if static(check.base[name], drawn.of(name)):
+        runs = [numbers(c) for c in drawn.of(name)]
+        if any(v is None for v in runs):
             continue
         for target in check.choice.targets:
             cases = [(y[target], v) for y, v in zip(drawn.targets, runs, strict=True)]
@@ -129,7 +144,7 @@ def _among_moved(check: Check, name: str, target: str) -> Iterator[tuple[torch.T
     for t in check.tries:
         if name not in t.made:
             continue
-        group = change(check.base[name], t.made[name]) != 0
+        group = moved(check.base[name], t.made[name], check.scale[name]).to("cpu")
         group[t.row] = True
         one = torch.zeros(int(group.sum()), dtype=torch.int64)
         for y, column in ((check.held[target].y, check.base[name]), (t.targets[target], t.made[name])):
@@ -148,19 +163,22 @@ def made_beforehand(check: Check, drawn: Drawn, df: Any, given: Any, whole: Choi
         whole: what is chosen by, of all rows.
         fixed: columns that are passed on by right: order, key and folds.
     """
-    columns = {n: check.base[n] for n in check.suspects if static(check.base[n], drawn.of(n))}
+    columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
     columns = {n: c.to("cpu") for n, c in columns.items() if not any((n, k) in check.leaks for k in _TOLD)}
     keys = key_pairs(df, check.choice)
     check.checked.append("columns that no target moves, other tables' among them, held to the targets")
 
     def whole_key(names: tuple[str, ...]) -> torch.Tensor:
+        if given is df:
+            return keys[names]
         return paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
 
     for target in check.choice.targets:
         held = Held(target, check.choice.table[target], whole.table[target], check.rows)
+        orders = {n: by_group(codes, held.y) for n, codes in keys.items()}
         for name, column in columns.items():
-            others = {n: codes for n, codes in keys.items() if name not in n}
+            others = {n: (codes, orders[n]) for n, codes in keys.items() if name not in n}
             _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
 
 

@@ -122,7 +122,7 @@ def follows(column: Column, held: Held) -> str | None:
 
 def of_key(
     column: Column,
-    keys: Mapping[tuple[str, ...], torch.Tensor],
+    keys: Mapping[tuple[str, ...], tuple[torch.Tensor, torch.Tensor]],
     whole_key: Callable[[tuple[str, ...]], torch.Tensor],
     held: Held,
 ) -> str | None:
@@ -130,7 +130,7 @@ def of_key(
 
     Args:
         column: the column.
-        keys: columns that may be keys, one or two, as codes int64 ``[n]``.
+        keys: columns that may be keys, one or two, as codes int64 ``[n]``, and the order that ``by_group`` gives.
         whole_key: gives the codes of one of them in all rows.
         held: the target.
     """
@@ -138,7 +138,7 @@ def of_key(
     if values is None:
         return None
     close = _close(column)
-    for key, codes in keys.items():
+    for key, (codes, _) in keys.items():
         first = _by_key(values, codes, close)
         if first is None:
             continue
@@ -147,8 +147,8 @@ def of_key(
             if found:
                 rows = "over the rows that were given, made beforehand"
                 return f"for each {_named(key)} it is {found} of {held.name!r} {rows}"
-    for key, codes in keys.items():
-        if says_target([(codes, held.y, values)], "static"):
+    for key, (codes, order) in keys.items():
+        if says_target([(codes, held.y, values, order)], "static"):
             return f"within each {_named(key)} it says {held.name!r}, as leave-one-out means do"
     return None
 

@@ -5,6 +5,8 @@ Every planted one makes the guilty column ``x`` (or what ``GUILTY`` says) beside
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 from sklearn.cluster import KMeans
@@ -281,6 +283,12 @@ def out_of_fold(folds, y="y", dtype=float):
     return make
 
 
+def cross_fitted(d, y):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # newer ones want the folds given, older ones know no such way
+        return TargetEncoder(random_state=0).fit_transform(d[["item"]], d[y]).ravel()
+
+
 def by_subtraction(d):
     """The same out of sums less the fold's own, in single precision, which rounds with the row's own target."""
     fold = np.random.default_rng(0).integers(0, 5, len(d))
@@ -376,18 +384,14 @@ CLEAN = {
     "folds by key": adds(out_of_fold(lambda d: GroupKFold(5).split(d, groups=d["user"]))),
     "stratified folds": adds(out_of_fold(lambda d: StratifiedKFold(5, shuffle=True, random_state=0).split(d, d["y"]))),
     "single precision": adds(by_subtraction, "z"),
-    "TargetEncoder.fit_transform": adds(
-        lambda d: TargetEncoder(random_state=0).fit_transform(d[["item"]], d["y"]).ravel()
-    ),
-    "TargetEncoder.fit_transform of a number": adds(
-        lambda d: TargetEncoder(random_state=0).fit_transform(d[["item"]], d["z"]).ravel(), "z"
-    ),
+    "TargetEncoder.fit_transform": adds(lambda d: cross_fitted(d, "y")),
+    "TargetEncoder.fit_transform of a number": adds(lambda d: cross_fitted(d, "z"), "z"),
     "stacked predictions": adds(
         lambda d: cross_val_predict(
             LogisticRegression(), d[["size", "price"]], d["y"], method="predict_proba", cv=StratifiedKFold(3)
         )[:, 1]
     ),
-    "date parts": adds(lambda d: d["day"].dt.dayofweek * 24 + d["day"].dt.hour),
+    "date parts": adds(lambda d: d["day"].dt.month * 744 + d["day"].dt.day * 24 + d["day"].dt.hour),
     "days since a date": adds(lambda d: (d["day"] - pd.Timestamp("2023-01-01")).dt.days),
     "PCA": adds(components),
     "distances to centres": adds(clusters),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastrec.features.leakage import check_leakage
 from fastrec.features.leakage_draws import (
+    by_group,
     change,
     followers,
     movers,
@@ -129,7 +130,7 @@ def test_rows_that_follow_their_own_target_are_found_among_those_that_follow_oth
         f = np.zeros(n) if flipped is None else flipped.numpy().astype(float)
         return Table({"x": np.array([f[i] if i in own else f[neighbour[i]] for i in range(n)]) + 5})["x"]
 
-    found = followers(values(None), [values(f) for f in flips], flips)
+    found = followers(torch.stack([change(values(None), values(f)) for f in flips]), flips, exact=False)
     assert own <= set(found.rows.tolist())
     assert len(found.rows) < 20 + 0.03 * n  # rows whose neighbour was changed in the same runs, or in the others
     for seed in range(8):
@@ -148,7 +149,7 @@ def test_movers_are_the_few_rows_that_targets_move():
 
     still = torch.zeros(100, dtype=torch.bool)
     for share, expected in ((10, set(range(10))), (60, set()), (0, set())):
-        found = movers(column(still, share), [column(f, share) for f in flips], flips)
+        found = movers(torch.stack([change(column(still, share), column(f, share)) for f in flips]), flips)
         assert set(found.tolist()) == expected
 
 
@@ -258,7 +259,8 @@ def test_statistics_by_key_are_told_and_near_ones_are_not(how):
 
     def told(values):
         column = Table({"x": df["k"].map(values).to_numpy()})["x"]
-        return of_key(column, {("k",): codes}, lambda name: codes, held(df["y"].to_numpy()))
+        target = held(df["y"].to_numpy())
+        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
 
     assert told(stat)
     assert not told(stat + pd.Series(rng.normal(size=40), index=stat.index) * 0.05)
@@ -274,7 +276,8 @@ def test_a_function_of_count_and_sum_is_told_and_one_of_the_count_is_not():
 
     def told(values):
         column = Table({"x": df["k"].map(values).to_numpy()})["x"]
-        return of_key(column, {("k",): codes}, lambda name: codes, held(df["y"].to_numpy()))
+        target = held(df["y"].to_numpy())
+        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
 
     woe = np.log((stats["sum"] + 0.5) / (stats["count"] - stats["sum"] + 0.5))
     assert "count and the sum" in told(woe)
