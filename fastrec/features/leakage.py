@@ -35,12 +35,12 @@ def check_leakage(
     *Own target*: one row's target is changed, and none of its values may move; then those of many rows at random, seven
     times, to find the few rows that move with their own, and one of them is tried alone. *Leave-one-out*: whatever the
     targets are, no value may say its row's within a key (columns of few distinct values, two by two at most).
-    *Outside*, *copy* and *row order* (columns that no target moves: other tables' and the frame's own too, which are
-    not varied): none may be, exactly, a mean, sum or other statistic of the target by key over all rows given, nor stand
-    one to one for it, nor be the place of a row in a frame that is sorted by it. *Future* (with ``order``): rows at or
-    after a time are dropped, then mixed up, and no value before it may move. *Outer folds* (with ``folds``): a fold's
-    targets are changed, and no value of its rows may move; of a FeatureSet, no value at all of what ``cross_fit`` gives
-    for that fold. Runs that differ by themselves, and copies of the target, are told first.
+    *Outside*, *copy* and *row order* are of columns that no target moves, those of other tables and of the frame itself
+    too (tables are not varied): none may be, exactly, a mean, sum or other statistic of the target by key over all rows
+    given, nor stand one to one for it, nor be the place of a row in a frame that is sorted by it. *Future* (with
+    ``order``): rows at or after a time are dropped, then mixed up, and no value before it may move. *Outer folds* (with
+    ``folds``): a fold's targets are changed, and no value of its rows may move; of a FeatureSet, no value at all of
+    what ``cross_fit`` gives for that fold. Runs that differ by themselves, and copies of the target, are told first.
 
     A column that stays still is not proved clean, only not caught: means that were made out of fold beforehand from
     other folds than the model's, say, or a table of targets with noise. What a very good column may do by right too

@@ -76,7 +76,8 @@ def draws(check: Check) -> Drawn:
         flipped = torch.zeros(len(known), dtype=torch.bool)
         flipped[some[torch.rand(len(some), generator=random) < 0.6]] = True
         made, _ = _flip(check, flipped)
-        found = {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in found.items()}
+        there = {n: f for n, f in found.items() if n in made}
+        found |= {n: f.left(change(check.base[n], made[n], exact=f.exact), flipped) for n, f in there.items()}
     for name in names:
         _confirm(check, name, found[name], few[name])
     return drawn
@@ -102,6 +103,8 @@ def _confirm(check: Check, name: str, found: Followers, few: torch.Tensor) -> No
     rows = found.rows[:_MOST_SINGLE].tolist()
     for row in dict.fromkeys([*rows, *few[:_MOST_SINGLE].tolist()]):
         t = check.try_one(row)
+        if name not in t.made:
+            continue
         exact = row in rows and found.exact
         delta = change(base, t.made[name], exact=exact)
         if not float(delta[row]):

@@ -19,6 +19,7 @@ from sklearn.preprocessing import KBinsDiscretizer, PowerTransformer, TargetEnco
 
 from fastrec.features import (
     CountEncode,
+    Cross,
     CumTarget,
     DeviationFromGroup,
     FeatureSet,
@@ -196,6 +197,11 @@ def group_stats(df):
     return FeatureSet([GroupStats("y", by="item"), CountEncode("item"), GroupStats("size", by="item")]), df, "y", {}
 
 
+def counts_with_unlabeled_rows(df):
+    fs = FeatureSet([CountEncode(Cross("item", "y"), scope="all"), CountEncode("item", scope="all")])
+    return fs, df, "y", {}
+
+
 def later(make):
     """A case of times, which an order must be given for."""
     return lambda df: (
@@ -254,6 +260,7 @@ PLANTED = {
     "missing where the target is 1": adds(lambda d: d["size"].where(d["y"] == 0)),
     "codes in the order of the means": adds(ordered_codes),
     "statistics of a generator": group_stats,
+    "counts of the target, unlabeled rows too": counts_with_unlabeled_rows,
     "a lead": later(lambda d: d.groupby("user")["price"].shift(-1)),
     "a lead of the target": later(lambda d: d.groupby("user")["y"].shift(-1)),
     "a centred window": later(lambda d: d["price"].rolling(3, center=True).mean()),
@@ -264,6 +271,7 @@ GUILTY = {
     "a table of smoothed target means": "items_rate",
     "a table of rounded target means": "users_rate",
     "statistics of a generator": "mean_y__item",
+    "counts of the target, unlabeled rows too": "count_item_x_y",
 }
 
 
