@@ -17,6 +17,7 @@ from fastrec.segments import Groups
 from fastrec.table import Column, Table
 
 _MOST_KEYS = 30  # columns that are looked at as keys
+_MOST_PAIRED = 6  # … and together, two by two
 _CUTS = 3
 
 
@@ -138,6 +139,14 @@ def sample_rows(choice: Choice, most: int) -> torch.Tensor:
 
 def key_sizes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
     """Columns that may be keys, with how many rows have each row's value: int64 ``[n]``."""
+    sizes = {}
+    for name, codes in key_codes(frame, choice).items():
+        sizes[name] = torch.where(codes > 0, torch.bincount(codes)[codes], 0)
+    return sizes
+
+
+def key_codes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
+    """Columns that may be keys, as codes int64 ``[n]``, 0 where missing."""
     found = {}
     odd = {*choice.targets, *choice.order}
     for name in [n for n in column_names(frame) if n not in odd][:_MOST_KEYS]:
@@ -151,8 +160,28 @@ def key_sizes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
         counts = torch.bincount(codes)
         several = int((counts[1:] > 0).sum())
         if 2 <= several < len(codes):
-            found[name] = torch.where(codes > 0, counts[codes], 0)
+            found[name] = codes
     return found
+
+
+def key_pairs(frame: Any, choice: Choice) -> dict[tuple[str, ...], torch.Tensor]:
+    """Columns that may be keys, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing; all rows."""
+    single = key_codes(frame, choice)
+    found: dict[tuple[str, ...], torch.Tensor] = {(n,): codes for n, codes in single.items()}
+    names = list(single)[:_MOST_PAIRED]
+    for i, a in enumerate(names):
+        for b in names[:i]:
+            found[(b, a)] = paired([single[b], single[a]])
+    return found
+
+
+def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Codes of several columns together, 0 where one is missing: int64 ``[n]``."""
+    if len(codes) == 1:
+        return codes[0]
+    known = torch.stack([c > 0 for c in codes]).all(0)
+    joined = codes[0] * (int(codes[1].max()) + 1) + codes[1]
+    return torch.where(known, torch.unique(joined, return_inverse=True)[1] + 1, 0)
 
 
 def _may_be_key(column: Column) -> bool:
@@ -234,4 +263,4 @@ def cut_places(choice: Choice, frame: Any) -> list[int]:
 def _codes_of_keys(choice: Choice, frame: Any) -> list[torch.Tensor]:
     if choice.keys:
         return [choice.table.coded(choice.keys).codes]
-    return [as_column(frame[n], name=n).to("cpu").coded().codes for n in key_sizes(frame, choice)]
+    return list(key_codes(frame, choice).values())

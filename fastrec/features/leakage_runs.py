@@ -23,6 +23,7 @@ from fastrec.features.saving import index_of, replace_features, selectors_of
 from fastrec.table import Column, Table
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of the value; of the column's typical value
+_SINGLE_RELATIVE, _SINGLE_ABSOLUTE = 2e-6, 1e-7  # the same where numbers have seven digits
 Made = dict[str, Column]
 
 
@@ -326,14 +327,14 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
     if kinds == ("number", "number"):
         a, b = before.values, after.values.to(before.values.device)
         if a.is_floating_point() or b.is_floating_point():
-            return _far(a.double(), b.double(), scale)
+            return _far(a, b, scale)
         return a.long() != b.long()
     if kinds == ("datetime", "datetime") and before.unit == after.unit:
         return before.values != after.values.to(before.values.device)
     if kinds == ("datetime", "datetime"):
         return before.number() != after.number().to(before.values.device)
     if kinds == ("vector", "vector") and before.values.shape == after.values.shape:
-        a, b = before.values.double(), after.values.double().to(before.values.device)
+        a, b = before.values, after.values.to(before.values.device)
         both_missing = a.isnan() & b.isnan()
         return (_far(a, b, scale) & ~both_missing).any(1)
     if kinds == ("list", "list"):
@@ -342,7 +343,10 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
 
 
 def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
-    allowed = RELATIVE * torch.maximum(a.abs(), b.abs()) + ABSOLUTE * scale
+    single = any(x.is_floating_point() and x.dtype != torch.float64 for x in (a, b))
+    relative, absolute = (_SINGLE_RELATIVE, _SINGLE_ABSOLUTE) if single else (RELATIVE, ABSOLUTE)
+    a, b = a.double(), b.double()
+    allowed = relative * torch.maximum(a.abs(), b.abs()) + absolute * scale
     near = ((a - b).abs() <= allowed) & a.isfinite() & b.isfinite()
     return ~(near | (a == b))
 

@@ -1,0 +1,286 @@
+"""A plain call of ``check_leakage`` names every planted leak, and no column of pipelines that are clean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.features.leakage import check_leakage
+from fastrec.features.leakage_draws import (
+    by_group,
+    change,
+    followers,
+    movers,
+    one_sided,
+    patterns,
+    says_target,
+    scattered,
+    told_within,
+)
+from fastrec.features.leakage_report import REMEDIES
+from fastrec.features.leakage_static import Held, follows, of_key, one_to_one, row_order
+from fastrec.table import Table
+from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
+
+OUTSIDE = [n for n in PLANTED if "table of" in n or "outside" in n or "already" in n]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_leak_is_named_and_nothing_else(name):
+    pipeline, df, target, options = PLANTED[name](frame())
+    report = check_leakage(pipeline, df, target, **options)
+    assert report.columns == [GUILTY.get(name, "x")], str(report)
+    assert all(leak.kind in REMEDIES and leak.detail for leak in report.leaks)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_clean_pipeline_is_left_alone(name):
+    pipeline, df, target, options = CLEAN[name](frame())
+    report = check_leakage(pipeline, df, target, **options)
+    assert report.ok, str(report)
+
+
+def test_a_leak_has_the_kind_that_it_is():
+    found = {}
+    for name in (*OUTSIDE, "2 y + 1 of an outer frame", "row number of sorted rows", "leave one out", "one rare key"):
+        pipeline, df, target, options = PLANTED[name](frame(seed=1))
+        found[name] = {leak.kind for leak in check_leakage(pipeline, df, target, **options).leaks}
+    assert {n: k for n, k in found.items() if n in OUTSIDE} == {n: {"outside"} for n in OUTSIDE}
+    assert found["2 y + 1 of an outer frame"] == {"copy"}
+    assert found["row number of sorted rows"] == {"row order"}
+    assert found["leave one out"] == {"leave-one-out"}
+    assert found["one rare key"] == {"own target"}
+
+
+def test_what_was_found_is_said():
+    for name, words in (
+        ("a table of target means", ["for each 'item' it is the mean of 'y'", "JoinTable", "pipeline, out of fold"]),
+        ("a table of smoothed target means", ["for each 'item'", "'y'"]),
+        ("means of two keys outside", ["'user' and 'city'", "the mean"]),
+        ("2 z + 1 of an outer frame", ["'z', times a number, plus a number"]),
+        ("ids given in the order of the target", ["an id", "order of 'y'", "number the rows"]),
+        ("a bit of the mantissa", ["its last digits changed when 'y' of this row alone went from"]),
+    ):
+        pipeline, df, target, options = PLANTED[name](frame())
+        text = str(check_leakage(pipeline, df, target, **options))
+        assert all(word in text for word in words), text
+
+
+def test_means_of_all_rows_are_found_though_a_part_is_checked():
+    pipeline, df, target, options = PLANTED["a table of target means"](frame(2000))
+    report = check_leakage(pipeline, df, target, max_rows=500, **options)
+    assert {leak.kind for leak in report.leaks} == {"outside"}
+
+
+def test_a_column_that_separates_the_target_or_moves_with_its_folds_is_noted():
+    for name, words in (
+        ("a separating predictor", "orders the rows as 'y' does"),
+        ("stratified folds", "folds that are drawn by the targets"),
+    ):
+        pipeline, df, target, options = CLEAN[name](frame())
+        report = check_leakage(pipeline, df, target, **options)
+        assert any("'x'" in note and words in note for note in report.notes), str(report)
+
+
+def test_a_row_number_beside_a_time_is_noted():
+    df = frame().sort_values("y", kind="stable").assign(t=np.arange(600))
+    report = check_leakage(lambda d: d.assign(x=np.arange(len(d))), df, "y", "t")
+    assert report.ok
+    assert any("the place of each row" in note for note in report.notes)
+
+
+def test_a_plain_call_runs_the_pipeline_some_twenty_times():
+    runs = 0
+
+    def pipeline(d):
+        nonlocal runs
+        runs += 1
+        return d.assign(x=d["price"] * 2, n=d.groupby("item")["item"].transform("count"))
+
+    assert check_leakage(pipeline, frame(), "y")
+    assert runs <= 20
+
+
+# The parts, against plain loops --------------------------------------------------------------------------------------
+
+
+def test_every_row_is_changed_in_some_runs_and_in_none_at_the_same_rate_as_another():
+    known = torch.ones(4000, dtype=torch.bool)
+    known[::7] = False
+    flips = patterns(known, torch.Generator().manual_seed(0))
+    assert not flips[:, ~known].any()
+    counts = flips[:, known].sum(0)
+    assert counts.min() >= 1
+    assert counts.max() <= len(flips) - 1
+    assert len(torch.unique(flips[:, known].T, dim=0)) == 2 ** len(flips) - 2
+
+
+def test_rows_that_follow_their_own_target_are_found_among_those_that_follow_others():
+    n = 3000
+    rng = np.random.default_rng(0)
+    flips = patterns(torch.ones(n, dtype=torch.bool), torch.Generator().manual_seed(0))
+    own = set(rng.choice(n, 20, replace=False).tolist())
+    neighbour = rng.permutation(n)
+
+    def values(flipped):
+        f = np.zeros(n) if flipped is None else flipped.numpy().astype(float)
+        return Table({"x": np.array([f[i] if i in own else f[neighbour[i]] for i in range(n)]) + 5})["x"]
+
+    found = followers(torch.stack([change(values(None), values(f)) for f in flips]), flips, exact=False)
+    assert own <= set(found.rows.tolist())
+    assert len(found.rows) < 20 + 0.03 * n  # rows whose neighbour was changed in the same runs, or in the others
+    for seed in range(8):
+        flipped = torch.zeros(n, dtype=torch.bool)
+        flipped[found.rows] = torch.rand(len(found.rows), generator=torch.Generator().manual_seed(seed)) < 0.6
+        found = found.left(change(values(None), values(flipped)), flipped)
+    assert set(found.rows.tolist()) == own
+
+
+def test_movers_are_the_few_rows_that_targets_move():
+    flips = patterns(torch.ones(100, dtype=torch.bool), torch.Generator().manual_seed(0))
+
+    def column(f, share):
+        moving = torch.arange(100) < share
+        return Table({"x": (torch.arange(100) + moving * f.double().roll(1)).numpy()})["x"]
+
+    still = torch.zeros(100, dtype=torch.bool)
+    for share, expected in ((10, set(range(10))), (60, set()), (0, set())):
+        found = movers(torch.stack([change(column(still, share), column(f, share)) for f in flips]), flips)
+        assert set(found.tolist()) == expected
+
+
+groups = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=24)
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=groups, follow=st.sampled_from([-1, 0, 1]))
+def test_what_is_told_within_groups_agrees_with_a_plain_loop(rows, follow):
+    codes, y, values = (np.array(c) for c in zip(*rows, strict=True))
+    values = values if not follow else codes * 10 + follow * y
+    ups = downs = pairs = equal = 0
+    against = False
+    for k in set(codes.tolist()):
+        t, v = y[codes == k], values[codes == k]
+        if len(set(t.tolist())) < 2:
+            continue
+        for a in range(len(t)):
+            for b in range(len(t)):
+                against |= t[a] == t[b] and v[a] != v[b]
+                against |= t[a] < t[b] and v[a] == v[b]
+                ups, downs = ups + (t[a] < t[b] and v[a] < v[b]), downs + (t[a] < t[b] and v[a] > v[b])
+        if len(t) >= 4:
+            pairs, equal = pairs + len(t) - 1, equal + len(t) - len(set(t.tolist()))
+    if against or (ups and downs):
+        pairs = equal = 0
+    got = told_within(*(torch.from_numpy(a) for a in (codes, y.astype(float), values.astype(float))))
+    assert got == (pairs, equal)
+
+
+def test_few_pairs_say_nothing():
+    y = torch.arange(60).double() % 2
+    codes = torch.arange(60) // 5
+    assert not says_target([(codes, y, -y)], "drawn")
+    assert says_target([(codes, y, -y)] * 12, "drawn")
+    assert not says_target([*[(codes, y, -y)] * 12, (codes, y, torch.zeros(60))], "drawn")
+    assert not says_target([], "moved")
+
+
+def test_disorder_is_told_from_values_that_move_together():
+    rng = np.random.default_rng(0)
+    means = np.repeat(rng.normal(size=30), 20)
+    column = Table({"x": means})["x"]
+    assert not scattered(column, Table({"x": means * 1.01})["x"])
+    assert not scattered(column, Table({"x": np.where(means == means[0], 9, means)})["x"])
+    assert scattered(column, Table({"x": means + 0.01 * rng.normal(size=600)})["x"])
+    assert one_sided([0.9] * 19 + [0.1])
+    assert one_sided([0.1] * 20)
+    assert not one_sided([0.9] * 18 + [0.1] * 2)
+    assert not one_sided([0.9] * 8)
+
+
+def held(y, rows=None):
+    column = Table({"y": y})["y"]
+    return Held("y", column, column, torch.arange(len(column)) if rows is None else rows)
+
+
+def test_one_to_one_needs_every_row_and_enough_of_them():
+    y = np.arange(60) % 2
+    for values, expected in (
+        (2 * y + 1, True),
+        (np.where(y == 1, "yes", "no"), True),
+        (np.where(np.arange(60) == 3, 7, y), False),
+        (y + np.arange(60) * 10, False),
+        (np.zeros(60), False),
+    ):
+        assert bool(one_to_one(Table({"x": values})["x"], held(y))) is expected
+        assert not one_to_one(Table({"x": values[:15]})["x"], held(y[:15]))
+    z = np.random.default_rng(0).normal(size=60)
+    assert one_to_one(Table({"x": 3 - 2 * z})["x"], held(z))
+    assert one_to_one(Table({"x": (3 - 2 * z).astype("float32")})["x"], held(z))
+    assert not one_to_one(Table({"x": z + 1e-4 * np.random.default_rng(1).normal(size=60)})["x"], held(z))
+    assert follows(Table({"x": np.exp(z)})["x"], held(z))
+    assert not follows(Table({"x": np.where(z == z.max(), -9, z)})["x"], held(z))
+
+
+def test_a_place_that_follows_the_target_must_be_a_place():
+    y = np.repeat([0, 1], 30)
+    for values, expected in (
+        (np.arange(60), True),
+        (1000 - np.arange(60), True),
+        (np.arange(60) ** 3, False),
+        (np.arange(60) / 7, False),
+        (np.arange(60) // 2, False),
+        (np.random.default_rng(0).permutation(60), False),
+    ):
+        assert bool(row_order(Table({"x": values})["x"], held(y))) is expected
+
+
+STATISTICS = {
+    "mean": lambda g: g.mean(),
+    "sum": lambda g: g.sum() * 3,
+    "std": lambda g: g.std(),
+    "max": lambda g: g.max(),
+    "smoothed": lambda g: (g.sum() + 4 * 0.3) / (g.count() + 4),
+    "rounded": lambda g: g.mean().round(2),
+    "float32": lambda g: g.mean().astype("float32"),
+}
+
+
+@pytest.mark.parametrize("how", STATISTICS)
+def test_statistics_by_key_are_told_and_near_ones_are_not(how):
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"k": rng.integers(0, 40, 800), "y": rng.normal(size=800)})
+    stat = STATISTICS[how](df.groupby("k")["y"])
+    codes = torch.from_numpy(df["k"].to_numpy() + 1)
+
+    def told(values):
+        column = Table({"x": df["k"].map(values).to_numpy()})["x"]
+        target = held(df["y"].to_numpy())
+        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
+
+    assert told(stat)
+    assert not told(stat + pd.Series(rng.normal(size=40), index=stat.index) * 0.05)
+    assert not told(df.groupby("k")["y"].count().astype(float))
+    assert not told(pd.Series(rng.integers(0, 2, 40), index=stat.index))
+
+
+def test_a_function_of_count_and_sum_is_told_and_one_of_the_count_is_not():
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"k": rng.integers(0, 300, 1500), "y": rng.integers(0, 2, 1500)})
+    stats = df.groupby("k")["y"].agg(["sum", "count"])
+    codes = torch.from_numpy(df["k"].to_numpy() + 1)
+
+    def told(values):
+        column = Table({"x": df["k"].map(values).to_numpy()})["x"]
+        target = held(df["y"].to_numpy())
+        return of_key(column, {("k",): (codes, by_group(codes, target.y))}, lambda name: codes, target)
+
+    woe = np.log((stats["sum"] + 0.5) / (stats["count"] - stats["sum"] + 0.5))
+    assert "count and the sum" in told(woe)
+    assert "count and the sum" in told((woe * 2).round(0))
+    assert not told(np.log(stats["count"]))
+    assert not told(woe.where(stats.index % 50 != 0, 0.123))
