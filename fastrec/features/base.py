@@ -182,11 +182,11 @@ class Feature(ABC):
         FeatureSet([self]).save(folder)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Any:
-        """Read what ``save`` wrote."""
+    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> Any:
+        """Read what ``save`` wrote (see ``FeatureSet.load``)."""
         from fastrec.features.feature_set import FeatureSet
 
-        return FeatureSet.load(folder).features[0]
+        return FeatureSet.load(folder, trust=trust).features[0]
 
 
 class RowWise(Feature):

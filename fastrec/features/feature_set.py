@@ -352,13 +352,18 @@ class FeatureSet:
         write_features(folder, steps, config)
 
     @classmethod
-    def load(cls, folder: str | Path) -> FeatureSet:
+    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> FeatureSet:
         """Read what ``save`` wrote.
+
+        Args:
+            folder: where it is.
+            trust: the module(s) that may be imported for functions of one's own (``@feature``), which runs their code;
+                of others only what is imported already is taken.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
         """
-        return read_features(folder, cls._of)
+        return read_features(folder, cls._of, trust=trust)
 
     @classmethod
     def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:
