@@ -319,7 +319,10 @@ class Fitted(Feature):
         return dict(self._learned()[0])
 
     def set_state(self, state: State) -> None:
-        self.learn(state)
+        from fastrec.features.state_shapes import checked
+
+        with checked(self, state):
+            self.learn(state)
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:

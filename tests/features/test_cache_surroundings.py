@@ -364,7 +364,7 @@ _WRITER = """
 import sys, pandas as pd, numpy as np
 from fastrec.features import CountEncode, FeatureCache, FeatureSet, TargetEncode
 cache = FeatureCache(sys.argv[1], max_bytes=int(sys.argv[2]))
-for seed in range(6):
+for seed in range(4):
     rng = np.random.default_rng(seed)
     df = pd.DataFrame({"item": rng.integers(0, 9, 200), "y": rng.integers(0, 2, 200)})
     fs = [CountEncode("item"), TargetEncode("item", "y")]
@@ -373,9 +373,9 @@ for seed in range(6):
 """
 
 
-@pytest.mark.parametrize("room", [1 << 30, 20_000])
-def test_two_processes_share_a_folder(tmp_path, room):
-    arguments = [sys.executable, "-W", "error", "-c", _WRITER, str(tmp_path / "cache"), str(room)]
+def test_two_processes_share_a_folder(tmp_path):
+    """With so little room that each drops what the other may be reading. (Slow: two interpreters start.)"""
+    arguments = [sys.executable, "-W", "error", "-c", _WRITER, str(tmp_path / "cache"), "20000"]
     running = [
         subprocess.Popen(arguments, env=_env(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
