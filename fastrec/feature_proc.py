@@ -57,6 +57,7 @@ class Features(FrameProc):
         with TemporaryDirectory() as folder:
             self.feature_set.save(Path(folder) / "features")
             config = json.loads((Path(folder) / "features" / "features.json").read_text(encoding="utf-8"))
+            del config["digests"]  # of files that there will not be
             names = [step["state"] for step in config["steps"] if step["state"] is not None]
             return {**state, "config": config, "states": {n: load_state(Path(folder) / "features" / n) for n in names}}
 
@@ -68,13 +69,14 @@ class Features(FrameProc):
             DataError: it was not a FeatureSet.
         """
         from fastrec.features import FeatureSet
+        from fastrec.features.saving import state_place
 
         if "config" not in state:
             raise DataError("the features were not a FeatureSet and cannot be restored", remedy="Make them anew")
         with TemporaryDirectory() as folder:
             (Path(folder) / "features.json").write_text(json.dumps(state["config"]), encoding="utf-8")
             for name, learned in state["states"].items():
-                save_state(Path(folder) / name, learned)
+                save_state(state_place(Path(folder), name), learned)
             return cls(FeatureSet.load(folder))
 
 

@@ -93,6 +93,11 @@ def check_replaceable(folder: str | Path, *markers: str) -> None:
         )
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a name read from a file, or given by a user, is one of a file or folder in the folder at hand."""
+    return not set(name) & set("/\\:\0") and name not in ("", ".", "..") and Path(name).name == name
+
+
 def _beside(path: Path, suffix: str) -> Path:
     """A hidden name in the same folder that nothing has yet."""
     return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}{suffix}")

@@ -226,7 +226,7 @@ def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str) ->
         by_epoch.setdefault(epoch, []).append(value)
     mean = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
     label = key.replace("_", " ")
-    thin = [charts.Line(p, colour, bold=False, title=f"{label}, fold {fold}") for fold, p in folds.items()]
+    thin = [charts.Line(p, colour, bold=False, title=f"{label}, fold {fold:g}") for fold, p in folds.items()]
     return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -104,17 +105,18 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
             "there is no scores.json", file=run, remedy="Give the directory of a finished run, as in fastrec run --out"
         )
     lists = _read_lists(run / "lists.parquet")
+    curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
     figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
     models = _ascending(figures)
     results = RunResults(
         name=run.resolve().name,
-        metric=str(scores.get("metric", "score")).upper(),
+        metric=str(scores.get("metric") or "score").upper(),
         models=models,
         best=models[-1] if models else None,
         scores=figures,
         oracle=_number(scores.get("oracle")),
-        curves=_read_json(run / "curves.json") or {},
-        importance=_read_json(run / "importance.json") or {},
+        curves={m: [_figures(r) for r in records or []] for m, records in curves.items()},
+        importance={m: _figures(gains) for m, gains in importance.items()},
         seconds=_figures(scores.get("seconds")),
         transductive=scores.get("transductive"),
         rows=dict(scores.get("rows") or {}),
@@ -210,20 +212,62 @@ def _read_lists(path: Path) -> pa.Table | None:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """What a JSON file of a run holds, its parts of the kinds that ``_SHAPES`` says."""
     if not path.exists():
         return None
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise UnreadableFileError(f"is not JSON that can be read ({error})", file=path, remedy="Run again") from error
     if not isinstance(content, dict):
         raise DataError("holds no JSON object", file=path, remedy="Run again")
+    _check_shape(content, _SHAPES[path.name], [], path)
     return content
 
 
+_FIGURES = {"*": "a number"}
+_SHAPES: dict[str, Any] = {  # "*": every name; a list: of such things; text: a kind of ``_KINDS``; null stands anywhere
+    "scores.json": {
+        "metric": "text",
+        "models": _FIGURES,
+        "oof": _FIGURES,
+        "oracle": "a number",
+        "seconds": _FIGURES,
+        "transductive": ["anything"],
+        "rows": {"*": "anything"},
+    },
+    "curves.json": {"*": [_FIGURES]},
+    "importance.json": {"*": _FIGURES},
+    "config.json": {"*": "anything"},
+}
+_KINDS: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "anything": (object,)}
+_DEEPEST = 50
+
+
+def _check_shape(value: Any, shape: Any, place: list[str], path: Path) -> None:
+    """Refuse JSON of another shape than a run writes, and what is nested deeper than a page can show."""
+    if len(place) > _DEEPEST:
+        problem = f"is nested more than {_DEEPEST} deep"
+        raise UnreadableFileError(f"{'.'.join(place[:3])} {problem}", file=path, remedy="Run again")
+    kinds = _KINDS[shape] if isinstance(shape, str) else type(shape)
+    if value is not None and (not isinstance(value, kinds) or (shape == "a number" and isinstance(value, bool))):
+        wanted = shape if isinstance(shape, str) else "an object" if isinstance(shape, dict) else "a list"
+        problem = f"{'.'.join(place)!r} holds {json.dumps(value, default=str)[:60]} instead of {wanted}"
+        raise UnreadableFileError(problem, file=path, remedy="Run again")
+    inner = shape if isinstance(shape, dict | list) else {"*": "anything"}
+    if isinstance(value, dict) and isinstance(inner, dict):
+        for name, held in value.items():
+            _check_shape(held, inner.get(name, inner.get("*", "anything")), [*place, name], path)
+    elif isinstance(value, list):
+        for i, held in enumerate(value):
+            _check_shape(held, inner[0] if isinstance(inner, list) else "anything", [*place, str(i)], path)
+
+
 def _number(value: Any) -> float | None:
-    known = isinstance(value, int | float) and not isinstance(value, bool) and np.isfinite(value)
-    return float(value) if known else None
+    try:
+        return float(value) if value is not None and math.isfinite(value) else None
+    except OverflowError:  # an integer that no float holds
+        return None
 
 
 def _figures(content: Any) -> dict[str, float]:

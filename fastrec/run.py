@@ -25,7 +25,7 @@ from xgboost.core import XGBoostError
 from fastrec.competition import Candidates, Competition
 from fastrec.device import DeviceLike, resolve_device
 from fastrec.errors import DataError, WriteError
-from fastrec.files import atomic_folder
+from fastrec.files import atomic_folder, is_plain_name
 from fastrec.metrics import reciprocal_ranks
 from fastrec.progress import Stages
 from fastrec.rank import ranked_strings
@@ -72,6 +72,7 @@ def run(
     """
     data, out = Path(data), Path(out)
     check_run_folder(out)
+    check_models(competition, bs)
     started = _now()
     where = resolve_device(device)
     stages = stages or Stages()
@@ -315,6 +316,20 @@ def check_candidates(recipe: Competition, found: Candidates) -> None:
             row=row,
             remedy="Keep one candidate per item and list",
         )
+
+
+def check_models(recipe: Competition, bs: int | None) -> None:
+    """Refuse models whose names are not names of files in a run directory. (Found before hours of training, not after.)
+
+    Raises:
+        DataError: naming the model.
+    """
+    for name in [r.name for r in (*recipe.baselines(), *recipe.models(bs=bs))]:
+        if not (isinstance(name, str) and is_plain_name(name)):
+            raise DataError(
+                f"{recipe.name}: the model's name {name!r} cannot be that of a folder",
+                remedy="Use letters, digits and _",
+            )
 
 
 def check_run_folder(out: Path) -> None:

@@ -178,6 +178,22 @@ class Column:
         whole = self.values.to(torch.int64)  # exact wherever it is equal
         return whole if bool(((whole.to(self.values.dtype) == self.values) | missing).all()) else None
 
+    def anew(self) -> Column:
+        """The same values with nothing remembered of them, in case memory that is shared was changed in place."""
+        elements = None if self.elements is None else self.elements.anew()
+        return replace(self, elements=elements, _cache={}, _lock=RLock())
+
+    def copy(self) -> Column:
+        """The same values in memory of their own (Arrow's arrays, which nothing changes, excepted)."""
+        return replace(
+            self,
+            values=self.values if self.kind == "opaque" else self.values.clone(),
+            missing=None if self.missing is None else self.missing.clone(),
+            elements=None if self.elements is None else self.elements.copy(),
+            _cache={},
+            _lock=RLock(),
+        )
+
     def take(self, rows: torch.Tensor) -> Column:
         """The rows at ``rows`` (int64 ``[m]``), in that order."""
         missing = None if self.missing is None else self.missing[rows]

@@ -323,3 +323,53 @@ def test_nothing_half_written(run):
     with pytest.raises(WriteError, match=r"report\.html"):
         write_report(run, repeats=10)
     assert sorted(p.name for p in run.iterdir()) == before
+
+
+ODD = {
+    "models of a list": ("scores.json", {"models": ["net"]}, "models"),
+    "models of text": ("scores.json", {"models": "net"}, "models"),
+    "a score of text": ("scores.json", {"oof": {"net": "0.5"}}, "oof.net"),
+    "a score of a list": ("scores.json", {"models": {"net": [0.5]}}, "models.net"),
+    "a score that is true": ("scores.json", {"models": {"net": True}}, "models.net"),
+    "a metric that is a list": ("scores.json", {"metric": ["mrr"]}, "metric"),
+    "an oracle of text": ("scores.json", {"oracle": "good"}, "oracle"),
+    "seconds of a number": ("scores.json", {"seconds": 3}, "seconds"),
+    "transductive features of a number": ("scores.json", {"transductive": 3}, "transductive"),
+    "rows of a list": ("scores.json", {"rows": [1]}, "rows"),
+    "curves of numbers": ("curves.json", {"net": 3}, "net"),
+    "curves of lists": ("curves.json", {"net": [[1, 2]]}, "net.0"),
+    "curves of text": ("curves.json", {"net": [{"epoch": "first"}]}, "net.0.epoch"),
+    "importance of a list": ("importance.json", {"net": ["a"]}, "net"),
+    "importance of text": ("importance.json", {"net": {"a": "b"}}, "net.a"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_json_with_parts_of_another_shape_is_named(run, what):
+    name, change, place = ODD[what]
+    content = json.loads((run / name).read_text())
+    (run / name).write_text(json.dumps({**content, **change}))
+    with pytest.raises(UnreadableFileError, match=rf"{name}.*'{place}' holds .* instead of"):
+        write_report(run)
+    with pytest.raises(UnreadableFileError, match=rf"{name}"):
+        leaderboard_table(run)
+
+
+@pytest.mark.parametrize("depth", [60, 900, 100_000])
+@pytest.mark.parametrize("name", ["scores.json", "curves.json", "importance.json", "config.json"])
+def test_json_that_is_nested_too_deep_is_named(run, name, depth):
+    (run / name).write_text('{"rows": {"a": ' + "[" * depth + "]" * depth + "}}")
+    with pytest.raises(UnreadableFileError, match=name):
+        write_report(run)
+
+
+def test_nulls_and_numbers_out_of_range_are_left_out(run):
+    scores = json.loads((run / "scores.json").read_text())
+    parts = dict.fromkeys(("metric", "oracle", "seconds", "transductive", "rows"))
+    models = {"net": 10**400, "xgb": None, "stack": float("nan"), "display_order": float("inf")}
+    (run / "scores.json").write_text(json.dumps({**scores, **parts, "models": models}))
+    (run / "curves.json").write_text(json.dumps({"net": None, "xgb": [None, {"epoch": 0, "train_loss": 10**400}]}))
+    (run / "importance.json").write_text(json.dumps({"net": None, "xgb": {"a": None, "b": 10**400, "c": 1}}))
+    (run / "config.json").write_text(json.dumps({"competition": None, "seed": [1, {"a": None}], "rows": 3}))
+    assert write_report(run).exists()
+    assert read_run(run).scores["test"] == {}

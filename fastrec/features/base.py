@@ -182,11 +182,11 @@ class Feature(ABC):
         FeatureSet([self]).save(folder)
 
     @classmethod
-    def load(cls, folder: str | Path) -> Any:
-        """Read what ``save`` wrote."""
+    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> Any:
+        """Read what ``save`` wrote (see ``FeatureSet.load``)."""
         from fastrec.features.feature_set import FeatureSet
 
-        return FeatureSet.load(folder).features[0]
+        return FeatureSet.load(folder, trust=trust).features[0]
 
 
 class RowWise(Feature):
@@ -319,7 +319,10 @@ class Fitted(Feature):
         return dict(self._learned()[0])
 
     def set_state(self, state: State) -> None:
-        self.learn(state)
+        from fastrec.features.state_shapes import checked
+
+        with checked(self, state):
+            self.learn(state)
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +31,10 @@ class FeatureCache:
 
     Give one to ``FeatureSet(…, cache=)``, to several sets if need be: with a generator added or changed, only that one,
     and what reads it, is fitted again, in ``fit``, ``fit_transform``, ``transform`` and ``cross_fit`` alike. A value
-    in the data, a fold, a key or a parameter that differs makes another entry; so does the code of a class or function
-    of one's own (of what it calls in other modules only the name counts).
+    in the data, a fold, a key or a parameter that differs makes another entry; so does a class or function of one's
+    own: its code, and all that the code uses from outside (functions, objects, frames, attributes of modules; of an
+    installed library the name and version). What says nothing lasting about itself, a random generator or an open file,
+    say, is not kept, with a warning. What code reads from files, or draws at random by a library, is not seen.
 
     Args:
         folder: keep entries there (JSON and safetensors), for other runs too; None: in memory.
@@ -56,6 +60,7 @@ class FeatureCache:
         self._kept: OrderedDict[str, tuple[dict[str, Any], int]] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
+        self._told: set[str] = set()
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise DataError("FeatureCache: this is a file, not a folder", file=folder, remedy="Choose another folder")
 
@@ -76,7 +81,7 @@ class FeatureCache:
             self._kept.clear()
             self._size = 0
             for entry in self._entries():
-                shutil.rmtree(entry, ignore_errors=True)
+                _remove(entry)
 
     def __len__(self) -> int:
         return len(self._kept) if self.folder is None else len(self._entries())
@@ -102,6 +107,15 @@ class FeatureCache:
                 self._to_memory(key, entry)
             else:
                 self._to_folder(key, entry)
+
+    def tell(self, step: Feature, why: NoDigestError) -> None:
+        """Say once that what a generator learns and makes is not kept."""
+        text = f"{type(step).__name__} of {', '.join(map(repr, step.outputs[:3]))} is not kept in the cache ({why})"
+        with self._lock:
+            new = text not in self._told
+            self._told.add(text)
+        if new:
+            warnings.warn(text, DataWarning, stacklevel=2)
 
     def _from_memory(self, key: str) -> dict[str, Any] | None:
         if key not in self._kept:
@@ -137,11 +151,14 @@ class FeatureCache:
             entry = unpacked(load_state(place))
             if entry.pop("digest") != digest(packed(entry)):
                 raise ValueError("its contents are not those that were written")
-            place.touch()
+            with suppress(OSError):
+                place.touch()
             return entry
         except (FastrecError, OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+            if not place.is_dir():  # another process has dropped it meanwhile
+                return None
             warnings.warn(f"the cache entry {place} is damaged and is made anew ({error})", DataWarning, stacklevel=2)
-            shutil.rmtree(place, ignore_errors=True)
+            _remove(place)
             return None
 
     def _to_folder(self, key: str, entry: dict[str, Any]) -> None:
@@ -152,18 +169,31 @@ class FeatureCache:
         except (DataError, NoDigestError):  # it holds something that no file can: it stays uncached
             return
         except (FastrecError, OSError) as error:
+            if (place / "state.json").exists():  # another process has written the same
+                return
             warnings.warn(f"a cache entry could not be kept ({error})", DataWarning, stacklevel=2)
 
     def _drop_oldest(self) -> None:
         if self.max_bytes is None:
             return
-        sizes = {e: sum(f.stat().st_size for f in e.iterdir()) for e in self._entries()}
-        total = sum(sizes.values())
-        for entry in sorted(sizes, key=lambda e: e.stat().st_mtime):
+        found: dict[Path, tuple[float, int]] = {}
+        for entry in self._entries():
+            with suppress(OSError):  # another process may drop entries, too
+                found[entry] = (entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()))
+        total = sum(size for _, size in found.values())
+        for entry, (_, size) in sorted(found.items(), key=lambda item: item[1][0]):
             if total <= self.max_bytes:
                 return
-            total -= sizes[entry]
-            shutil.rmtree(entry, ignore_errors=True)
+            total -= size
+            _remove(entry)
+
+
+def _remove(entry: Path) -> None:
+    """Drop an entry; another process sees it whole or not at all."""
+    gone = entry.with_name(f".{entry.name}.{secrets.token_hex(6)}.old")
+    with suppress(OSError):
+        entry.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 class Recall:
@@ -207,7 +237,8 @@ class Recall:
         ]
         try:
             found = digest(fastrec.__version__, step, columns_digest(work, names), tables, list(key), list(also))
-        except NoDigestError:
+        except NoDigestError as error:
+            cache.tell(step, error)
             return cls()
         return cls(cache, found, work.device)
 
@@ -233,10 +264,14 @@ class Recall:
             return dict(make())
         key = digest(self.key, what)
         found = self.cache.get(key)
+        made = dict(make()) if found is None else found["columns"]
+        # What is kept in memory is shared with nobody, who might change it in place.
+        copies = {n: c.copy() for n, c in made.items()} if self.cache.folder is None else made
         if found is None:
-            found = {"columns": dict(make())}
-            self.cache.put(key, found)
-        made = {n: c.to(self.device) for n, c in found["columns"].items()}
+            self.cache.put(key, {"columns": copies})
+        else:
+            made = copies
+        made = {n: c.to(self.device) for n, c in made.items()}
         for name, column in made.items():
             remember(column, digest(key, name))
         return made

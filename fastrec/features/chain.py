@@ -12,6 +12,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State, as_list
 from fastrec.features.cache import FeatureCache, Recall
+from fastrec.features.digests import columns_digest
 from fastrec.features.folds import INNER_SEED, row_folds
 from fastrec.features.keyed import sort_keys
 from fastrec.features.lag import take_or_missing
@@ -129,7 +130,7 @@ class Chain:
     def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> Recall:
         """What the cache holds of a step on these rows; ``extra``: unlabeled ones that count too."""
         folds = (self.folds, self.key) if _by_fold(step) else None
-        seen = None if extra is None else extra.select([n for n in step.inputs if n in extra])
+        seen = None if extra is None or self.cache is None else columns_digest(extra, step.inputs)
         key = self.key if folds else []
         return Recall.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
 

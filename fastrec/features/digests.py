@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -16,17 +15,19 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec.backends import library_of
+from fastrec.columns import as_column
+from fastrec.errors import FastrecError
 from fastrec.features.base import Feature
 from fastrec.features.choosing import Selector
+from fastrec.features.code_digests import NoDigestError, Surroundings
 from fastrec.keys import Keys
 from fastrec.table import Column, Table
 
+__all__ = ["NoDigestError", "class_digest", "column_digest", "columns_digest", "digest", "generator_digest", "remember"]
+
 _CHUNK = 1 << 24  # bytes that one thread hashes at a time
-_KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # a column is never changed, so that its digest holds
-
-
-class NoDigestError(TypeError):
-    """A value that nothing lasting can be said about: an open file, a random generator, …"""
+_KNOWN: WeakKeyDictionary[Column, str] = WeakKeyDictionary()  # of one run's columns, for its steps
 
 
 def digest(*parts: Any) -> str:
@@ -35,138 +36,144 @@ def digest(*parts: Any) -> str:
     Raises:
         NoDigestError: a value is of no kind that is known to stay what it is.
     """
-    return hashlib.sha256("\x1f".join(_text(p) for p in parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return _guarded(lambda of: of.all(parts))
 
 
 def column_digest(column: Column) -> str:
-    """The digest of a column's contents: values, missing, distinct values and their order, unit, zone; found once."""
-    known = _KNOWN.get(column)
-    if known is None:
-        about = (column.kind, column.ordered, column.unit, column.zone)
-        known = digest("column", *about, column.values, column.missing, column.distinct, column.elements)
-        _KNOWN[column] = known
-    return known
+    """The digest of a column's contents: values, missing, distinct values and their order, unit, zone."""
+    about = (column.kind, column.ordered, column.unit, column.zone)
+    return digest("column", *about, column.values, column.missing, column.distinct, column.elements)
 
 
 def remember(column: Column, known: str) -> None:
-    """Give a column a digest that says where it came from, instead of one of its contents."""
+    """Give a column of this run a digest that says where it came from, instead of one of its contents."""
     _KNOWN[column] = known
 
 
 def columns_digest(table: Table, names: Iterable[str]) -> str:
-    """The digest of some columns of a table and of their names; columns that are not there are left out."""
-    return digest(len(table), table.device.type, *(v for n in names if n in table for v in (n, table[n])))
+    """The digest of some columns of one run's table and of their names; columns that are not there are left out.
 
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return f"{type(value).__name__}:{value!r}"
-    if isinstance(value, torch.Tensor):
-        return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_tensor(value)}"
-    if isinstance(value, Column):
-        return column_digest(value)
-    if isinstance(value, Table):
-        return f"table:{columns_digest(value, value.names)}"
-    if isinstance(value, Keys):
-        return f"keys:{digest(*value.names, '|', *value.columns)}"
-    if isinstance(value, pa.Array | pa.ChunkedArray):
-        return f"array:{_of_arrow(value)}"
-    if isinstance(value, list | tuple):
-        return f"list:{len(value)}:{digest(*value)}"
-    if isinstance(value, Mapping):
-        return f"dict:{len(value)}:{digest(*(v for item in value.items() for v in item))}"
-    if isinstance(value, set | frozenset):
-        return f"set:{len(value)}:{digest(*sorted(_text(v) for v in value))}"
-    return _of_thing(value)
-
-
-def _of_thing(value: Any) -> str:
-    if isinstance(value, Feature):
-        return f"generator:{generator_digest(value)}"
-    if isinstance(value, Selector):
-        return f"selector:{digest(repr(value), value.names_)}"
-    if isinstance(value, np.ndarray | np.generic) and value.dtype != object:
-        return f"numpy:{value.dtype}:{value.shape}:{_of_bytes(np.ascontiguousarray(value).reshape(-1).view(np.uint8))}"
-    if isinstance(value, FunctionType | MethodType | CodeType | property | staticmethod | classmethod | partial):
-        return f"function:{_of_function(value, ())}"
-    if isinstance(value, type):
-        return f"class:{class_digest(value)}"
-    if isinstance(value, torch.dtype | torch.device | np.dtype | pa.DataType):
-        return f"{type(value).__name__}:{value}"
-    try:  # frames
-        return f"frame:{digest(Table.read(value))}"
-    except Exception as error:
-        raise NoDigestError(f"a {type(value).__name__} has no digest") from error
+    A column's digest is found once. Memory may be shared with what a user changes in place: a run's columns are its own
+    objects, and those of the next run are looked at anew.
+    """
+    there = [n for n in names if n in table]
+    for name in there:
+        if table[name] not in _KNOWN:
+            _KNOWN[table[name]] = column_digest(table[name])
+    return digest(len(table), table.device.type, *(v for n in there for v in (n, _KNOWN[table[n]])))
 
 
 def generator_digest(step: Feature) -> str:
     """The digest of a generator's class and parameters, of what it reads from other generators among them."""
-    return digest(class_digest(type(step)), *(v for item in step.get_params().items() for v in item))
+    return _guarded(lambda of: of.generator(step))
 
 
 def class_digest(cls: type) -> str:
-    """The digest of a class: of its name, and of its code where it is not fastrec's own."""
-    parts: list[Any] = [cls.__module__, cls.__qualname__]
-    for base in cls.__mro__:
-        module = (base.__module__ or "").split(".")[0]
-        if module in ("fastrec", "builtins", "abc", "typing"):
-            continue
-        for name, value in sorted(vars(base).items()):
-            is_code = isinstance(value, FunctionType | property | staticmethod | classmethod)
-            if is_code or (_is_plain(value) and not name.startswith(("__", "_abc_"))):
-                parts += [name, value]
-    return digest(*parts)
+    """The digest of a class: of its name, and of all that it holds where it is not fastrec's or a library's own."""
+    return _guarded(lambda of: of.around.of_class(cls))
 
 
-def _of_function(function: Any, seen: tuple[Any, ...]) -> str:
-    """The digest of what a function does: its code, defaults, closure, and the plain globals and functions it uses."""
-    if isinstance(function, property):
-        return digest(*(None if f is None else _of_function(f, seen) for f in (function.fget, function.fset)))
-    if isinstance(function, partial):
-        return digest(_of_function(function.func, seen), list(function.args), dict(function.keywords))
-    if isinstance(function, MethodType | staticmethod | classmethod):
-        return _of_function(function.__func__, seen)
-    if isinstance(function, CodeType):
-        return _of_code(function)
-    if not isinstance(function, FunctionType):
-        return digest(getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__))
-    if function.__code__ in seen:
-        return digest("again", function.__qualname__)
-    seen = (*seen, function.__code__)
-    used = inspect.getclosurevars(function)
-    parts: list[Any] = [_of_code(function.__code__)]
-    around = {**used.globals, **used.nonlocals, **(function.__kwdefaults__ or {})}
-    around |= {str(i): v for i, v in enumerate(function.__defaults__ or ())}
-    for name, value in sorted(around.items()):
-        parts += [name, _of_surrounding(value, seen)]
-    return digest(*parts)
+def _guarded(make: Any) -> str:
+    try:
+        return make(_Digests())
+    except RecursionError as error:
+        raise NoDigestError("a value that goes too deep has no digest") from error
 
 
-def _of_surrounding(value: Any, seen: tuple[Any, ...]) -> Any:
-    """Something that a function uses from outside itself."""
-    if isinstance(value, FunctionType | MethodType | partial):
-        return _of_function(value, seen)
-    if isinstance(value, ModuleType | type):
-        return getattr(value, "__name__", "")
-    if _is_plain(value) or isinstance(value, torch.Tensor | np.ndarray | Selector):
-        return value
-    return type(value).__qualname__
+class _Digests:
+    """One digest in the making."""
 
+    def __init__(self) -> None:
+        self.around = Surroundings(lambda *parts: self.all(parts))
+        self.within: list[int] = []  # the containers around what is looked at
 
-def _of_code(code: CodeType) -> str:
-    consts = [_of_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return digest(code.co_code, *code.co_names, "|", *code.co_varnames, "|", *code.co_freevars, "|", *consts)
+    def all(self, parts: Iterable[Any]) -> str:
+        """The digest of several values together."""
+        text = "\x1f".join(map(self.text, parts))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
+    def text(self, value: Any) -> str:
+        """A value's kind and digest, or itself where it is short."""
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return f"{type(value).__name__}:{value!r}"
+        if isinstance(value, torch.Tensor):
+            return f"tensor:{value.dtype}:{tuple(value.shape)}:{_of_tensor(value)}"
+        if isinstance(value, Column):
+            return column_digest(value)
+        if isinstance(value, Table):
+            return f"table:{self.all(v for n in value.names for v in (n, value[n]))}:{value.device.type}"
+        if isinstance(value, Keys):
+            return f"keys:{self.all([*value.names, '|', *value.columns])}"
+        if isinstance(value, pa.Array | pa.ChunkedArray):
+            return f"array:{_of_arrow(value)}"
+        if type(value) in (list, tuple, set, frozenset, dict, OrderedDict, MappingProxyType, Counter):
+            return self._of_container(value)
+        return self._of_thing(value)
 
-def _is_plain(value: Any) -> bool:
-    if type(value) in (list, tuple):
-        return all(map(_is_plain, value))
-    if type(value) is dict:
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-    return value is None or type(value) in (bool, int, float, str, bytes)
+    def _of_container(self, value: Any) -> str:
+        if id(value) in self.within:
+            return f"within:{self.within.index(id(value))}"
+        self.within.append(id(value))
+        try:
+            if isinstance(value, list | tuple):
+                return f"list:{len(value)}:{self.all(value)}"
+            if isinstance(value, set | frozenset):
+                return f"set:{len(value)}:{self.all(sorted(self.text(v) for v in value))}"
+            return f"dict:{len(value)}:{self.all(v for item in value.items() for v in item)}"
+        finally:
+            self.within.pop()
+
+    def _of_thing(self, value: Any) -> str:
+        if isinstance(value, Feature):
+            learned = vars(value) if self.around.depth else {}  # a function may use what it was fitted on
+            return f"generator:{self.generator(value)}:{self.all(learned.items())}"
+        if isinstance(value, Selector):
+            return f"selector:{self.all([repr(value), value.names_])}"
+        if isinstance(value, np.ndarray | np.generic):
+            return f"numpy:{value.dtype}:{value.shape}:{self._of_numpy(value)}"
+        if isinstance(value, torch.dtype | torch.device | pa.DataType):
+            return f"{type(value).__name__}:{value}"
+        if library_of(value) in ("pandas", "polars", "cudf", "pyarrow") and not isinstance(value, type):
+            return f"frame:{self._of_frame(value)}"
+        return self.around.of_thing(value)
+
+    def generator(self, step: Feature) -> str:
+        """See ``generator_digest``."""
+        return self.all([self.around.of_class(type(step)), *(v for item in step.get_params().items() for v in item)])
+
+    def _of_numpy(self, value: np.ndarray | np.generic) -> str:
+        if np.ma.isMaskedArray(value):
+            return self.all([np.ma.getdata(value), np.ma.getmaskarray(value), value.fill_value])
+        if value.dtype.hasobject:
+            return self.all([value.tolist()])
+        return _of_bytes(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+
+    def _of_frame(self, value: Any) -> str:
+        """A frame, a series or an index: values, names and, of pandas' and cuDF's, the index."""
+        kind = type(value).__name__
+        if kind in ("Series", "DataFrame") and hasattr(value, "index"):
+            if kind == "Series":
+                return self.all([kind, value.name, value.index, self._of_series(value)])
+            columns = [self._of_series(value.iloc[:, i]) for i in range(value.shape[1])]
+            return self.all([kind, list(value.columns), value.index, *columns])
+        if hasattr(value, "to_frame") and hasattr(value, "get_level_values"):
+            levels = [self._of_series(value.get_level_values(i).to_series()) for i in range(value.nlevels)]
+            return self.all([kind, list(value.names), *levels])
+        try:
+            return self.all([kind, as_column(value) if kind == "Series" else Table.read(value)])
+        except FastrecError:
+            return self.around.of_thing(value)
+
+    def _of_series(self, series: Any) -> str:
+        try:
+            return self.all([str(series.dtype), as_column(series)])
+        except FastrecError:  # objects of several kinds
+            return self.all([str(series.dtype), series.tolist()])
 
 
 def _of_tensor(tensor: torch.Tensor) -> str:
+    if tensor.layout != torch.strided:
+        raise NoDigestError(f"a {tensor.layout} tensor has no digest")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return _of_bytes(flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8))
 

@@ -206,7 +206,12 @@ class FeatureSet:
             return None
         made = {n for s in steps for n in s.outputs}
         needed = [n for s in steps for n in s.inputs if n not in made and n not in s.fit_only]
-        return Table.read(unlabeled, list(dict.fromkeys(needed)), device=work.device)
+        return self._table(unlabeled, list(dict.fromkeys(needed)), device=work.device)
+
+    def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
+        """Columns of a frame; with a cache a table's own are looked at anew, in case shared memory has changed."""
+        table = Table.read(source, names, device=device)
+        return table if self.cache is None else Table({n: table[n].anew() for n in table.names})
 
     def _chain(self) -> Chain:
         cache = FeatureCache.of(self.cache)
@@ -224,19 +229,19 @@ class FeatureSet:
         self._chain().check_targets()
         names = self.fit_inputs
         if y is None or not set(targets) & set(names):  # scikit-learn's pipelines pass y to every transformer
-            return Table.read(df, names or None)
+            return self._table(df, names or None)
         if len(targets) != 1:
             raise DataError(
                 f"y was given, but the generators use {len(targets)} targets", remedy="Give them as columns"
             )
-        table = Table.read(df, [n for n in names if n != targets[0]])
-        return table.with_columns({targets[0]: as_column(y, name=targets[0])})
+        table = self._table(df, [n for n in names if n != targets[0]])
+        return table.with_columns({targets[0]: as_column(y, name=targets[0]).anew()})
 
     def _read_rows(self, df: Any, *, device: Any = None) -> Table:
         """The columns that applying needs; a target that a lag reads may be absent where it is not known yet."""
         there = column_names(df)
         unknown = [n for n in self.inputs if n in self.targets and n not in there]
-        work = Table.read(df, [n for n in self.inputs if n not in unknown], device=device)
+        work = self._table(df, [n for n in self.inputs if n not in unknown], device=device)
         blank = torch.full((len(work),), torch.nan, dtype=torch.float64, device=work.device)
         return work.with_columns({n: Column("number", blank, name=n) for n in unknown}) if unknown else work
 
@@ -246,7 +251,7 @@ class FeatureSet:
         if not selectors:
             return
         closed = {n for s in self.steps for n in s.fit_only} | {*as_list(self.key), *self.targets}
-        table = Table.read(df)
+        table = self._table(df, None)
         for selector in selectors:
             selector.resolve(table, closed)
         check_names(self._features, self.steps)
@@ -269,7 +274,7 @@ class FeatureSet:
         read: dict[str, Table] = {}
         for name in (n for n in needed if n in given):
             with naming_table(name):
-                read[name] = Table.read(given[name], list(needed[name]), device=work.device)
+                read[name] = self._table(given[name], list(needed[name]), device=work.device)
         return Context(read, tuple(given))
 
     # scikit-learn's manners, saving ----------------------------------------------------------------------------------
@@ -347,13 +352,18 @@ class FeatureSet:
         write_features(folder, steps, config)
 
     @classmethod
-    def load(cls, folder: str | Path) -> FeatureSet:
+    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> FeatureSet:
         """Read what ``save`` wrote.
+
+        Args:
+            folder: where it is.
+            trust: the module(s) that may be imported for functions of one's own (``@feature``), which runs their code;
+                of others only what is imported already is taken.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
         """
-        return read_features(folder, cls._of)
+        return read_features(folder, cls._of, trust=trust)
 
     @classmethod
     def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -210,7 +211,8 @@ def feature(
     """Make a generator of a function; a row's value may depend on the row alone or, with ``by``, on its group.
 
     A generator of a function that a module holds by its own name can be saved: the module's and the function's name are
-    kept, and loading imports them. ``check_leakage`` tells whether it gives away a target or the future.
+    kept. Loading looks into modules that are imported, and imports those that ``trust=`` names. ``check_leakage`` tells
+    whether it gives away a target or the future.
 
     Args:
         inputs: the columns it reads, in the order of its arguments, or generators.
@@ -252,7 +254,7 @@ def function_name(feature: Feature) -> str:
     where = f"{function.__module__}:{function.__qualname__}"
     try:
         found = function_at(where)
-    except ValueError:
+    except (DataError, ValueError):
         found = None
     if found is not function or function.__module__ == "__main__":
         raise DataError(
@@ -262,16 +264,26 @@ def function_name(feature: Feature) -> str:
     return where
 
 
-def function_at(where: str) -> Callable[..., Any]:
+def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
     """The function of the generator that ``module:name`` names.
 
+    Args:
+        where: the name.
+        trust: the modules that may be imported for it; of others only what is imported already is looked at.
+
     Raises:
+        DataError: the module is neither imported nor trusted.
         ValueError: there is no such generator: nothing but what ``@feature`` made is taken.
     """
     module, _, name = where.partition(":")
+    if module not in sys.modules and module not in trust:
+        raise DataError(
+            f"the function {name!r} is in the module {module!r}, which is not imported: to import it runs its code",
+            remedy=f"Import {module} first, or load with trust={module!r} if you trust it",
+        )
     try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ImportError as error:
+        found = vars(importlib.import_module(module)).get(name)
+    except Exception as error:
         raise ValueError(f"the module {module!r} cannot be imported ({error})") from error
     if not isinstance(found, _Function):
         raise ValueError(f"there is no generator {name!r} in {module!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedE
 from fastrec.features.base import Feature
 from fastrec.features.choosing import Selector, selector_from
 from fastrec.features.function import function_at, function_name
-from fastrec.files import atomic_folder, check_replaceable
+from fastrec.files import atomic_folder, check_replaceable, is_plain_name
 from fastrec.state import load_state, save_state
 
 
@@ -89,15 +90,25 @@ def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[st
         for step, name in zip(steps, folders)
     ]
     with atomic_folder(folder) as part:
-        text = json.dumps({**config, "steps": entries}, indent=1, ensure_ascii=False)
-        (part / "features.json").write_text(text, encoding="utf-8")
         for name, state in zip(folders, states):
             if name is not None:
                 save_state(part / name, state)
+        config = {**config, "steps": entries}
+        text = json.dumps({**config, "digests": _digests(part, config)}, indent=1, ensure_ascii=False)
+        (part / "features.json").write_text(text, encoding="utf-8")
 
 
-def read_features(folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any]) -> Any:
+def read_features(
+    folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
+) -> Any:
     """What ``make`` makes of the generators and the rest of the configuration that ``write_features`` wrote.
+
+    Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
+
+    Args:
+        folder: where from.
+        make: takes the generators and the configuration.
+        trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
 
     Raises:
         MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
@@ -108,21 +119,76 @@ def read_features(folder: str | Path, make: Callable[[list[Feature], dict[str, A
         raise MissingFileError(
             "there is no such file", file=path, remedy="Give the folder that the features were saved to"
         )
+    trusted = [trust] if isinstance(trust, str) else list(trust)
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+        places = [state_place(folder, e["state"]) for e in config["steps"]]
+        states = [None if p is None else load_state(p) for p in places]
+        _check_digests(folder, config)
         steps: list[Feature] = []
-        for entry in config["steps"]:
-            step = _feature_class(entry["class"])(**_revive(entry["params"], steps))
-            if entry["state"] is not None:
-                step.set_state(load_state(folder / entry["state"]))
+        for entry, state in zip(config["steps"], states, strict=True):
+            step = _feature_class(entry["class"])(**_revive(entry["params"], steps, trusted))
+            if state is not None:
+                step.set_state(state)
             steps.append(step)
         return make(steps, config)
     except (MissingFileError, UnreadableFileError):
         raise
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, FastrecError) as error:
+    except (ArithmeticError, AttributeError, FastrecError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        problem = error.problem if isinstance(error, FastrecError) else f"{type(error).__name__}: {error}"
+        remedy = error.remedy if isinstance(error, FastrecError) else None
         raise UnreadableFileError(
-            f"the saved features cannot be read ({error})", file=path, remedy="Save them again"
+            f"the saved features cannot be read ({problem})", file=path, remedy=remedy or "Save them again"
         ) from error
+
+
+def state_place(folder: Path, name: Any) -> Path | None:
+    """Where a generator's state lies: a folder in ``folder`` itself, None for no state.
+
+    Raises:
+        UnreadableFileError: the name leads elsewhere, or what is there is a link.
+    """
+    if name is None:
+        return None
+    place = folder / name if isinstance(name, str) and is_plain_name(name) else None
+    links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
+    if place is None or links:
+        raise UnreadableFileError(
+            f"the state {name!r} is a link" if links else f"the state {name!r} is no folder beside this file",
+            file=links[0] if links else folder / "features.json",
+            remedy="Save the features again, and do not load what strangers made",
+        )
+    return place
+
+
+def _files_of(place: Path) -> list[Path]:
+    return [place / "state.json", place / "state.safetensors"]
+
+
+def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The digest of the configuration, and of every state's files: name → hexadecimal digits of SHA-256."""
+    text = json.dumps(config, sort_keys=True)
+    found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
+    for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
+        for file in _files_of(place):
+            with file.open("rb") as opened:
+                found[f"{place.name}/{file.name}"] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def _check_digests(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse files that are not those that were written; folders of earlier versions have no digests."""
+    if "digests" not in config:
+        return
+    known = config["digests"]
+    found = _digests(folder, {n: v for n, v in config.items() if n != "digests"})
+    odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
+    if odd is not None:
+        raise UnreadableFileError(
+            "the contents are not those that were written",
+            file=folder / ("features.json" if odd == "features" else odd),
+            remedy="Copy the folder again from where it was whole, or save the features again",
+        )
 
 
 def _state_of(step: Feature) -> dict[str, Any]:
@@ -166,11 +232,11 @@ def _feature_class(name: str) -> type[Feature]:
     return found
 
 
-def _revive(value: Any, steps: list[Feature]) -> Any:
+def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
     if isinstance(value, dict) and "$selector" in value:
         return selector_from(value["$selector"])
     if isinstance(value, dict) and "$function" in value:
-        return function_at(value["$function"])
+        return function_at(value["$function"], trust)
     if isinstance(value, dict):
-        return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps) for k, v in value.items()}
-    return [_revive(v, steps) for v in value] if isinstance(value, list) else value
+        return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps, trust) for k, v in value.items()}
+    return [_revive(v, steps, trust) for v in value] if isinstance(value, list) else value

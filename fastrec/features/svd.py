@@ -12,6 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, State, Tensors, name_of, names_of, number_of
 from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features.lists import FittedOnLists, coded_elements, list_of, rows_of
+from fastrec.features.state_shapes import check_state
 from fastrec.table import Table
 
 _NOTHING = 1e-7  # singular values below this share of the largest are rounding
@@ -161,6 +162,7 @@ class SvdEncode(FittedOnLists):
         return {**state, "vectors": fit["vectors"]}
 
     def set_state(self, state: State) -> None:
+        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n != "vectors"}
         self.fit_ = {"vectors": state["vectors"]}
 
