@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +39,8 @@ class ParquetSource:
     """The rows of several Parquet files, one file after the other.
 
     Args:
-        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it), a pattern with ``*``, or a list of these.
+        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
+            with ``.`` or ``_``), a pattern with ``*``, or a list of these.
         columns: the columns that are read.
         optional: columns that are read where every file has them.
 
@@ -161,6 +164,14 @@ class ParquetSource:
         for batch in file.iter_batches(most, row_groups=[unit.group], columns=names):
             yield pa.Table.from_batches([batch]).select(names)
 
+    def footers(self) -> list[tuple[int, str]]:
+        """Bytes of every file, and the digest of its footer: types, row groups, places, sizes and bounds of all columns.
+
+        Raises:
+            UnreadableFileError: a file is no Parquet file any more.
+        """
+        return [_footer(file) for file in self.files]
+
     def where(self, row: int) -> tuple[Path, int]:
         """The file that holds a row of the source, and the row's number in that file."""
         unit = next(u for u in reversed(self.units) if u.start <= row)
@@ -178,7 +189,8 @@ def list_files(paths: Paths) -> list[Path]:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(path).expanduser()
         if path.is_dir():
-            files = sorted(p for e in ("*.parquet", "*.pq") for p in path.rglob(e) if not p.name.startswith((".", "_")))
+            found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
+            files = sorted(p for p in found_here if not _is_hidden(p.relative_to(path)))
         elif path.exists():
             files = [path]
         else:
@@ -191,6 +203,11 @@ def list_files(paths: Paths) -> list[Path]:
     return found
 
 
+def _is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is not meant to be read: it is being written, for one."""
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
 def _metadata(file: Path) -> Any:
     try:
         return pq.read_metadata(file)
@@ -199,6 +216,20 @@ def _metadata(file: Path) -> Any:
             f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})",
             file=file,
             remedy="Fetch or write it again",
+        ) from error
+
+
+def _footer(path: Path) -> tuple[int, str]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 8, 0))
+            length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+            file.seek(max(size - 8 - length, 0))
+            return size, hashlib.sha256(file.read()).hexdigest()
+    except OSError as error:
+        raise UnreadableFileError(
+            f"the file cannot be read ({error.strerror})", file=path, remedy="Check that it is still there"
         ) from error
 
 

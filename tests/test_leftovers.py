@@ -19,7 +19,7 @@ from fastrec import leftovers
 from fastrec.checkpoint import _replace
 from fastrec.features import CountEncode, FeatureSet
 from fastrec.features.cache import FeatureCache
-from fastrec.files import atomic_file, atomic_folder
+from fastrec.files import atomic_folder
 from fastrec.state import load_state, save_state
 
 ROOT = Path(__file__).resolve().parents[1]
