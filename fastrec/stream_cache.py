@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrec.errors import DataWarning, UnreadableFileError
+from fastrec.errors import DataError, DataWarning, UnreadableFileError
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.leftovers import remove_leftovers
 from fastrec.packed import Packed
@@ -42,6 +42,7 @@ class CachedRows(Rows):
         name: what the rows are.
 
     Raises:
+        DataError: no column was named.
         WriteError: the folder holds something else, or cannot be written.
     """
 
@@ -49,8 +50,11 @@ class CachedRows(Rows):
 
     def __init__(self, rows: FileRows, cache: Path, name: str) -> None:
         self.layout, self.with_y = rows.layout, rows.with_y
+        if not self.layout.words:
+            raise DataError("no column was named, so that there is nothing to keep in a cache", remedy="Name columns")
         self._fingerprint = rows.fingerprint()
-        places = [(str(f.resolve()), f.stat().st_mtime_ns) for f in rows.source.files]
+        source = rows.source
+        places = [(str(f.resolve()), written) for f, (_, written) in zip(source.files, source.stamps, strict=True)]
         given = json.loads(json.dumps({**self._fingerprint, "places": places}))
         digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()[:16]
         self.folder = cache / f"{name}-{digest}"

@@ -128,7 +128,7 @@ class FileRows(Rows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """What packed rows depend on, as JSON values: equal wherever the same files lie; how they are read is not in it.
+        """What packed rows depend on, as JSON values: the same wherever the files lie.
 
         Returns:
             ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and

@@ -479,6 +479,27 @@ def test_pages_spoilt_later_are_an_error_after_the_rows_before_them(tmp_path):
     assert not readers()
 
 
+@pytest.mark.parametrize("other", ["rows", "size", "nothing", "gone"])
+def test_a_file_that_is_replaced_between_epochs_is_named(other, tmp_path):
+    folder = write(tmp_path, numbered(100), 2, 10, compression="NONE", use_dictionary=False)
+    loader = stream_of(folder).dataloaders(10, buffer_rows=30, seed=0).train
+    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+    file = folder / "part001.parquet"
+    size, stamp = file.stat().st_size, file.stat().st_mtime_ns
+    rows = {"rows": numbered(100).assign(row=range(1000, 1100)), "size": numbered(90)}.get(other, numbered(100))
+    write(folder, rows, 2, 10, compression="NONE", use_dictionary=False)
+    os.utime(file, ns=(stamp + 1, stamp + 1))  # clocks of files are coarse
+    assert (file.stat().st_size == size) == (other != "size")
+    if other == "nothing":
+        assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+        return
+    if other == "gone":
+        file.unlink()
+    with pytest.raises(UnreadableFileError, match="any more") as caught:
+        list(loader)
+    assert Path(caught.value.file).parent == folder
+
+
 def test_files_that_do_not_agree_are_named(tmp_path):
     write(tmp_path, numbered(40), 2, 10)
     other = numbered(10).assign(x=[str(i) for i in range(10)])
@@ -606,7 +627,7 @@ def test_rows_of_other_settings_are_never_taken_for_these(options, tmp_path):
         for given in options:
             common = {"procs": [Categorify], "cat_names": "c", "cont_names": "x", "y_names": "y", **given}
             frames = [ParquetFrame(folder, **common, cache=cache), ParquetFrame(folder, **common)]
-            made.append([[list(b) for b in f.dataloaders(100, shuffle=False).train][0] for f in frames])
+            made.append([next(iter(f.dataloaders(100, shuffle=False).train)) for f in frames])
     for cached, plain in made:
         assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(cached, plain, strict=True))
     assert not all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(made[0][0], made[1][0], strict=True))
@@ -660,6 +681,11 @@ def test_a_spoilt_cache_is_an_error_and_a_foreign_folder_is_left_alone(tmp_path)
     with pytest.raises(WriteError):
         stream_of(folder, cache=tmp_path / "mine")
     assert (mine / "letter.txt").read_text() == "dear"
+
+
+def test_a_cache_of_no_columns_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no column was named"):
+        ParquetFrame(write(tmp_path / "pq", numbered(10)), cache=tmp_path / "cache")
 
 
 def test_hidden_folders_hold_no_rows(tmp_path):
