@@ -10,14 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.metrics import group_ranks, reciprocal_ranks
-from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.rankers.base import Lists, Ranker, Trace, saved_to, whole_lists
 from fastrec.rankers.xgb import XGBRanker
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
@@ -135,9 +134,9 @@ class LinearBlend(Ranker):
         """Write the weights (``ranker.json``)."""
         if self.weights is None:
             raise self.not_fitted()
-        Path(folder).mkdir(parents=True, exist_ok=True)
         about = {"weights": dict(zip(self.models, self.weights.tolist(), strict=True)), "ridge": self.ridge}
-        (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps(about, indent=1))
 
 
 class BoostedBlend(Ranker):
@@ -178,8 +177,9 @@ class BoostedBlend(Ranker):
 
     def save(self, folder: Any) -> None:
         """Write the weights (``blend/``) and the trees (``trees/``)."""
-        self.blend.save(Path(folder) / "blend")
-        self.trees.save(Path(folder) / "trees")
+        with saved_to(folder) as part:
+            self.blend.save(part / "blend")
+            self.trees.save(part / "trees")
 
 
 class AverageBlend(Ranker):
@@ -210,8 +210,8 @@ class AverageBlend(Ranker):
 
     def save(self, folder: Any) -> None:
         """Write what is averaged (``ranker.json``)."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
 
 
 class Stack:
