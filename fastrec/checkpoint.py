@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from fastai.torch_core import num_distrib
 from torch import nn
 
 from fastrec.errors import DataError, MissingFileError
+from fastrec.leftovers import remove, remove_leftovers
 from fastrec.state import load_state, save_state
 from fastrec.stop_on_nan import StopOnNaN
 from fastrec.training_state import (
@@ -328,8 +328,9 @@ def _replace(folder: Path, kind: str, state: dict[str, Any]) -> None:
     """Save a state under the next number, then remove the earlier ones and what a killed process left half written."""
     before = _numbered(folder, kind)
     save_state(folder / f"{kind}-{before[-1][0] + 1 if before else 1:06d}", state)
-    for old in [*(p for _, p in before), *folder.glob(f".{kind}-*.part")]:
-        shutil.rmtree(old, ignore_errors=True)
+    for _, old in before:
+        remove(old)
+    remove_leftovers(folder)
 
 
 def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> None:

@@ -81,6 +81,10 @@ def read_text_csv(path: str | Path, columns: Sequence[str]) -> pa.Table:
 def write_text_csv(path: str | Path, table: pa.Table) -> None:
     """Write text columns as CSV, whole or not at all.
 
+    Every value stays what it is. One that begins with ``=``, ``+``, ``-`` or ``@`` may be a formula to a spreadsheet,
+    and nothing is put before it: that would be another id, which neither ``fastrec check`` nor a competition would find
+    among its own. Look at such files in an editor, or let the spreadsheet import every column as text.
+
     Lines end in a line feed and only values that need quotes get them: the same table gives the same bytes everywhere.
 
     Args:

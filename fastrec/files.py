@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-import secrets
-import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from fastrec.errors import FastrecError, WriteError
+from fastrec.leftovers import hidden_beside, remove, remove_leftovers
 
 # the disk is full, the place is wrong or forbidden; other system errors in a block that writes have other causes
 _NAMES = ["EACCES", "EBUSY", "EDQUOT", "EEXIST", "EFBIG", "EIO", "EISDIR", "EMFILE", "ENAMETOOLONG", "ENODEV", "ENOENT"]
 _NAMES += ["ENOSPC", "ENOTDIR", "ENOTEMPTY", "EPERM", "EROFS", "ESTALE"]
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of renameat2(2)
 _REFUSALS = {getattr(errno, name) for name in _NAMES if hasattr(errno, name)}
 
 
@@ -33,10 +36,11 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
     """
     path = Path(os.path.realpath(path))
-    temporary = _beside(path, ".part")
+    temporary = hidden_beside(path, "part")
     try:
         with _named_write_error(path, temporary):
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path.parent, path.name)
             os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
             yield temporary
             if path.is_file():
@@ -61,15 +65,16 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         WriteError: the file system refused; a folder that was at ``path`` is as it was.
     """
     path = Path(os.path.realpath(path))
-    temporary = _beside(path, ".part")
+    temporary = hidden_beside(path, "part")
     try:
         with _named_write_error(path, temporary):
             path.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(path.parent, path.name)
             temporary.mkdir()
             yield temporary
             _replace_folder(temporary, path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
 
 
 def check_replaceable(folder: str | Path, *markers: str) -> None:
@@ -98,26 +103,46 @@ def is_plain_name(name: str) -> bool:
     return not set(name) & set("/\\:\0") and name not in ("", ".", "..") and Path(name).name == name
 
 
-def _beside(path: Path, suffix: str) -> Path:
-    """A hidden name in the same folder that nothing has yet."""
-    return path.with_name(f".{path.name[:40]}.{secrets.token_hex(6)}{suffix}")
-
-
 def _replace_folder(new: Path, path: Path) -> None:
+    """Put a folder in another's place; the other is then in the folder's, or gone."""
     if not path.exists():
-        os.rename(new, path)
+        try:
+            os.rename(new, path)
+            return
+        except OSError:  # somebody else put something there, perhaps
+            if not path.exists():
+                raise
+    if _exchange(new, path):
         return
-    old = _beside(path, ".old")
+    old = hidden_beside(path, "old")
     try:
         os.rename(path, old)
         os.rename(new, path)
-    except BaseException:  # Ctrl-C between the two as well
+    except BaseException:  # Ctrl-C between the two as well; a process that is killed there: see leftovers.recover
         if old.exists() and not path.exists():
             os.rename(old, path)
         raise
     finally:
         if path.exists():
-            shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+            remove(old)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two things change places in one step; False where the system or the file system does not know how."""
+    call = _renameat2()
+    return call is not None and call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        call = ctypes.CDLL(None).renameat2  # glibc 2.28 and later
+    except (OSError, AttributeError):
+        return None
+    call.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return call
 
 
 @contextmanager

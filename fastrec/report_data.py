@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from fastrec.bootstrap import cluster_means, interval_of
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.intervals import Interval
+from fastrec.leftovers import recover
 
 Split = Literal["oof", "test"]
 SPLITS: tuple[Split, Split] = ("test", "oof")
@@ -99,6 +100,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         MissingColumnError: ``lists.parquet`` lacks a column.
     """
     run = Path(run)
+    recover(run)
     scores = _read_json(run / "scores.json")
     if scores is None:
         raise MissingFileError(

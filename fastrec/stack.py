@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -19,7 +18,7 @@ from fastrec.columns import as_column
 from fastrec.errors import DataError
 from fastrec.features.folds import fold_numbers
 from fastrec.metrics import group_ranks, reciprocal_ranks
-from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.rankers.base import Lists, Ranker, Trace, saved_to, whole_lists
 from fastrec.rankers.xgb import XGBRanker
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
@@ -137,9 +136,9 @@ class LinearBlend(Ranker):
         """Write the weights (``ranker.json``)."""
         if self.weights is None:
             raise self.not_fitted()
-        Path(folder).mkdir(parents=True, exist_ok=True)
         about = {"weights": dict(zip(self.models, self.weights.tolist(), strict=True)), "ridge": self.ridge}
-        (Path(folder) / "ranker.json").write_text(json.dumps(about, indent=1))
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps(about, indent=1))
 
 
 class BoostedBlend(Ranker):
@@ -180,8 +179,9 @@ class BoostedBlend(Ranker):
 
     def save(self, folder: Any) -> None:
         """Write the weights (``blend/``) and the trees (``trees/``)."""
-        self.blend.save(Path(folder) / "blend")
-        self.trees.save(Path(folder) / "trees")
+        with saved_to(folder) as part:
+            self.blend.save(part / "blend")
+            self.trees.save(part / "trees")
 
 
 class AverageBlend(Ranker):
@@ -212,8 +212,8 @@ class AverageBlend(Ranker):
 
     def save(self, folder: Any) -> None:
         """Write what is averaged (``ranker.json``)."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
 
 
 class Stack:

@@ -20,6 +20,7 @@ from fastrec.errors import DataError, MissingFileError, UnreadableFileError, Wri
 from fastrec.files import atomic_folder, check_replaceable
 from fastrec.key_types import is_text
 from fastrec.keys import Keys
+from fastrec.leftovers import recover
 
 
 def save_state(folder: str | Path, state: dict[str, Any]) -> None:
@@ -57,6 +58,7 @@ def load_state(folder: str | Path) -> dict[str, Any]:
         UnreadableFileError: it is damaged.
     """
     folder = Path(folder)
+    recover(folder)
     for name in ("state.json", "state.safetensors"):
         if not (folder / name).exists():
             raise MissingFileError("there is no such file", file=folder / name, remedy="Save the state again")

@@ -18,6 +18,8 @@ one in memory at a time; ``features`` hold the columns that they read and those 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 import warnings
 from collections.abc import Iterator, Sequence
@@ -38,11 +40,12 @@ from fastrec.loader import TabularLoader, _with_reader
 from fastrec.packed import Packed
 from fastrec.prepare import Recipe, check_unique
 from fastrec.procs import as_procs
+from fastrec.stream_cache import CachedRows
 from fastrec.stream_files import ParquetSource, Paths
 from fastrec.stream_learn import learn
 from fastrec.stream_order import batch_sizes, check_rank, share, shuffled_units
 from fastrec.stream_reader import Mixer, ReadAhead, cut_batches
-from fastrec.stream_rows import CachedRows, FileRows, Rows
+from fastrec.stream_rows import FileRows, Rows
 from fastrec.tabular import TabularFrame
 
 __all__ = ["ParquetFrame", "StreamLoader"]
@@ -61,7 +64,9 @@ class ParquetFrame:
         valid: validation rows: paths likewise (they are streamed too), or a frame (it is held in memory).
         features: as for ``TabularFrame``; the columns that it reads and makes are held in memory.
         cache: a folder for the packed rows: written now, unless those of the same files and settings are there.
-            Epochs then read it and not the Parquet files.
+            Epochs then read it and not the Parquet files. Every combination of files and settings has a folder of its
+            own in it (``train-…``, ``valid-…``): none disturbs another, and none is ever removed, as a training may
+            still read it. A ``DataWarning`` says what has piled up; remove such folders, or the whole cache, by hand.
         device: where batches go; None: ``FASTREC_DEVICE``, else fastai's default.
         cat_dtype, y_dtype: as for ``TabularFrame``.
 
@@ -98,9 +103,9 @@ class ParquetFrame:
         elif valid is not None:
             self.valid = self.new(valid)
         if cache is not None:
-            self.train = CachedRows(self.train, Path(cache) / "train")
+            self.train = CachedRows(self.train, Path(cache), "train")
             if isinstance(self.valid, FileRows):
-                self.valid = CachedRows(self.valid, Path(cache) / "valid")
+                self.valid = CachedRows(self.valid, Path(cache), "valid")
 
     def _rows(self, paths: Paths) -> FileRows:
         recipe = self.recipe
@@ -308,6 +313,15 @@ class StreamLoader(TfmdDL):
             mixer = Mixer(iter(read), layout, min(window, here), None if seed is None else seed + 1)
             for batch in cut_batches(mixer, sizes, layout):
                 yield tuple(t.to(self.device) for t in batch) if self.device is not None else batch
+
+    def stream_fingerprint(self) -> dict[str, Any]:
+        """What an epoch's batches depend on besides the state of random numbers, as JSON values."""
+        found = self.rows.fingerprint()
+        files = found.get("files", [])
+        digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
+        told = {"files": f"{len(files)} of {sum(size for _, size, _ in files)} bytes, digest {digest}"}
+        order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached, "rank": [self.rank, self.world_size]}
+        return {**told, **found.get("settings", {}), **order}
 
     def do_item(self, s: int | None) -> int:
         """A row's number stands for the row."""

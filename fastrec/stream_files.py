@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,8 @@ import pyarrow.parquet as pq
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.key_types import is_text
 from fastrec.read import check_names
+
+_AGAIN = "Make the ParquetFrame again, and leave its files alone while it is used"
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -37,7 +41,8 @@ class ParquetSource:
     """The rows of several Parquet files, one file after the other.
 
     Args:
-        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it), a pattern with ``*``, or a list of these.
+        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
+            with ``.`` or ``_``), a pattern with ``*``, or a list of these.
         columns: the columns that are read.
         optional: columns that are read where every file has them.
 
@@ -48,6 +53,8 @@ class ParquetSource:
 
     def __init__(self, paths: Paths, columns: Sequence[str], optional: Sequence[str] = ()) -> None:
         self.files = list_files(paths)
+        self.stamps = [_stamp(file) for file in self.files]
+        self._footers: list[str] | None = None
         self._metadata = [_metadata(file) for file in self.files]
         schemas = [_schema(m, file) for m, file in zip(self._metadata, self.files, strict=True)]
         there = [n for n in optional if n not in columns and all(n in s.names for s in schemas)]
@@ -148,6 +155,7 @@ class ParquetSource:
 
     def _open(self, unit: Unit) -> pq.ParquetFile:
         # Text is read as codes and distinct values, as it lies in the file: nothing is to be hashed.
+        self._check_unchanged(unit.file)
         path, metadata = self.files[unit.file], self._metadata[unit.file]
         return pq.ParquetFile(path, metadata=metadata, read_dictionary=self._text)
 
@@ -160,6 +168,28 @@ class ParquetSource:
             return
         for batch in file.iter_batches(most, row_groups=[unit.group], columns=names):
             yield pa.Table.from_batches([batch]).select(names)
+
+    def footers(self) -> list[tuple[int, str]]:
+        """Bytes of every file, and the digest of its footer: types, row groups, and places and bounds of all columns.
+
+        Raises:
+            UnreadableFileError: a file is not there any more, or is another one.
+        """
+        if self._footers is None:
+            for i in range(len(self.files)):
+                self._check_unchanged(i)
+            self._footers = [_footer(file) for file in self.files]
+        return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
+
+    def _check_unchanged(self, i: int) -> None:
+        """Refuse a file that has been replaced: what was learned and the places of its pages are those of the other."""
+        stamp = _stamp(self.files[i])
+        if stamp == self.stamps[i]:
+            return
+        if stamp[0] != self.stamps[i][0] or not _metadata(self.files[i]).equals(self._metadata[i]):
+            raise UnreadableFileError(
+                "the file is not the one any more that was first read", file=self.files[i], remedy=_AGAIN
+            )
 
     def where(self, row: int) -> tuple[Path, int]:
         """The file that holds a row of the source, and the row's number in that file."""
@@ -178,7 +208,8 @@ def list_files(paths: Paths) -> list[Path]:
     for path in [paths] if isinstance(paths, str | Path) else paths:
         path = Path(path).expanduser()
         if path.is_dir():
-            files = sorted(p for e in ("*.parquet", "*.pq") for p in path.rglob(e) if not p.name.startswith((".", "_")))
+            found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
+            files = sorted(p for p in found_here if not _is_hidden(p.relative_to(path)))
         elif path.exists():
             files = [path]
         else:
@@ -191,6 +222,11 @@ def list_files(paths: Paths) -> list[Path]:
     return found
 
 
+def _is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is not meant to be read: it is being written, for one."""
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
 def _metadata(file: Path) -> Any:
     try:
         return pq.read_metadata(file)
@@ -200,6 +236,26 @@ def _metadata(file: Path) -> Any:
             file=file,
             remedy="Fetch or write it again",
         ) from error
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """A file's bytes, and when they were written."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise UnreadableFileError(
+            f"the file is not there any more ({error.strerror})", file=file, remedy=_AGAIN
+        ) from error
+    return found.st_size, found.st_mtime_ns
+
+
+def _footer(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+        file.seek(max(size - 8 - length, 0))
+        return hashlib.sha256(file.read()).hexdigest()
 
 
 def _schema(metadata: Any, file: Path) -> pa.Schema:

@@ -1,21 +1,16 @@
-"""Rows that a stream reads: of Parquet files, prepared as they come, or of a folder that holds them packed."""
+"""Rows that a stream reads from Parquet files, prepared as they come."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import torch
 
 from fastrec.column_parts import part_of
 from fastrec.convert import column_names
-from fastrec.errors import DataError, UnreadableFileError
-from fastrec.files import atomic_folder, check_replaceable
+from fastrec.errors import DataError
 from fastrec.packed import Layout, Packed
 from fastrec.prepare import Recipe
 from fastrec.stream_files import ParquetSource, Paths, Unit
@@ -27,9 +22,7 @@ _BLOCK = 262_144  # rows of a group decoded at a time, at most
 _SCANNED = 131_072  # rows read at a time to learn from them
 _PACKED = 65_536  # rows packed at a time: they stay in the cache
 _OPEN = 4  # row groups larger than that are read in turn, so many at a time
-_CACHED = 8_192  # rows of a cache that are read together
-_FILES = ("rows.bin", "about.json")
-_VERSION = 1
+_VERSION = 2  # of how rows are packed
 
 
 class Rows:
@@ -38,6 +31,7 @@ class Rows:
     units: list[Unit]
     layout: Layout
     with_y: bool
+    cached = False
 
     def __len__(self) -> int:
         return sum(u.rows for u in self.units)
@@ -48,6 +42,10 @@ class Rows:
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Packed rows of pieces, in this order but for ``seed``."""
+        raise NotImplementedError
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What the rows depend on, as JSON values."""
         raise NotImplementedError
 
 
@@ -130,117 +128,33 @@ class FileRows(Rows):
             raise type(error)(error.problem, file=file, column=error.column, row=row, remedy=error.remedy) from error
 
     def fingerprint(self) -> dict[str, Any]:
-        """What the packed rows depend on."""
-        files = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in self.source.files]
-        recipe = self.recipe
-        procs = [json.dumps(_plain(p.to_state()), sort_keys=True) for p in recipe.procs]
-        labels = [recipe.labels.names, recipe.labels.kind, _plain(recipe.labels.values)]
-        layout = {k: str(v) for k, v in asdict(self.layout).items()}
-        made = self.made.names if self.made is not None else []
-        given = {"files": files, "cats": recipe.cats, "conts": recipe.conts, "procs": procs, "made": made}
-        given |= {"labels": labels, "layout": layout, "rows": len(self), "version": _VERSION}
-        return json.loads(json.dumps(given))
+        """What packed rows depend on, as JSON values: the same wherever the files lie.
+
+        Returns:
+            ``files``: name, bytes and the footer's digest of each; ``settings``: digests of all that was given and
+            learned.
+        """
+        from fastrec.features.digests import digest  # the features' package is large
+
+        recipe, labels, made = self.recipe, self.recipe.labels, self.made
+        classes = None if labels.vocab is None else [repr(v) for v in labels.vocab]
+        settings = {
+            "columns": [recipe.cats, recipe.conts, labels.names],
+            "procs": [_digest_of_state(p.to_state()) for p in recipe.procs],
+            "features": None if made is None else digest(made),
+            "targets": [labels.kind, classes],
+            "layout": {k: str(v) for k, v in asdict(self.layout).items()},
+            "rows": len(self),
+            "version": _VERSION,
+        }
+        files = [[f.name, size, footer] for f, (size, footer) in zip(self.source.files, self.source.footers())]
+        return {"files": files, "settings": settings}
 
 
-def _plain(value: Any) -> Any:
-    """States as JSON values, large arrays as a digest of their bytes."""
-    import hashlib
+def _digest_of_state(state: Any) -> str:
+    from fastrec.features.digests import NoDigestError, digest
 
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, torch.Tensor):
-        return hashlib.sha256(value.cpu().contiguous().numpy().tobytes()).hexdigest()
-    if isinstance(value, pa.Array):
-        return hashlib.sha256(repr((str(value.type), value.to_pylist())).encode()).hexdigest()
-    return value if isinstance(value, str | int | float | bool | type(None)) else repr(value)
-
-
-class CachedRows(Rows):
-    """Packed rows in a folder, written from other rows where they are not there yet.
-
-    Args:
-        rows: where they come from.
-        folder: where they are kept.
-
-    Raises:
-        WriteError: the folder holds something else, or cannot be written.
-    """
-
-    def __init__(self, rows: FileRows, folder: Path) -> None:
-        self.layout, self.with_y, self.folder = rows.layout, rows.with_y, folder
-        given = rows.fingerprint()
-        if not self._holds(given):
-            self._write(rows, given)
-        self.units = _cut(len(rows), _CACHED)
-
-    @classmethod
-    def none(cls, recipe: Recipe) -> CachedRows:
-        """No rows at all."""
-        empty = cls.__new__(cls)
-        empty.layout, empty.with_y = recipe.layout(with_y=bool(recipe.labels.names)), bool(recipe.labels.names)
-        empty.units, empty.folder = [], Path()
-        return empty
-
-    def pieces(self, window: int) -> list[Unit]:
-        """Pieces small enough that many of them are mixed."""
-        return _cut(len(self), min(_CACHED, max(window // 32, 1)))
-
-    def _holds(self, given: dict[str, Any]) -> bool:
-        try:
-            about = json.loads((self.folder / "about.json").read_text())
-            size = (self.folder / "rows.bin").stat().st_size
-        except (OSError, ValueError):
-            return False
-        return about == given and size == given["rows"] * self.layout.words * 4
-
-    def _write(self, rows: FileRows, given: dict[str, Any]) -> None:
-        check_replaceable(self.folder, *_FILES)
-        with atomic_folder(self.folder) as folder:
-            with (folder / "rows.bin").open("wb") as file:
-                for start, table in rows.tables():
-                    room = Packed.empty(len(table), self.layout)
-                    rows.pack(start, table, room)
-                    file.write(memoryview(room.buffer.numpy()).cast("B"))
-            (folder / "about.json").write_text(json.dumps(given))
-
-    def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
-        """Packed rows as they lie in the file."""
-        path = self.folder / "rows.bin"
-        width = self.layout.words * 4
-        try:
-            file = os.open(path, os.O_RDONLY)
-        except OSError as error:
-            raise _gone(path) from error
-        try:
-            for piece in pieces:
-                yield piece.rows, _reader(path, file, piece.unit.start + piece.skip, width)
-        finally:
-            os.close(file)
-
-
-def _cut(rows: int, size: int) -> list[Unit]:
-    return [Unit(start, min(size, rows - start)) for start in range(0, rows, size)]
-
-
-def _reader(path: Path, file: int, first: int, width: int) -> Callable[[int, int], Callable[[Packed], None]]:
-    def part(start: int, stop: int) -> Callable[[Packed], None]:
-        def write(room: Packed) -> None:
-            bytes_ = memoryview(room.buffer.numpy()).cast("B")
-            at = 0
-            while at < len(bytes_):
-                got = os.preadv(file, [bytes_[at:]], (first + start) * width + at)
-                if not got:
-                    raise _gone(path)
-                at += got
-
-        return write
-
-    return part
-
-
-def _gone(path: Path) -> UnreadableFileError:
-    return UnreadableFileError(
-        "the cache is not whole any more", file=path, remedy="Make the ParquetFrame again: it writes the cache anew"
-    )
+    try:
+        return digest(state)
+    except NoDigestError:  # a proc of one's own
+        return digest(repr(state))

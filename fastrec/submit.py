@@ -114,6 +114,8 @@ class ScoreReport:
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
     """Write a submission, or nothing: the same input always gives the same bytes.
 
+    Ids that begin with ``=`` are written as they are, see :func:`fastrec.csv_text.write_text_csv`.
+
     Args:
         path: the CSV to write or replace.
         keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, one row per target, in the
@@ -141,6 +143,10 @@ def check_submission(
     submission_path: str | Path, test_path: str | Path, format: SubmissionFormat = RECSYS2019
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
+
+    Ids and keys are compared as text. One that a spreadsheet takes for a formula (``=1+1``) is an id like any other: it
+    passes where the test file has exactly that id, and is refused, as every id that is not there, where a spreadsheet
+    has made another of it (``2``, ``'=1+1``).
 
     Args:
         submission_path: the submission CSV.

@@ -259,6 +259,7 @@ def fingerprint(learn: Any) -> dict[str, Any]:
     """What must be the same for a training to go on: parameters, optimizer, data and schedule."""
     dl, opt, data, loss = learn.dls.train, learn.opt, learn.dls.train_ds, learn.loss_func
     inner = opt.opt if isinstance(opt, OptimWrapper) else opt
+    described = getattr(dl, "stream_fingerprint", None)  # of rows that are not in memory
     steps = [getattr(getattr(s, "func", s), "__name__", "") for s in getattr(opt, "cbs", [])]  # of fastai's own
     weights = {k: v for k, v in learn.model.state_dict().items() if isinstance(v, Tensor)}
     kinds = ("cat_names", "cont_names", "list_names", "vector_names", "y_names")
@@ -272,7 +273,7 @@ def fingerprint(learn: Any) -> dict[str, Any]:
             "batch size": getattr(dl, "bs", None),
             "rows": getattr(dl, "n", None),
             "columns": {k: list(getattr(data, k, [])) for k in kinds},
-            "data": _checksum(data),
+            "data": described() if described is not None else _checksum(data),
             "schedule": _schedule(learn),
         }
     )

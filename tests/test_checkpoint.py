@@ -26,7 +26,7 @@ from fastai.torch_core import set_seed
 from torch import nn
 
 from fastrec.checkpoint import Checkpoint, load_checkpoint
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import DataError, DataWarning, MissingFileError
 from fastrec.learner import rec_learner
 from fastrec.loader import TabularLoader
 from fastrec.losses import BCE
@@ -222,6 +222,56 @@ def test_a_stream(tmp_path):
         return rec_learner(rows.dataloaders(bs=BS, buffer_rows=100, path=tmp_path), layers=[8], ps=0.2, loss_func=BCE())
 
     check_resumes(make, tmp_path / "ck", [Kill(4), Kill(10)])
+
+
+def streamed(folder, df=None, *, buffer_rows=100, cols=("c", "d"), cache=None, group=40, procs=(Categorify, Normalize)):
+    """A learner of a stream; the files are written anew."""
+    df = frame() if df is None else df
+    folder.mkdir(exist_ok=True)
+    df[:TRAIN].to_parquet(folder / "train.parquet", row_group_size=group)
+    rows = ParquetFrame(folder / "train.parquet", list(procs), list(cols), ["x"], "y", valid=df[TRAIN:], cache=cache)
+    loaders = rows.dataloaders(bs=BS, buffer_rows=buffer_rows, path=folder)
+    return rec_learner(loaders, layers=[8], ps=0.2, loss_func=BCE())
+
+
+def test_a_stream_of_other_rows_or_settings_is_refused(tmp_path):
+    folder = tmp_path / "ck"
+    set_seed(1)
+    with pytest.raises(Killed):
+        fit(streamed(tmp_path / "a"), [Checkpoint(folder, every=1), Kill(4)])
+    kept = sorted(p.name for p in folder.iterdir())
+    df = frame()
+    cases = [
+        (streamed(tmp_path / "c", df.assign(x=df.x + 1)), "data: files was 1 of"),
+        (streamed(tmp_path / "d", df.iloc[::-1]), "data: files was 1 of"),  # as many rows, and the same columns
+        (streamed(tmp_path / "e", group=39), "data: files was 1 of"),
+        (streamed(tmp_path / "f", procs=(Categorify,)), "data: procs was"),
+        (streamed(tmp_path / "g", buffer_rows=90), "data: buffer_rows was 100 and is 90"),
+        (streamed(tmp_path / "b", cache=tmp_path / "cache"), "data: cached was False and is True"),
+    ]
+    for learn, message in cases:
+        with pytest.raises(DataError, match=message):
+            fit(learn, [Checkpoint(folder, every=1)])
+    assert sorted(p.name for p in folder.iterdir()) == kept
+    resumed = state(fit(streamed(tmp_path / "elsewhere"), [Checkpoint(folder, every=1)]))  # the same file, elsewhere
+    set_seed(1)
+    assert_same(resumed, state(fit(streamed(tmp_path / "whole"))))
+
+
+def test_a_cached_stream_goes_on_and_another_configuration_is_refused(tmp_path):
+    folder, cache = tmp_path / "ck", tmp_path / "cache"
+    set_seed(1)
+    with pytest.raises(Killed):
+        fit(streamed(tmp_path / "a", cache=cache), [Checkpoint(folder, every=1), Kill(4)])
+    with pytest.warns(DataWarning, match="caches of other"):
+        other = streamed(tmp_path / "a", cache=cache, procs=(Categorify,))
+    with pytest.raises(DataError, match="data: procs was"):
+        fit(other, [Checkpoint(folder, every=1)])
+    with pytest.warns(DataWarning, match="caches of other"):  # the file was written again
+        resumed = streamed(tmp_path / "a", cache=cache)
+    resumed = state(fit(resumed, [Checkpoint(folder, every=1)]))
+    set_seed(1)
+    assert_same(resumed, state(fit(streamed(tmp_path / "b", cache=tmp_path / "another cache"))))
 
 
 def test_skipped_batches_are_not_gathered(tmp_path, monkeypatch):

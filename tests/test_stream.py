@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import pickle
 import threading
 import warnings
+from functools import partial
 from pathlib import Path
 
 import fastai.callback.progress
@@ -476,6 +479,27 @@ def test_pages_spoilt_later_are_an_error_after_the_rows_before_them(tmp_path):
     assert not readers()
 
 
+@pytest.mark.parametrize("other", ["rows", "size", "nothing", "gone"])
+def test_a_file_that_is_replaced_between_epochs_is_named(other, tmp_path):
+    folder = write(tmp_path, numbered(100), 2, 10, compression="NONE", use_dictionary=False)
+    loader = stream_of(folder).dataloaders(10, buffer_rows=30, seed=0).train
+    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+    file = folder / "part001.parquet"
+    size, stamp = file.stat().st_size, file.stat().st_mtime_ns
+    rows = {"rows": numbered(100).assign(row=range(1000, 1100)), "size": numbered(90)}.get(other, numbered(100))
+    write(folder, rows, 2, 10, compression="NONE", use_dictionary=False)
+    os.utime(file, ns=(stamp + 1, stamp + 1))  # clocks of files are coarse
+    assert (file.stat().st_size == size) == (other != "size")
+    if other == "nothing":
+        assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(100))
+        return
+    if other == "gone":
+        file.unlink()
+    with pytest.raises(UnreadableFileError, match="any more") as caught:
+        list(loader)
+    assert Path(caught.value.file).parent == folder
+
+
 def test_files_that_do_not_agree_are_named(tmp_path):
     write(tmp_path, numbered(40), 2, 10)
     other = numbered(10).assign(x=[str(i) for i in range(10)])
@@ -521,32 +545,154 @@ def test_ranks_need_a_common_order(tmp_path):
 # ---- the cache
 
 
-def test_the_cache_is_written_once_and_anew_when_files_or_settings_change(tmp_path):
+def cached_rows(cache: Path, name: str = "train") -> list[Path]:
+    """The files of packed rows, the newest last."""
+    return sorted(cache.glob(f"{name}*/rows.bin"), key=lambda p: p.stat().st_mtime_ns)
+
+
+def test_the_cache_is_written_once_and_another_when_files_or_settings_change(tmp_path):
     df = mixed(300)
     folder, cache = write(tmp_path / "pq", df, 2, 40), tmp_path / "cache"
 
-    def stamp(procs=PROCS) -> int:
+    def stamps(procs=PROCS) -> list[int]:
         ParquetFrame(folder, procs, CATS, CONTS, "y", CategoryBlock, cache=cache)
-        return (cache / "train" / "rows.bin").stat().st_mtime_ns
+        return [p.stat().st_mtime_ns for p in cached_rows(cache)]
 
-    first = stamp()
-    assert stamp() == first
-    second = stamp([Categorify(min_count=30), FillMissing, Normalize])
-    assert second > first
+    first = stamps()
+    assert len(first) == 1
+    assert stamps() == first
+    with pytest.warns(DataWarning, match=r"1 'train' caches of other files or settings, 0\.0 MB"):
+        second = stamps([Categorify(min_count=30), FillMissing, Normalize])
+    assert second[:1] == first
+    assert len(second) == 2
+    assert stamps() == stamps([Categorify(min_count=30), FillMissing, Normalize]) == second
     write(folder, mixed(300, seed=1), 2, 40)
-    assert stamp([Categorify(min_count=30), FillMissing, Normalize]) > second
+    with pytest.warns(DataWarning, match="2 'train' caches"):
+        third = stamps([Categorify(min_count=30), FillMissing, Normalize])
+    assert third[:2] == second
+    assert len(third) == 3
+
+
+def test_a_second_configuration_leaves_a_loaders_rows_alone(tmp_path):
+    """Two notebooks on one folder of caches: each goes on with its own rows."""
+    df = numbered(100).assign(z=-1.0, w=-2.0)
+    folder, cache = write(tmp_path / "pq", df, 2, 10), tmp_path / "cache"
+    valid = write(tmp_path / "valid", df, 1, 10)
+
+    def of(names: list[str]) -> ParquetFrame:
+        return ParquetFrame(folder, None, None, names, "row", RegressionBlock, cache=cache, valid=valid)
+
+    first = of(["x"]).dataloaders(10, buffer_rows=20, seed=0)
+    with pytest.warns(DataWarning, match="caches of other"):
+        second = of(["x", "z", "w"]).dataloaders(10, buffer_rows=20, seed=0)
+    for loaders, width in ((first, 1), (second, 3), (first, 1)):
+        for loader in loaders:
+            batches = list(loader)
+            assert sorted(r for _, _, y in batches for r in y[:, 0].tolist()) == list(range(100))
+            assert all(x.shape[1] == width and torch.equal(x[:, 0], y[:, 0].float()) for _, x, y in batches)
+
+
+def test_written_again_while_it_is_read_it_holds_the_same_rows(tmp_path):
+    folder, cache = write(tmp_path / "pq", numbered(200), 2, 10), tmp_path / "cache"
+    loader = stream_of(folder, cache=cache).dataloaders(10, buffer_rows=20, seed=0).train
+    copy, batches = pickle.loads(pickle.dumps(loader.rows)), iter(loader)
+    seen = next(batches)[2][:, 0].tolist()
+    (path,) = cached_rows(cache)
+    (path.parent / "about.json").unlink()  # spoilt: somebody else writes it again
+    before = path.stat().st_ino
+    stream_of(folder, cache=cache)
+    assert path.stat().st_ino != before
+    assert sorted(seen + [r for _, _, y in batches for r in y[:, 0].tolist()]) == list(range(200))
+    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(200))
+    loader.rows = copy
+    assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(200))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [{"features": FeatureSet([TargetEncode("c", "y", smooth=s)], key=None)} for s in (1, 50)],
+        [{"y_block": partial(CategoryBlock, add_na=add), "y_names": "t"} for add in (False, True)],
+        [{"cat_dtype": dtype} for dtype in (torch.int32, torch.int64)],
+    ],
+    ids=["features", "classes", "dtype"],
+)
+def test_rows_of_other_settings_are_never_taken_for_these(options, tmp_path):
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame({"c": rng.integers(0, 5, 100), "x": rng.random(100), "y": rng.integers(0, 2, 100).astype(float)})
+    df["t"] = df.c.map(str)
+    folder, cache, made = write(tmp_path / "pq", df, 2, 10), tmp_path / "cache", []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        for given in options:
+            common = {"procs": [Categorify], "cat_names": "c", "cont_names": "x", "y_names": "y", **given}
+            frames = [ParquetFrame(folder, **common, cache=cache), ParquetFrame(folder, **common)]
+            made.append([next(iter(f.dataloaders(100, shuffle=False).train)) for f in frames])
+    for cached, plain in made:
+        assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(cached, plain, strict=True))
+    assert not all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(made[0][0], made[1][0], strict=True))
+
+
+@settings(max_examples=30)
+@given(
+    n=st.integers(1, 90),
+    chunk=st.integers(1, 40),
+    block=st.integers(1, 40),
+    buffer=st.integers(1, 100),
+    place=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+    again=st.booleans(),
+)
+def test_a_flipped_bit_in_the_cache_is_an_error(n, chunk, block, buffer, place, bit, again, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flip")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.stream_cache._CACHED", chunk)  # chunks of checksums and blocks that are written differ
+        patch.setattr("fastrec.stream_rows._SCANNED", block)
+        write(folder / "pq", numbered(n), 1, max(1, block // 2))
+        stream_of(folder / "pq", cache=folder / "cache")
+        loader = stream_of(folder / "pq", cache=folder / "cache").dataloaders(7, buffer_rows=buffer, seed=0).train
+        loader.drop_last = False
+        (path,) = cached_rows(folder / "cache")
+        if again:  # it was sound when it was first read
+            assert sorted(r for rows in rows_of(loader) for r in rows) == list(range(n))
+        spoilt = bytearray(path.read_bytes())
+        spoilt[int(place * len(spoilt))] ^= 1 << bit
+        stamp = path.stat().st_mtime_ns
+        path.write_bytes(spoilt)
+        os.utime(path, ns=(stamp + 1, stamp + 1))  # clocks of files are coarse
+        with pytest.raises(UnreadableFileError, match="not those that were written"):
+            list(loader)
+    assert readers() == []
 
 
 def test_a_spoilt_cache_is_an_error_and_a_foreign_folder_is_left_alone(tmp_path):
     folder, cache = write(tmp_path / "pq", numbered(100), 2, 10), tmp_path / "cache"
     loader = stream_of(folder, cache=cache).dataloaders(10, buffer_rows=20, seed=0).train
-    with (cache / "train" / "rows.bin").open("r+b") as file:
+    (path,) = cached_rows(cache)
+    with path.open("r+b") as file:
         file.truncate(400)
     with pytest.raises(UnreadableFileError, match="cache"):
         list(loader)
     assert rows_of(stream_of(folder, cache=cache).dataloaders(100, shuffle=False).train) == [list(range(100))]
-    (tmp_path / "mine" / "train").mkdir(parents=True)
-    (tmp_path / "mine" / "train" / "letter.txt").write_text("dear")
+    assert cached_rows(cache) == [path]
+    mine = tmp_path / "mine" / path.parent.name
+    mine.mkdir(parents=True)
+    (mine / "letter.txt").write_text("dear")
     with pytest.raises(WriteError):
         stream_of(folder, cache=tmp_path / "mine")
-    assert (tmp_path / "mine" / "train" / "letter.txt").read_text() == "dear"
+    assert (mine / "letter.txt").read_text() == "dear"
+
+
+def test_a_cache_of_no_columns_is_refused(tmp_path):
+    with pytest.raises(DataError, match="no column was named"):
+        ParquetFrame(write(tmp_path / "pq", numbered(10)), cache=tmp_path / "cache")
+
+
+def test_hidden_folders_hold_no_rows(tmp_path):
+    """What is being written, here or in another process, is not read as if it were whole."""
+    write(tmp_path / "pq", numbered(10))
+    for name in (".2026.0123.part", "_temporary"):
+        write(tmp_path / "pq" / name / "deep", numbered(10))
+    write(tmp_path / "pq" / "more", numbered(5))
+    assert len(stream_of(tmp_path / "pq")) == 15
+    assert len(stream_of(tmp_path / "pq" / "_temporary")) == 10

@@ -364,3 +364,25 @@ def test_display_order_on_the_real_files(tmp_path):
         answer = truth[(target.user_id, target.session_id, target.timestamp, target.step)]
         total += 1 / (ids.index(answer) + 1) if ids.count(answer) == 1 else 0.0
     assert score.mrr == pytest.approx(total / len(targets))
+
+
+# ---------------------------------------------------------------- what a spreadsheet takes for a formula
+
+
+FORMULAS = ["=1+1", "+3", "-4", "@now", '=HYPERLINK("http://x")']
+
+
+def test_ids_that_look_like_formulas_stay_what_they_are(files, tmp_path):
+    quoted = "|".join(FORMULAS).replace('"', '""')
+    test = TEST.replace("5|6|7,10|20|30", f'"{quoted}",1|2|3|4|5').replace("u1,s1,120", "=u1,s1,120")
+    submission, test_file, _ = files(test=test)
+    lists = [" ".join(FORMULAS), *LISTS[1:]]
+    write_submission(submission, {**KEYS, "user_id": ["=u1", "u2", "007"]}, lists)
+    assert submission.read_text().splitlines()[1].startswith("=u1,s1,120,3,")
+    assert check_submission(submission, test_file).lines() == ["ok 3 rows, 8 ids"]
+    for changed in ("2", "'=1+1", " =1+1", "\t=1+1"):  # by a spreadsheet, or by one who feared it
+        text = submission.read_text()
+        damaged = tmp_path / "damaged.csv"
+        damaged.write_text(text.replace("=1+1", changed))
+        with pytest.raises(SubmissionError):
+            check_submission(damaged, test_file)

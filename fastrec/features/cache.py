@@ -20,6 +20,7 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.features.base import Context, Feature, State
 from fastrec.features.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.keys import Keys
+from fastrec.leftovers import remove_leftovers
 from fastrec.state import load_state, save_state
 from fastrec.table import Column, Table
 
@@ -61,6 +62,7 @@ class FeatureCache:
         self._size = 0
         self._lock = threading.Lock()
         self._told: set[str] = set()
+        self._tidied = False
         if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
             raise DataError("FeatureCache: this is a file, not a folder", file=folder, remedy="Choose another folder")
 
@@ -82,6 +84,7 @@ class FeatureCache:
             self._size = 0
             for entry in self._entries():
                 _remove(entry)
+            self._tidy()
 
     def __len__(self) -> int:
         return len(self._kept) if self.folder is None else len(self._entries())
@@ -143,6 +146,13 @@ class FeatureCache:
             return []
         return [e for e in self.folder.glob("[0-9a-f][0-9a-f]/*") if len(e.name) == 32 and (e / "state.json").exists()]
 
+    def _tidy(self) -> None:
+        """Remove what killed processes left half written, whichever entry it was to be: it counts in no size."""
+        if self.folder is not None:
+            for shelf in self.folder.glob("[0-9a-f][0-9a-f]"):
+                remove_leftovers(shelf)
+        self._tidied = True
+
     def _from_folder(self, key: str) -> dict[str, Any] | None:
         place = self._place(key)
         if not place.is_dir():
@@ -163,6 +173,8 @@ class FeatureCache:
 
     def _to_folder(self, key: str, entry: dict[str, Any]) -> None:
         place, plain = self._place(key), packed(entry)
+        if not self._tidied:
+            self._tidy()
         try:
             save_state(place, {**plain, "digest": digest(plain)})
             self._drop_oldest()

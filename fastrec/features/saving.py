@@ -17,6 +17,7 @@ from fastrec.features.base import Feature
 from fastrec.features.choosing import Selector, selector_from
 from fastrec.features.function import function_at, function_name
 from fastrec.files import atomic_folder, check_replaceable, is_plain_name
+from fastrec.leftovers import recover
 from fastrec.state import load_state, save_state
 
 
@@ -114,6 +115,7 @@ def read_features(
         MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
     """
     folder = Path(folder)
+    recover(folder)
     path = folder / "features.json"
     if not path.exists():
         raise MissingFileError(

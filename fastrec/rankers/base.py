@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fastrec.errors import DataError, NotFittedError
+from fastrec.files import atomic_folder, check_replaceable
 from fastrec.table import Table
 
 
@@ -116,7 +119,11 @@ class Ranker(ABC):
 
     @abstractmethod
     def save(self, folder: Any) -> None:
-        """Write what was learned into a folder, without pickle."""
+        """Write what was learned as a folder, without pickle; an earlier save there is replaced in one step.
+
+        Raises:
+            WriteError: the folder holds something else, or the file system refused.
+        """
 
     def forget(self) -> None:
         """Drop what was learned."""
@@ -155,3 +162,11 @@ def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:
             remedy="Give lists of two candidates or more, one of them relevant, of a weight above 0",
         )
     return data if bool(chosen.all()) else data.take(chosen)
+
+
+@contextmanager
+def saved_to(folder: str | Path) -> Iterator[Path]:
+    """A folder to save a ranker into, which takes the place of an earlier save when the block ends well."""
+    check_replaceable(folder, "ranker.json", "blend")
+    with atomic_folder(folder) as part:
+        yield part

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from fastrec.models import TabularNet
 from fastrec.optim import adamw, lamb, scale_lr
 from fastrec.procs import Categorify
 from fastrec.rank_gauss import RankGauss
-from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.rankers.base import Lists, Ranker, Trace, saved_to, whole_lists
 from fastrec.segments import segment_sum
 from fastrec.state import save_state
 from fastrec.table import Table, concat
@@ -155,18 +154,18 @@ class NetRanker(Ranker):
         """Write ``model.safetensors``, ``ranker.json`` and the procs' state."""
         if self._learn is None:
             raise self.not_fitted()
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         weights = {n: w.contiguous() for n, w in self._learn.model.state_dict().items()}
-        save_file(weights, folder / "model.safetensors")
-        save_state(folder / "procs", {p.name: p.to_state() for p in self._learn.dls.procs.fs if hasattr(p, "to_state")})
+        procs = {p.name: p.to_state() for p in self._learn.dls.procs.fs if hasattr(p, "to_state")}
         about = {k: getattr(self, k) for k in ("layers", "epochs", "lr", "bs", "wd", "ps", "embed_p")}
         about |= {
             "cats": list(self._learn.dls.cat_names),
             "conts": list(self._learn.dls.cont_names),
             "flags": self._flags,
         }
-        (folder / "ranker.json").write_text(json.dumps(about, indent=1))
+        with saved_to(folder) as part:
+            save_file(weights, part / "model.safetensors")
+            save_state(part / "procs", procs)
+            (part / "ranker.json").write_text(json.dumps(about, indent=1))
 
 
 class _ClickMRR(MRR):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastrec.rankers.base import Lists, Ranker, Trace
+from fastrec.rankers.base import Lists, Ranker, Trace, saved_to
 from fastrec.segments import lexical_order
 from fastrec.table import Column
 
@@ -41,8 +40,8 @@ class ColumnRanker(Ranker):
 
     def save(self, folder: Any) -> None:
         """Write the columns' names (``ranker.json``)."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / "ranker.json").write_text(json.dumps({"columns": self.columns}, indent=1))
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps({"columns": self.columns}, indent=1))
 
 
 def _sort_keys(column: Column) -> list[torch.Tensor]:

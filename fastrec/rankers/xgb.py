@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +13,7 @@ import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.key_types import is_text
-from fastrec.rankers.base import Lists, Ranker, Trace, whole_lists
+from fastrec.rankers.base import Lists, Ranker, Trace, saved_to, whole_lists
 from fastrec.state import save_state
 from fastrec.table import Column
 from fastrec.vocab import Vocab
@@ -138,9 +137,6 @@ class XGBRanker(Ranker):
         """Write ``model.ubj`` (XGBoost's own form), ``ranker.json`` and the vocabularies."""
         if self._booster is None:
             raise self.not_fitted()
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._booster.save_model(folder / "model.ubj")
         about = {
             "objective": self.objective,
             "rounds": self.rounds,
@@ -148,8 +144,10 @@ class XGBRanker(Ranker):
             "params": self.params,
             "features": self._booster.feature_names,
         }
-        (folder / "ranker.json").write_text(json.dumps(about, indent=1))
-        save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
+        with saved_to(folder) as part:
+            self._booster.save_model(part / "model.ubj")
+            (part / "ranker.json").write_text(json.dumps(about, indent=1))
+            save_state(part / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
 
     def _start(self, data: Lists) -> torch.Tensor | None:
         return None if self.margin is None else data.table[self.margin].number(torch.float32)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import FastrecError, MissingColumnError
+from fastrec.errors import FastrecError, MissingColumnError, WriteError
 from fastrec.rankers import ColumnRanker, Lists
 from fastrec.table import Table
 
@@ -71,3 +71,14 @@ def test_what_cannot_be_ordered_is_named():
 def test_saved_as_its_columns(tmp_path):
     ColumnRanker("rule", ("a", "b")).save(tmp_path / "deep" / "rule")
     assert json.loads((tmp_path / "deep" / "rule" / "ranker.json").read_text()) == {"columns": ["a", "b"]}
+
+
+def test_a_save_replaces_an_earlier_one_whole_and_nothing_else(tmp_path):
+    ColumnRanker("rule", ("a", "b")).save(tmp_path / "rule")
+    (tmp_path / "rule" / "model.ubj").write_text("of another ranker that was saved here")
+    ColumnRanker("rule", ("c",)).save(tmp_path / "rule")
+    assert [p.name for p in (tmp_path / "rule").iterdir()] == ["ranker.json"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").write_text("dear")
+    with pytest.raises(WriteError, match="other things"):
+        ColumnRanker("rule", ("c",)).save(tmp_path / "mine")
