@@ -1,13 +1,13 @@
 """Everything a notebook wants: ``from fastrec.all import *``."""
 
-from fastrec.amp import BF16Autocast
-from fastrec.checkpoint import Checkpoint, load_checkpoint
-from fastrec.compiled import CompiledModel
-from fastrec.cow_clip import CowClip
-from fastrec.dataloaders import RecDataLoaders
+from fastrec.competition.check import check_submission
+from fastrec.competition.form import RECSYS2019
+from fastrec.competition.ordering import rank_lists, ranked_strings
+from fastrec.competition.score import score_submission
+from fastrec.competition.write import write_submission
 from fastrec.datasets import planted_ctr
 from fastrec.errors import FastrecError
-from fastrec.feature_proc import Features
+from fastrec.estimators import ColumnRanker, NetRanker, XGBRanker
 from fastrec.features import (
     BayesianRate,
     Bucketize,
@@ -61,13 +61,12 @@ from fastrec.features import (
     explode,
     search_crosses,
 )
-from fastrec.graph import CudaGraph
-from fastrec.learner import RecLearner, rec_learner
-from fastrec.loader import TabularLoader
-from fastrec.log_transform import LogTransform
-from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.metric_callbacks import AUC, MAP, MRR, NDCG, Recall
-from fastrec.metrics import auc, mean_average_precision, mrr, ndcg, recall
+from fastrec.losses.bce import BCE
+from fastrec.losses.in_batch import InBatchSoftmax
+from fastrec.losses.listwise import ListwiseSoftmax
+from fastrec.losses.pairwise import BPR, PairwiseHinge
+from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
+from fastrec.metrics.ranking import auc, mean_average_precision, mrr, ndcg, recall
 from fastrec.models import (
     DLRM,
     DCNv2,
@@ -81,20 +80,32 @@ from fastrec.models import (
     bins_of,
     item_log_q,
 )
-from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, scale_moms, split_embeddings
-from fastrec.pair_losses import BPR, InBatchSoftmax, PairwiseHinge
-from fastrec.procs import Categorify, FillMissing, Normalize
-from fastrec.rank import rank_lists, ranked_strings
-from fastrec.rank_gauss import RankGauss
-from fastrec.rankers import ColumnRanker, Lists, NetRanker, XGBRanker
-from fastrec.stack import LinearBlend, Stack
-from fastrec.stop_on_nan import StopOnNaN
-from fastrec.stream import ParquetFrame
-from fastrec.submit import RECSYS2019, check_submission, score_submission, write_submission
-from fastrec.table import Table
-from fastrec.tabular import TabularFrame
-from fastrec.validate import CrossFit, group_folds
-from fastrec.vocab import Vocab
+from fastrec.optim.scaling import scale_lr, scale_moms, split_embeddings
+from fastrec.optim.wrapper import AdamW, Lamb, adamw, lamb
+from fastrec.stacking.blends import LinearBlend
+from fastrec.stacking.stack import Stack
+from fastrec.table.table import Table
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.dataloaders import RecDataLoaders
+from fastrec.tabular.frame import TabularFrame
+from fastrec.tabular.loader import TabularLoader
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.features import Features
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.log_transform import LogTransform
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.tabular.stream.frame import ParquetFrame
+from fastrec.training.amp import BF16Autocast
+from fastrec.training.checkpoint import Checkpoint, load_checkpoint
+from fastrec.training.cow_clip import CowClip
+from fastrec.training.cuda_graph import CudaGraph
+from fastrec.training.learner import RecLearner, rec_learner
+from fastrec.training.stop_on_nan import StopOnNaN
+from fastrec.training.torch_compile import CompiledModel
+from fastrec.validate.crossfit import CrossFit
+from fastrec.validate.folds import group_folds
+from fastrec.validate.lists import Lists
 
 __all__ = [
     "AUC",

@@ -14,15 +14,15 @@ import torch
 from fastai.data.block import RegressionBlock
 from torch import Tensor
 
+from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, NotFittedError
-from fastrec.labels import Labels
-from fastrec.metrics import auc
-from fastrec.packed import Packed
-from fastrec.prepare import Recipe
-from fastrec.procs import Categorify
-from fastrec.tabular import TabularFrame
-from fastrec.threads import run_parallel
-from fastrec.vocab import Vocab
+from fastrec.metrics.ranking import auc
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.frame import TabularFrame
+from fastrec.tabular.packed import Packed
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.recipe import Recipe
+from fastrec.tabular.targets import Labels
 
 __all__ = ["CTRTruth", "PlantedCTR", "planted_ctr"]
 

@@ -41,8 +41,8 @@ from fastai.torch_core import set_seed
 from fasttransform import ItemTransform
 from torch import nn
 
-from fastrec.dataloaders import RecDataLoaders
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.dataloaders import RecDataLoaders
 
 # fastai under one pandas or another: Categorify meets an unseen category, add_datepart uses old names, FillMissing
 # fills a row of objects

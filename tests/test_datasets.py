@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from fastrec import datasets
 from fastrec.datasets import CTRTruth, planted_ctr
 from fastrec.errors import DataError, NotFittedError
-from fastrec.learner import rec_learner
 from fastrec.losses import BCE
+from fastrec.training.learner import rec_learner
 
 SIZES = (1_200_000, 3_000, 40, 3)
 ROWS = 200_000

@@ -17,9 +17,9 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
 from fastrec.competition import Candidates, Competition
+from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
 from fastrec.features import Bucketize, Cross, FeatureSet, JaccardToHistory, TargetEncode
-from fastrec.rankers import ColumnRanker, NetRanker, Ranker, XGBRanker
-from fastrec.stack import Stack
+from fastrec.stacking.stack import Stack
 from features import calendar, clickstream, popularity, price
 
 EVENT = {"log": "touches", "event": "action_type"}
@@ -144,6 +144,6 @@ class Trivago2019(Competition):
 
 
 if __name__ == "__main__":
-    from fastrec.cli import script
+    from fastrec.cli.app import script
 
     script(Trivago2019)

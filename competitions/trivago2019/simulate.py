@@ -60,8 +60,8 @@ from competitions.trivago2019.simulated_world import (
     World,
     make_world,
 )
+from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError, FastrecError
-from fastrec.files import atomic_folder
 
 FILES = ("train.csv", "test.csv", "item_metadata.csv", "ground_truth.csv", "true_probabilities.parquet")
 LOG_HEADER = (

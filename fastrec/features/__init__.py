@@ -6,7 +6,6 @@
 from fastrec.features.bucketize import Bucketize
 from fastrec.features.cache import FeatureCache
 from fastrec.features.categorify import Categorify
-from fastrec.features.choosing import category, matching, number, temporal
 from fastrec.features.clip import Clip
 from fastrec.features.co_visit import CoVisit
 from fastrec.features.collect import Collect
@@ -34,7 +33,7 @@ from fastrec.features.history import History
 from fastrec.features.join_table import JoinTable
 from fastrec.features.lag import Diff, Lag
 from fastrec.features.last_action import LastAction
-from fastrec.features.leakage import check_leakage
+from fastrec.features.leakage.check import check_leakage
 from fastrec.features.list_length import ListLength
 from fastrec.features.list_slice import ListSlice
 from fastrec.features.log1p import Log1p
@@ -47,6 +46,7 @@ from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
 from fastrec.features.rolling import Rolling
+from fastrec.features.selectors import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode

@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, number_of
-from fastrec.features.column_stats import count_values, merge_values, quantiles, total_counts
-from fastrec.features.options import ascending, check_scope
-from fastrec.table import Column, Table
+from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
+from fastrec.features._engine.options import ascending, check_scope
+from fastrec.features._inputs import as_list, name_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class Bucketize(Fitted):

@@ -9,11 +9,13 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of
-from fastrec.features.keyed import key_text, spread, sum_by_cell, union_keys
-from fastrec.features.options import check_columns_of, check_scope, is_open
-from fastrec.table import Column, Table
-from fastrec.vocab import MISSING, RARE, UNSEEN, Vocab, hash_codes
+from fastrec.features._engine.keyed import key_text, spread, sum_by_cell, union_keys
+from fastrec.features._engine.options import check_columns_of, check_scope, is_open
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.column import Column
+from fastrec.table.table import Table
+from fastrec.table.vocab import MISSING, RARE, UNSEEN, Vocab, hash_codes
 
 
 class Categorify(Fitted):

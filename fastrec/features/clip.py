@@ -9,10 +9,12 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
-from fastrec.features.column_stats import count_values, merge_values, quantiles, total_counts
-from fastrec.features.options import OfColumns, ascending, check_scope
-from fastrec.table import Column, Table
+from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
+from fastrec.features._engine.options import OfColumns, ascending, check_scope
+from fastrec.features._inputs import number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class Clip(OfColumns, Fitted):

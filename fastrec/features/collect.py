@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, name_of
-from fastrec.features.earlier import Earlier, earlier_events
-from fastrec.table import Column, Table
+from fastrec.features._engine.earlier import Earlier, earlier_events
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class Collect(Grouped):

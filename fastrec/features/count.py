@@ -8,11 +8,12 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, State, as_list, name_of, names_of
-from fastrec.features.key_counts import KeyCounts, count_keys, merge_counts
-from fastrec.features.keyed import sum_by_cell, sum_kept
-from fastrec.keys import Keys
-from fastrec.table import Table
+from fastrec.features._engine.key_counts import KeyCounts, count_keys, merge_counts
+from fastrec.features._engine.keyed import sum_by_cell, sum_kept
+from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features.base import Cells, Feature, State
+from fastrec.table.keys import Keys
+from fastrec.table.table import Table
 
 
 class CountEncode(KeyCounts):

@@ -10,11 +10,13 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
-from fastrec.keys import Coded, Keys
-from fastrec.table import Column, Table
-from fastrec.vocab import hash_codes
+from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
+from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.column import Column
+from fastrec.table.keys import Coded, Keys
+from fastrec.table.table import Table
+from fastrec.table.vocab import hash_codes
 
 
 class Cross(Fitted):

@@ -11,13 +11,15 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, as_list, name_of
+from fastrec.features._engine.folds import given_folds, row_folds
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Cells, Feature
 from fastrec.features.cross import Cross
 from fastrec.features.feature_set import FeatureSet
-from fastrec.features.folds import given_folds, row_folds
 from fastrec.features.target import TargetEncode
-from fastrec.segments import rank_in_group
-from fastrec.table import Column, Table
+from fastrec.segments.order import rank_in_group
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
 _STEPS, _RIDGE = 20, 1e-4  # of Newton's method; a share of the rows, against columns that say the same

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list
-from fastrec.features.lag import ordered_groups
-from fastrec.table import Column, Table
+from fastrec.features._engine.order import ordered_groups
+from fastrec.features._inputs import as_list
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class CumCount(Grouped):

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
-from fastrec.features.running import Clock, Earlier, Timeline, decay
-from fastrec.features.target_values import row_weights, target_number
-from fastrec.segments import segment_max, segment_sum
-from fastrec.table import Column, Table
+from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
+from fastrec.features._engine.running import Clock, Earlier, Timeline, decay
+from fastrec.features._engine.target_values import row_weights, target_number
+from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.segments.reduce import segment_max, segment_sum
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 Sums = dict[str, torch.Tensor]
 

@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, names_of, number_of
-from fastrec.features.lag import ordered_groups, take_or_missing
-from fastrec.segments import Groups, cumsum_in_group, last_in_group, run_starts
-from fastrec.table import Column, Table
+from fastrec.features._engine.order import ordered_groups, take_or_missing
+from fastrec.features._inputs import as_list, name_of, names_of, number_of
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.segments.order import Groups, cumsum_in_group, last_in_group, run_starts
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 _STATS = ("count", "sum", "mean", "min", "max", "smaller")

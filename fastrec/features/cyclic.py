@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import RowWise, Tensors, number_of
-from fastrec.table import Table
-from fastrec.zones import local_seconds, no_date
+from fastrec.features._inputs import number_of
+from fastrec.features.base import RowWise, Tensors
+from fastrec.table.table import Table
+from fastrec.table.zones import local_seconds, no_date
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]
 _NAMED = ("hour", "weekday", "month", "dayofyear")

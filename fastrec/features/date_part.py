@@ -8,10 +8,12 @@ from functools import cached_property
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of, number_of
-from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.table import Column, Table
-from fastrec.zones import local_seconds, no_date
+from fastrec.features._inputs import as_list, name_of, number_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.column import Column
+from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.table import Table
+from fastrec.table.zones import local_seconds, no_date
 
 _DAY = 86_400
 

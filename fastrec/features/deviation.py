@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, Fitted, Tensors, as_list, number_of
+from fastrec.features._inputs import as_list, number_of
+from fastrec.features.base import Feature, Fitted, Tensors
 from fastrec.features.group_stats import GroupStats
-from fastrec.table import Table
+from fastrec.table.table import Table
 
 
 class DeviationFromGroup(GroupStats):

@@ -12,16 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.backends import library_of
-from fastrec.columns import as_column
-from fastrec.convert import attach, column_names, take_rows
+from fastrec._core.optional import library_of
+from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.features.base import as_list
-from fastrec.features.lists import lengths_of, of_vectors, offsets_of, packed
-from fastrec.read import check_names
-from fastrec.segments import run_starts
-from fastrec.table import Column, Table
-from fastrec.threads import run_parallel
+from fastrec.features._inputs import as_list
+from fastrec.segments.order import run_starts
+from fastrec.table.column import Column
+from fastrec.table.frames import attach, take_rows
+from fastrec.table.from_frames import column_names
+from fastrec.table.from_values import as_column
+from fastrec.table.list_columns import of_vectors, packed
+from fastrec.table.offsets import lengths_of, offsets_of
+from fastrec.table.read import check_names
+from fastrec.table.table import Table
 
 
 def explode(

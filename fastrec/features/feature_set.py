@@ -8,16 +8,19 @@ from typing import Any, Literal
 
 import torch
 
-from fastrec.columns import as_column
-from fastrec.convert import attach, column_names, select_columns, take_rows, to_library
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, as_list
+from fastrec.features._engine.chain import Chain, target_names
+from fastrec.features._engine.folds import given_folds
+from fastrec.features._engine.naming import check_names, checked_sources, naming_table
+from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
+from fastrec.features._inputs import as_list
+from fastrec.features.base import Context, Feature
 from fastrec.features.cache import FeatureCache
-from fastrec.features.chain import Chain, target_names
-from fastrec.features.folds import given_folds
-from fastrec.features.naming import check_names, checked_sources, naming_table
-from fastrec.features.saving import clone_steps, index_of, read_features, selectors_of, write_features
-from fastrec.table import Column, Table, concat
+from fastrec.table.column import Column
+from fastrec.table.frames import attach, select_columns, take_rows, to_library
+from fastrec.table.from_frames import column_names
+from fastrec.table.from_values import as_column
+from fastrec.table.table import Table, concat
 
 
 class FeatureSet:

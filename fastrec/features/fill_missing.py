@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
-from fastrec.features.column_stats import (
+from fastrec.features._engine.column_stats import (
     column_moments,
     count_values,
     merge_column_moments,
@@ -19,8 +18,10 @@ from fastrec.features.column_stats import (
     total_counts,
     total_moments,
 )
-from fastrec.features.options import OfColumns, check_columns_of, check_scope, is_open
-from fastrec.table import Table
+from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
+from fastrec.features._inputs import number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.table import Table
 
 _STRATEGIES = ("median", "mean", "mode", "constant")
 

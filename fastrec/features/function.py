@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from fastrec.columns import as_column
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors, as_list, names_of
-from fastrec.features.lag import ordered_groups
-from fastrec.key_types import is_numeric
-from fastrec.segments import Groups
-from fastrec.table import Column, Table
-
-
-class _Function(Feature):
-    """What generators made of a function share: names, how it is called, how it is found again."""
-
-    function: Callable[..., Any]
-    cols: str | Feature | Sequence[str | Feature]
-    columns: str | Sequence[str]
-
-    @property
-    def outputs(self) -> list[str]:
-        return as_list(self.columns)
-
-    @property
-    def signature(self) -> str:
-        return f"{self!r} at {id(self.function)}"
-
-    def _values(self, table: Table) -> list[Any]:
-        values = [_value(table[n]) for c in as_list(self.cols) for n in names_of(c)]
-        _check_call(self.function, len(values))
-        return values
-
-    def _results(self, made: Any, size: int | None) -> list[Any]:
-        """What the function returned, one value per output; ``size``: how many rows each must have."""
-        if isinstance(made, Mapping):
-            made = [made[n] for n in self.outputs if n in made]
-        results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
-        if len(results) != len(self.outputs):
-            raise DataError(
-                f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs",
-                remedy=f"Return one value for each of {', '.join(self.outputs)}",
-            )
-        for name, result in zip(self.outputs, results, strict=True):
-            found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
-            if size is not None and found != size:
-                raise DataError(
-                    f"{_path(self.function)} returned {'one value' if found is None else f'{found} values'} for "
-                    f"{size} rows",
-                    column=name,
-                    remedy="Return one value per row, in the rows' order",
-                )
-        return results
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        params = {n: v for n, v in self.get_params().items() if n != "function" and v not in (None, False)}
-        return f"{type(self).__name__}({_path(self.function)}, {', '.join(f'{n}={v!r}' for n, v in params.items())})"
-
-
-def _check_call(function: Callable[..., Any], count: int) -> None:
-    """Refuse a function that does not take as many arguments as there are columns."""
-    try:
-        taken = inspect.signature(function)
-    except ValueError:  # a built-in one may not say
-        return
-    try:
-        taken.bind(*range(count), **{n: None for n in taken.parameters if n == "groups"})
-    except TypeError as error:
-        raise DataError(
-            f"{_path(function)} cannot be called with {count} columns ({error})", remedy="Name one for each argument"
-        ) from error
+from fastrec.features._engine.functions import _Function, _path
+from fastrec.features._engine.order import ordered_groups
+from fastrec.features._inputs import as_list, names_of
+from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors
+from fastrec.segments.order import Groups
+from fastrec.table.column import Column
+from fastrec.table.from_values import as_column
+from fastrec.table.table import Table
 
 
 class RowFunction(_Function, RowWise):
@@ -242,59 +179,3 @@ def feature(
         return GroupFunction(function, inputs, outputs, by=by, order=order, uses_future=uses_future)
 
     return make
-
-
-def function_name(feature: Feature) -> str:
-    """Where the function of a generator is found again: ``module:name``.
-
-    Raises:
-        DataError: no module holds the generator by the function's own name.
-    """
-    function = feature.function
-    where = f"{function.__module__}:{function.__qualname__}"
-    try:
-        found = function_at(where)
-    except (DataError, ValueError):
-        found = None
-    if found is not function or function.__module__ == "__main__":
-        raise DataError(
-            f"{_path(function)} cannot be found again when it is loaded",
-            remedy="Define it with @feature at the top of a module that can be imported",
-        )
-    return where
-
-
-def function_at(where: str, trust: Collection[str] = ()) -> Callable[..., Any]:
-    """The function of the generator that ``module:name`` names.
-
-    Args:
-        where: the name.
-        trust: the modules that may be imported for it; of others only what is imported already is looked at.
-
-    Raises:
-        DataError: the module is neither imported nor trusted.
-        ValueError: there is no such generator: nothing but what ``@feature`` made is taken.
-    """
-    module, _, name = where.partition(":")
-    if module not in sys.modules and module not in trust:
-        raise DataError(
-            f"the function {name!r} is in the module {module!r}, which is not imported: to import it runs its code",
-            remedy=f"Import {module} first, or load with trust={module!r} if you trust it",
-        )
-    try:
-        found = vars(importlib.import_module(module)).get(name)
-    except Exception as error:
-        raise ValueError(f"the module {module!r} cannot be imported ({error})") from error
-    if not isinstance(found, _Function):
-        raise ValueError(f"there is no generator {name!r} in {module!r}")
-    return found.function
-
-
-def _value(column: Column) -> Any:
-    if column.kind in ("number", "datetime") or (column.kind == "category" and is_numeric(column.distinct.type)):
-        return column.number()
-    return column.to_arrow().to_pylist()
-
-
-def _path(function: Callable[..., Any]) -> str:
-    return getattr(function, "__qualname__", repr(function)).replace("<locals>.", "")

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, comparable, name_of, names_of, number_of
-from fastrec.segments import Groups, lexical_order
-from fastrec.table import Column, Table
+from fastrec.features._inputs import as_list, comparable, name_of, names_of, number_of
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.segments.order import Groups, lexical_order
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class GroupPick(Grouped):

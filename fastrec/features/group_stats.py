@@ -9,20 +9,8 @@ from typing import Any, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import (
-    Cells,
-    Feature,
-    Fitted,
-    State,
-    Tensors,
-    as_columns,
-    as_list,
-    names_of,
-    number_of,
-    order_keys,
-)
-from fastrec.features.group_moments import PARTS, collect_moments, merge_arrays, over_cells, statistics
-from fastrec.features.group_values import (
+from fastrec.features._engine.group_moments import PARTS, collect_moments, merge_arrays, over_cells, statistics
+from fastrec.features._engine.group_values import (
     count_distinct,
     count_distinct_here,
     count_values,
@@ -36,8 +24,11 @@ from fastrec.features.group_values import (
     quantiles,
     quantiles_here,
 )
-from fastrec.features.keyed import sort_keys, union_keys
-from fastrec.table import Column, Table
+from fastrec.features._engine.keyed import sort_keys, union_keys
+from fastrec.features._inputs import as_columns, as_list, names_of, number_of, order_keys
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of
-from fastrec.features.keyed import key_text
-from fastrec.table import Table
-from fastrec.vocab import hash_codes
+from fastrec.features._engine.keyed import key_text
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.table import Table
+from fastrec.table.vocab import hash_codes
 
 
 class HashEncode(RowWise):

@@ -9,16 +9,20 @@ from typing import Literal
 
 import torch
 
-from fastrec.as_of import as_of
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Grouped, as_list, number_of, order_keys
-from fastrec.features.keyed import key_text, shared_codes
-from fastrec.features.lag import difference, take_or_missing
-from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, cumsum_in_group
-from fastrec.table import Column, Table
+from fastrec.features._engine.keyed import key_text, shared_codes
+from fastrec.features._engine.order import aligned, difference, take_or_missing
+from fastrec.features._inputs import as_list, number_of
+from fastrec.features.base import Context, Grouped
+from fastrec.segments.as_of import as_of
+from fastrec.segments.order import Groups, cumsum_in_group
+from fastrec.table.column import Column
+from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.table import Table
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
+
+
 _STATS = ("count", "since", "steps", "since_first", "is_last")
 
 
@@ -190,40 +194,6 @@ def _gap(
     if not len(there):
         return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
     return difference(here, events.sort(there)[place]) / UNITS_PER_SECOND[unit or "s"]
-
-
-def aligned(
-    table: Table, log: Table, by: list[str], order: list[str]
-) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
-    """Row and event codes of the same keys, and their order columns in the same unit.
-
-    Args:
-        table: the rows.
-        log: the events.
-        by: the columns of the group, in both.
-        order: the columns that order rows and events, in both.
-
-    Raises:
-        DataError: an order column holds times in one of them and something else in the other, or times of two units, or
-            with and without a zone.
-    """
-    for name in order:
-        here, there = table[name], log[name]
-        if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
-            raise DataError(
-                f"holds {_times(here)} in the frame and {_times(there)} in the log",
-                column=name,
-                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
-                if here.kind == there.kind
-                else "Give both the same type, for example with pd.to_datetime",
-            )
-    return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
-
-
-def _times(column: Column) -> str:
-    if column.kind != "datetime":
-        return "numbers" if column.kind == "number" else "text" if column.kind == "category" else column.kind
-    return f"times in {column.unit!r} with{'out a' if column.zone is None else ' a'} zone"
 
 
 def slug(text: object) -> str:

@@ -3,70 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import torch
 
-from fastrec.durations import positive, seconds_in, short
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, name_of, number_of, order_keys
-from fastrec.key_types import UNITS_PER_SECOND
-from fastrec.segments import Groups, shift_in_group
-from fastrec.table import Column, Table
-from fastrec.windows import first_at_least, keys_before, tie_start
-
-
-def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
-    """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``.
-
-    Several generators of one ``by`` and ``order`` sort once: the table remembers it.
-    """
-
-    def make() -> tuple[Groups, torch.Tensor]:
-        keys = order_keys(table, order)
-        if by:
-            codes = table.coded(list(by)).codes
-            return Groups.of(codes, *keys), codes == 0
-        zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
-        return Groups.of(zeros, *keys), zeros.bool()
-
-    return table.remember(("groups", tuple(by), tuple(order)), (*by, *order), make)
-
-
-@dataclass(frozen=True, eq=False)
-class Timeline:
-    """The order values of grouped rows, and how to measure with them.
-
-    Args:
-        keys: int64 or float64 ``[n]``, sorted as the groups are.
-        tied: int64 ``[n]``, for each sorted place the first one of its group at the same time: what is before it is
-            strictly earlier.
-        per_second: units of the keys in a second; 1 where the order is a number.
-    """
-
-    keys: torch.Tensor
-    tied: torch.Tensor
-    per_second: int
-
-    @classmethod
-    def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
-        """The timeline of an order column (``groups`` are in its order)."""
-        keys = groups.sort(order_keys(table, [order])[0])
-        return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
-
-
-def one_order(feature: Grouped, why: str) -> str:
-    """The one column that a generator orders by.
-
-    Raises:
-        DataError: there is none, or there are several, and ``why`` that does not do.
-    """
-    order = as_list(feature.order)  # type: ignore[attr-defined]
-    if len(order) != 1:
-        name = type(feature).__name__
-        raise DataError(f"{name}: {why} needs one order column, not {len(order)}", remedy="Give order= one column")
-    return order[0]
+from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
+from fastrec.features._inputs import as_list, name_of, number_of
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.segments.order import Groups, shift_in_group
+from fastrec.segments.windows import first_at_least, keys_before
+from fastrec.table.column import Column
+from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.table import Table
 
 
 class Lag(Grouped):
@@ -199,29 +150,3 @@ class Diff(Lag):
             return Column("number", values, name=col)
         there = values.index_select(0, rows.clamp_min(0)).masked_fill_(rows < 0, torch.nan)
         return Column("number", torch.sub(values, there, out=there), name=col)
-
-
-def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a - b`` as float64 ``[n]``; of integers exact before it is rounded, even where it is too large for 64 bits."""
-    rough = a.double() - b.double()
-    if a.is_floating_point() or b.is_floating_point():
-        return rough
-    return torch.where(rough.abs() < 2.0**62, (a - b).double(), rough)
-
-
-def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
-    """The column's values at ``rows`` (int64 ``[m]``), missing where a row is below 0."""
-    absent = rows < 0
-    if column.kind not in ("number", "datetime", "category"):
-        raise DataError(
-            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
-        )
-    if not len(column):  # every row is missing then: one row stands for it
-        column = replace(column, values=column.values.new_zeros(1), missing=None, _cache={})
-    taken = column.take(rows.clamp_min(0))
-    if column.kind == "category":
-        return replace(taken, values=torch.where(absent, 0, taken.values), _cache={})
-    if column.kind == "number" and column.values.is_floating_point():
-        return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
-    missing = taken.is_missing() | absent
-    return replace(taken, missing=missing if bool(missing.any()) else None, _cache={})

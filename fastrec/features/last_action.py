@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Grouped, as_list
-from fastrec.features.earlier import earlier_events, time_since
-from fastrec.features.lag import take_or_missing
-from fastrec.table import Column, Table
+from fastrec.features._engine.earlier import earlier_events, time_since
+from fastrec.features._engine.order import take_or_missing
+from fastrec.features._inputs import as_list
+from fastrec.features.base import Context, Grouped
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class LastAction(Grouped):

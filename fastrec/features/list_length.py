@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastrec.features.base import Feature, RowWise, Tensors, as_list, name_of
-from fastrec.features.lists import lengths_of, list_of
-from fastrec.table import Column, Table
+from fastrec.features._engine.lists import list_of
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.column import Column
+from fastrec.table.offsets import lengths_of
+from fastrec.table.table import Table
 
 
 class ListLength(RowWise):

@@ -8,11 +8,14 @@ from typing import Literal
 import pyarrow as pa
 import torch
 
-from fastrec.columns import as_column
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, name_of
-from fastrec.features.lists import lengths_of, list_of, runs
-from fastrec.table import Column, Table
+from fastrec.features._engine.lists import list_of
+from fastrec.features._inputs import name_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.column import Column
+from fastrec.table.from_values import as_column
+from fastrec.table.offsets import lengths_of, runs
+from fastrec.table.table import Table
 
 Pad = bool | int | float | str
 

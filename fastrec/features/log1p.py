@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, RowWise, Tensors, number_of
-from fastrec.features.options import OfColumns
-from fastrec.table import Table
+from fastrec.features._engine.options import OfColumns
+from fastrec.features._inputs import number_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.table import Table
 
 
 class Log1p(OfColumns, RowWise):

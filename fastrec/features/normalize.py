@@ -7,10 +7,11 @@ from typing import Literal
 
 import torch
 
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, number_of
-from fastrec.features.column_stats import column_moments, merge_column_moments, total_moments
-from fastrec.features.options import OfColumns, check_scope
-from fastrec.table import Table
+from fastrec.features._engine.column_stats import column_moments, merge_column_moments, total_moments
+from fastrec.features._engine.options import OfColumns, check_scope
+from fastrec.features._inputs import number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.table.table import Table
 
 
 class Normalize(OfColumns, Fitted):

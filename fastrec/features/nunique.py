@@ -8,12 +8,13 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.key_counts import count_keys
-from fastrec.features.keyed import spread, union_keys
-from fastrec.keys import Keys
-from fastrec.segments import segment_sum
-from fastrec.table import Table
+from fastrec.features._engine.key_counts import count_keys
+from fastrec.features._engine.keyed import spread, union_keys
+from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.segments.reduce import segment_sum
+from fastrec.table.keys import Keys
+from fastrec.table.table import Table
 
 
 class NUnique(Fitted):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import number_of
-from fastrec.features.lag import Lag, difference, take_or_missing
-from fastrec.table import Column, Table
+from fastrec.features._engine.order import difference, take_or_missing
+from fastrec.features._inputs import number_of
+from fastrec.features.lag import Lag
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 
 class PctChange(Lag):

@@ -8,10 +8,11 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature, State, as_list, name_of
-from fastrec.features.key_counts import KeyCounts
-from fastrec.features.keyed import sum_kept
-from fastrec.segments import rank_in_group
+from fastrec.features._engine.key_counts import KeyCounts
+from fastrec.features._engine.keyed import sum_kept
+from fastrec.features._inputs import as_list, name_of
+from fastrec.features.base import Feature, State
+from fastrec.segments.order import rank_in_group
 
 
 class RankByCount(KeyCounts):

@@ -7,13 +7,13 @@ from typing import Literal
 
 import torch
 
-from fastrec.durations import positive, seconds_in, short
 from fastrec.errors import DataError
-from fastrec.features.base import Context, Feature, Grouped, as_list, names_of, number_of
-from fastrec.features.lag import Timeline, one_order, ordered_groups
-from fastrec.segments import Groups
-from fastrec.table import Column, Table
-from fastrec.windows import (
+from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.order import Timeline, one_order, ordered_groups
+from fastrec.features._inputs import as_list, names_of, number_of
+from fastrec.features.base import Context, Feature, Grouped
+from fastrec.segments.order import Groups
+from fastrec.segments.windows import (
     count_before,
     first_at_least,
     keys_before,
@@ -22,6 +22,8 @@ from fastrec.windows import (
     window_squares,
     window_sum,
 )
+from fastrec.table.column import Column
+from fastrec.table.table import Table
 
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 _STATS = ("mean", "sum", "count", "std", "min", "max", "median")

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, State, Tensors, name_of, names_of, number_of
-from fastrec.features.keyed import sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features.lists import FittedOnLists, coded_elements, list_of, rows_of
-from fastrec.features.state_shapes import check_state
-from fastrec.table import Table
+from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._inputs import name_of, names_of, number_of
+from fastrec.features._state_shapes import check_state
+from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.table.offsets import rows_of
+from fastrec.table.table import Table
 
 _NOTHING = 1e-7  # singular values below this share of the largest are rounding
 _DENSE = 1 << 27  # matrix cells that cuML, which wants a dense matrix, is given at most

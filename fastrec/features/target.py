@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, name_of, names_of
-from fastrec.features.keyed import (
+from fastrec.features._engine.keyed import (
     Moments,
     accurate_sum,
     cell_places,
@@ -20,9 +19,11 @@ from fastrec.features.keyed import (
     sum_kept,
     union_keys,
 )
-from fastrec.features.target_values import class_numbers, row_weights, target_number
-from fastrec.segments import segment_sum
-from fastrec.table import Table
+from fastrec.features._engine.target_values import class_numbers, row_weights, target_number
+from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.segments.reduce import segment_sum
+from fastrec.table.table import Table
 
 Stat = Literal["mean", "std", "count", "woe"]
 # The weights' sum, the weighted sum, that of squared deviations (0 where not collected), and how many rows count: [K].

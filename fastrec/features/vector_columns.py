@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors, as_list, names_of, number_of
-from fastrec.features.choosing import Selector
-from fastrec.features.lists import lengths_of, list_of, rows_of
-from fastrec.table import Column, Table
+from fastrec.features._engine.lists import list_of
+from fastrec.features._inputs import as_list, names_of, number_of
+from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.selectors import Selector
+from fastrec.table.column import Column
+from fastrec.table.offsets import lengths_of, rows_of
+from fastrec.table.table import Table
 
 _SMALL, _LARGE = 1e-30, 1e30  # lengths between these have squares, in float32 too
 

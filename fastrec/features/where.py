@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fastrec.features.base import Feature, RowWise, Tensors, name_of, number_of
-from fastrec.table import Table
+from fastrec.features._inputs import name_of, number_of
+from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.table.table import Table
 
 
 class Where(RowWise):

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import torch
 
-from fastrec.class_list import ClassList
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.keys import Keys
 from fastrec.models.embedding import EmbeddingTables
-from fastrec.state import load_state, save_state
-from fastrec.vocab import MISSING
+from fastrec.table.class_list import ClassList
+from fastrec.table.keys import Keys
+from fastrec.table.state import load_state, save_state
+from fastrec.table.vocab import MISSING
 
 __all__ = ["load_tables", "save_tables", "table_frame"]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.training_rows import training_rows
+from fastrec.models.training_rows import training_rows
 
 
 class MatrixFactorization(FieldNet):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.training_rows import training_rows
+from fastrec.models.training_rows import training_rows
 
 By = Literal["quantile", "tree"]
 MAX_ROWS = 1_000_000  # bins of as many rows, drawn at random, hardly differ from bins of all

@@ -9,11 +9,11 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
+from fastrec.models._lookup.joined import can_join, join
+from fastrec.models._lookup.wide_linear import WideLinear
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
-from fastrec.models.joined_lookup import can_join, join
 from fastrec.models.mlp import Activation, mlp_blocks
-from fastrec.models.wide_linear import WideLinear
 
 
 class TabularNet(FieldNet):

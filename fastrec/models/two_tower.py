@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
+from fastrec.losses.in_batch import PairScores
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, mlp_blocks
-from fastrec.pair_losses import PairScores
-from fastrec.training_rows import training_rows
+from fastrec.models.training_rows import training_rows
 
 
 class TwoTower(FieldNet):

@@ -38,10 +38,12 @@ from fastrec.features import (
     TargetEncode,
     explode,
 )
-from fastrec.procs import Categorify, FillMissing, Normalize
-from fastrec.segments import segment_min
+from fastrec.segments.reduce import segment_min
 from fastrec.table import Table, concat
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
 
 _TYPES = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
 _ORDER = ["timestamp", "step"]

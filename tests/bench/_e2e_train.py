@@ -19,13 +19,15 @@ from fastai.tabular.core import TabDataLoader
 from fastai.tabular.learner import tabular_learner
 from fastai.torch_core import set_seed
 
-from fastrec.amp import mixed_precision
 from fastrec.errors import TrainingError
-from fastrec.learner import rec_learner
 from fastrec.metrics import auc, mrr
 from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
-from fastrec.procs import Categorify, FillMissing, Normalize
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.training.amp import mixed_precision
+from fastrec.training.learner import rec_learner
 
 BATCH = 4_096
 MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's

@@ -140,7 +140,7 @@ def _read(name: str, command: Sequence[str], out: Path, log: Path, *, device: st
 def out_of_memory(device: torch.device) -> list[Record]:
     """Ask for more rows than any device holds, and look at what the error says."""
     from fastrec.errors import DeviceMemoryError
-    from fastrec.packed import Layout, Packed
+    from fastrec.tabular.packed import Layout, Packed
 
     rows, begun, said = 1 << 46, time.perf_counter(), None
     try:

@@ -18,9 +18,9 @@ from _timing import record as timed
 from fastai.callback.core import Callback, CancelFitException, CancelValidException
 from fastai.torch_core import set_seed
 
-from fastrec.graph import CudaGraph
-from fastrec.learner import rec_learner
 from fastrec.optim import adamw
+from fastrec.training.cuda_graph import CudaGraph
+from fastrec.training.learner import rec_learner
 
 LAYERS = [200, 100]
 WARM_UP = 8  # batches: a graph is recorded in the fifth

@@ -21,13 +21,15 @@ from _gpu_trace import Event, profiled, to_host
 from _timing import Record
 from fastai.data.block import CategoryBlock
 
+from fastrec.estimators import XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
-from fastrec.learner import rec_learner
-from fastrec.procs import Categorify, FillMissing, Normalize
-from fastrec.rankers import XGBRanker
-from fastrec.rankers.base import Lists
 from fastrec.table import Table
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.training.learner import rec_learner
+from fastrec.validate.lists import Lists
 
 CATS, CONTS, LIST = ["city", "item", "word"], ["price", "time"], "list_id"
 _LISTED = 20  # candidates in a list

@@ -29,9 +29,9 @@ from fastai.tabular.core import Categorify, Normalize
 from fastai.torch_core import set_seed
 from rich.console import Console
 
-from fastrec.learner import rec_learner
 from fastrec.models import DeepFM, MatrixFactorization
 from fastrec.tabular import TabularFrame
+from fastrec.training.learner import rec_learner
 
 RANGE = (0.5, 5.5)
 IDS = ["user_id", "item_id"]

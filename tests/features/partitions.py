@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 
 from fastrec.features import FeatureSet
+from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.features.base import Cells
-from fastrec.features.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 
 PARTS = [1, 2, 7, 64]

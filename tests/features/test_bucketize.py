@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import Bucketize, FeatureSet, GroupRank, TargetEncode
-from fastrec.features.base import Cells
-from fastrec.features.column_stats import (
+from fastrec.features._engine.column_stats import (
     column_moments,
     count_values,
     merge_column_moments,
@@ -23,6 +22,7 @@ from fastrec.features.column_stats import (
     total_counts,
     total_moments,
 )
+from fastrec.features.base import Cells
 
 number = st.one_of(st.integers(-5, 5).map(float), st.floats(-1e9, 1e9))
 missing = st.just(math.nan)
@@ -93,7 +93,7 @@ def test_given_edges_need_no_fitting_and_say_so(tmp_path):
 
 
 def test_given_edges_of_an_encoding_are_row_wise_and_learned_ones_are_not():
-    from fastrec.features.nesting import mixing_steps
+    from fastrec.features._engine.nesting import mixing_steps
 
     te = TargetEncode("k", "y")
     for feature, mixes in ((Bucketize(te, [0.5]), False), (Bucketize(te, quantiles=2), True)):

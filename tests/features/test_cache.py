@@ -29,10 +29,10 @@ from fastrec.features import (
     TargetEncode,
     category,
 )
+from fastrec.features._engine.digests import NoDigestError, class_digest, column_digest, digest, generator_digest
 from fastrec.features.cache import packed, size_of, unpacked
-from fastrec.features.digests import NoDigestError, class_digest, column_digest, digest, generator_digest
-from fastrec.keys import Keys
 from fastrec.table import Column, Table
+from fastrec.table.keys import Keys
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_arrow
 from tests.features.test_contract import assert_equal, outputs_of
@@ -501,7 +501,7 @@ def test_columns_share_a_digest_only_if_they_are_the_same():
 
 
 def test_long_columns_are_hashed_in_pieces_and_every_byte_counts(monkeypatch):
-    from fastrec.features import digests
+    from fastrec.features._engine import digests
 
     values = torch.arange(1000, dtype=torch.int64)
     whole = digest(values)

@@ -21,7 +21,7 @@ import torch
 
 from fastrec.errors import DataWarning
 from fastrec.features import CountEncode, FeatureCache, FeatureSet, Lag, RowFunction, TargetEncode, feature
-from fastrec.features.digests import NoDigestError, digest
+from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.table import Table
 
 SERIES = pd.Series([1.0, 2.0], index=[0, 1])

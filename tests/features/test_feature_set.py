@@ -19,7 +19,7 @@ from fastrec.features import (
     Lag,
     TargetEncode,
 )
-from fastrec.features.folds import INNER_SEED, row_folds
+from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.features import CountEncode, FeatureSet, GroupRank, TargetEncode, check_leakage
-from fastrec.rankers.base import Lists
-from fastrec.stack import LinearBlend, Stack
+from fastrec.stacking.blends import LinearBlend
+from fastrec.stacking.stack import Stack
 from fastrec.table import Table
-from fastrec.validate import Predictions
+from fastrec.validate.crossfit import Predictions
+from fastrec.validate.lists import Lists
 
 FAR = [10**9, 2**40, 2**63 - 1]
 

@@ -11,9 +11,9 @@ import torch
 from fastrec.errors import DataError, FastrecError, LeakageError
 from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode, category
 from fastrec.features.base import Cells, Fitted, Grouped
-from fastrec.features.leakage import LeakageReport, check_leakage
-from fastrec.features.leakage_rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
-from fastrec.features.leakage_runs import moved, with_rows_of
+from fastrec.features.leakage.check import LeakageReport, check_leakage
+from fastrec.features.leakage.rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
+from fastrec.features.leakage.runs import moved, with_rows_of
 from fastrec.table import Column, Table
 from tests.features.examples import CAUSAL, ENCODERS, EXAMPLES
 from tests.features.frames import columns, tables, to_pandas

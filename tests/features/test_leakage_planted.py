@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.features.leakage import check_leakage
-from fastrec.features.leakage_draws import (
+from fastrec.features.leakage.check import check_leakage
+from fastrec.features.leakage.draws import (
     by_group,
     change,
     followers,
@@ -21,8 +21,8 @@ from fastrec.features.leakage_draws import (
     scattered,
     told_within,
 )
-from fastrec.features.leakage_report import REMEDIES
-from fastrec.features.leakage_static import Held, follows, of_key, one_to_one, row_order
+from fastrec.features.leakage.report import REMEDIES
+from fastrec.features.leakage.static import Held, follows, of_key, one_to_one, row_order
 from fastrec.table import Table
 from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
 

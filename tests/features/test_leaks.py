@@ -11,16 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import (
-    CountEncode,
-    Diff,
-    FeatureSet,
-    GroupStats,
-    History,
-    Lag,
-    TargetEncode,
-)
-from fastrec.features.folds import FOLD_SEED, INNER_SEED, row_folds
+from fastrec.features import CountEncode, Diff, FeatureSet, GroupStats, History, Lag, TargetEncode
+from fastrec.features._engine.folds import FOLD_SEED, INNER_SEED, row_folds
 from fastrec.table import Table
 from tests.features.examples import CAUSAL, ENCODERS, ROW_WISE
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import CountEncode, FeatureSet, NaNPattern
-from fastrec.features.choosing import matching
+from fastrec.features.selectors import matching
 
 cell = st.tuples(
     st.one_of(st.none(), st.floats(-1, 1)),

@@ -19,8 +19,8 @@ from fastrec.features import (
     Lag,
     RowFunction,
     TargetEncode,
-    parallel,
 )
+from fastrec.features._engine import parallel
 from fastrec.features.base import Context
 from fastrec.table import Table
 from tests.features.frames import columns, to_arrow

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features.running import Clock, Earlier, Timeline, running_sum
+from fastrec.features._engine.running import Clock, Earlier, Timeline, running_sum
 from fastrec.table import Table
 
 

@@ -8,12 +8,12 @@ import sys
 import pandas as pd
 import pytest
 
+from fastrec._core.atomic import is_plain_name
+from fastrec.competition.run import check_models
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.feature_proc import Features
+from fastrec.estimators.rule import ColumnRanker
 from fastrec.features import CountEncode, FeatureSet, RowFunction, TargetEncode
-from fastrec.files import is_plain_name
-from fastrec.rankers.rule import ColumnRanker
-from fastrec.run import check_models
+from fastrec.tabular.procs.features import Features
 
 MODULE = """
 from pathlib import Path

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
 from fastrec.features import Cross, CumTarget, FeatureSet, TargetEncode
-from fastrec.features.folds import INNER_SEED, row_folds
+from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
 from tests.features.partitions import fit_in_parts
 

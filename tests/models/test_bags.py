@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.list_batch import ListBatch
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet
+from fastrec.table.list_batch import ListBatch
 
 POOLS = {"mean": lambda v: v.mean(0), "sum": lambda v: v.sum(0), "max": lambda v: v.amax(0)}
 

@@ -20,11 +20,12 @@ from torch import nn
 
 import fastrec.models as registry
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.learner import rec_learner
-from fastrec.list_batch import ListBatch
 from fastrec.models import EmbeddingTables, embedding_sizes
-from fastrec.procs import Categorify, Normalize
+from fastrec.table.list_batch import ListBatch
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.training.learner import rec_learner
 from tests.models.examples import EXAMPLES, EXCUSES, PARTS
 
 MODULES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, nn.Module)}

@@ -9,9 +9,9 @@ from fastai.data.block import RegressionBlock
 from fastai.tabular.core import TabularPandas
 
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
-from fastrec.learner import rec_learner
-from fastrec.procs import Categorify
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.training.learner import rec_learner
 
 
 def learner(cities, brands=("x", "y"), *, stock=False, **options):

@@ -15,9 +15,9 @@ from fastai.tabular.core import Categorify
 from fastai.torch_core import set_seed
 
 from fastrec.errors import DataError
-from fastrec.learner import rec_learner
 from fastrec.models import MatrixFactorization
 from fastrec.tabular import TabularFrame
+from fastrec.training.learner import rec_learner
 
 SIZES = [(7, 16), (11, 3)]
 

@@ -13,8 +13,8 @@ from sklearn.tree import DecisionTreeClassifier
 
 from fastrec.errors import DataError
 from fastrec.models import PiecewiseLinear, bins_of
-from fastrec.stream import ParquetFrame
 from fastrec.tabular import TabularFrame
+from fastrec.tabular.stream.frame import ParquetFrame
 
 
 def loop_encode(x, edges):

@@ -1,0 +1,113 @@
+"""Which device tensors live on, and one pool of memory for torch and RAPIDS."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import torch
+
+from fastrec._core.optional import require
+from fastrec.errors import DeviceError, MissingPackageError
+
+DeviceLike = torch.device | str | None
+_pooled: list[torch.device] = []  # the device whose pool is shared, if one is
+
+
+def resolve_device(device: DeviceLike | Literal["auto"] = None) -> torch.device:
+    """The device to use.
+
+    Args:
+        device: ``'cpu'``, ``'cuda'``, ``'cuda:1'``, a ``torch.device``; ``'auto'`` takes CUDA where there is one;
+            None reads the environment variable ``FASTREC_DEVICE`` and is the CPU where that is unset.
+
+    Returns:
+        A device that exists; a CUDA device with its number, so that it equals the device of the tensors on it.
+
+    Raises:
+        DeviceError: CUDA was asked for and this machine or this build of torch has none.
+    """
+    if device is None:
+        device = os.environ.get("FASTREC_DEVICE") or "cpu"
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise DeviceError(f"{device!r} is not a device", remedy="Use 'auto', 'cpu' or 'cuda'") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise DeviceError(
+            "device 'cuda' was asked for, but torch finds no CUDA device",
+            remedy="Use device='auto' or 'cpu', or install a CUDA build of torch on a machine with an NVIDIA GPU",
+        )
+    if found.type == "cuda" and found.index is not None and found.index >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device {str(found)!r} was asked for, but there are {torch.cuda.device_count()} CUDA devices",
+            remedy="Count from 0, or use device='cuda'",
+        )
+    if found.type == "cuda" and found.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
+    if found.type not in ("cpu", "cuda"):
+        _check_other(found)
+    return found
+
+
+def _check_other(device: torch.device) -> None:
+    """Refuse a device of another kind (Apple's, say) that holds no values on this machine."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, NotImplementedError, AssertionError, ImportError) as error:
+        raise DeviceError(
+            f"device {str(device)!r} was asked for, but it is not usable here", remedy="Use 'auto', 'cpu' or 'cuda'"
+        ) from error
+
+
+def share_pool(device: DeviceLike = "cuda", *, size: int | None = None) -> torch.device:
+    """Let torch, cuDF and CuPy take their memory on a GPU from one pool of RMM.
+
+    Without it torch keeps what it has freed and RMM what it has: each may lack what the other holds idle. To be called
+    before anything is on the GPU, as torch's allocator cannot be changed afterwards; a second call changes nothing.
+    CUDA graphs are not to be had then (``CudaGraph`` says so and trains without): a shared pool gives memory that a
+    graph has been recorded with to others. ``torch.cuda.memory_allocated`` and its like know nothing of RMM's pool.
+
+    Args:
+        device: the CUDA device.
+        size: bytes that the pool begins with; it grows. None: half of what is free, RMM's default.
+
+    Returns:
+        The device.
+
+    Raises:
+        MissingPackageError: RMM is not installed.
+        DeviceError: there is no such CUDA device, or torch has used it already.
+    """
+    how = "pip install 'fastrec-tabular[gpu]' on Linux with an NVIDIA GPU"
+    rmm = require("rmm", "RMM", how)
+    found = torch.device("cuda" if device is None or device == "auto" else device)
+    if found.type != "cuda":
+        raise DeviceError(f"a pool is shared on a CUDA device, not on {found}", remedy="Use device='cuda'")
+    # by its number: asking torch for the current device begins its allocator, which cannot be changed after that
+    found = resolve_device(torch.device("cuda", found.index or 0))
+    if found in _pooled:
+        return found
+    if torch.cuda.is_initialized():
+        raise DeviceError(
+            "torch has begun to use the GPU, its allocator cannot be changed any more",
+            remedy="Call share_pool() first, before anything of torch's is on the GPU",
+        )
+    allocator = require("rmm.allocators.torch", "RMM", how).rmm_torch_allocator
+    rmm.reinitialize(pool_allocator=True, initial_pool_size=size, devices=found.index)
+    torch.cuda.memory.change_current_allocator(allocator)
+    try:
+        cupy = require("cupy", "CuPy", how)
+    except MissingPackageError:
+        pass  # nothing of CuPy's has to be shared
+    else:
+        cupy.cuda.set_allocator(require("rmm.allocators.cupy", "RMM", how).rmm_cupy_allocator)
+    _pooled.append(found)
+    return found
+
+
+def pool_is_shared() -> bool:
+    """Whether torch takes its memory from RMM's pool (see ``share_pool``)."""
+    return bool(_pooled)

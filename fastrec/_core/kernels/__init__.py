@@ -1,0 +1,141 @@
+"""Compiled loops for CPUs, where numba is installed (``pip install fastrec-tabular[compiled]``).
+
+Everything that uses them has a way without: torch's own calls, which give the same numbers and take longer. The first
+use compiles, some 15 s once; numba keeps the result on disk.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["compiled", "groups", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
+
+_EACH = 1 << 16  # numbers that a thread should have to do
+_WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
+_off = 0
+
+
+def compiled(numbers: int) -> bool:
+    """Whether there are compiled loops to use: numba is installed, and nobody has asked to go without.
+
+    Args:
+        numbers: how many there are to go over; few are not worth it.
+    """
+    return not _off and numbers >= _WORTH and _has_numba()
+
+
+@cache
+def _has_numba() -> bool:
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0") or importlib.util.find_spec("numba") is None:
+        return False
+    try:
+        import numba  # noqa: F401
+    except ImportError as error:  # made for another numpy
+        warnings.warn(f"numba cannot be used, fastrec goes on without: {error}", UserWarning, stacklevel=2)
+        return False
+    return True
+
+
+@contextmanager
+def without_compiled() -> Iterator[None]:
+    """While it lasts, torch's own calls are used."""
+    global _off
+    _off += 1
+    try:
+        yield
+    finally:
+        _off -= 1
+
+
+@cache
+def net() -> ModuleType:
+    """Loops of embedding lookups."""
+    _start()
+    from fastrec._core.kernels import net_loops
+
+    return net_loops
+
+
+@cache
+def groups() -> ModuleType:
+    """Loops over groups of rows."""
+    _start()
+    from fastrec._core.kernels import group_loops
+
+    return group_loops
+
+
+@cache
+def steps() -> ModuleType:
+    """Loops of optimizer steps."""
+    _start()
+    from fastrec._core.kernels import step_loops
+
+    return step_loops
+
+
+def shared(loop: Callable[..., Any], *given: Any, numbers: int) -> Any:
+    """Run a parallel loop.
+
+    Args:
+        loop: takes the number of its parts last.
+        *given: all else that it takes.
+        numbers: how many it goes over; few are one thread's.
+    """
+    import numba
+
+    threads = threads_for(numbers)
+    with _turn():
+        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        return loop(*given, threads)
+
+
+@cache
+def _start() -> str:
+    """Start numba's threads, and tell of which kind they are."""
+    import numba
+
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)
+    torch.set_num_threads(threads)  # where both use one pool (OpenMP's) numba has given torch as many as itself
+    return numba.threading_layer()
+
+
+def _after_fork() -> None:
+    """A child of a process whose threads have run ends when it starts numba's (with GNU's OpenMP): it goes without."""
+    global _off
+    if _start.cache_info().currsize:
+        _off += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@cache
+def _turn() -> AbstractContextManager[Any]:
+    """Numba's own threads, which it has where neither OpenMP nor TBB is there, end the process on a second caller."""
+    return Lock() if _start() == "workqueue" else nullcontext()
+
+
+def view(x: Tensor) -> np.ndarray:
+    """A CPU tensor as the loops take it: numbers that share its memory; bfloat16 as bits."""
+    x = x.detach()
+    return x.view(torch.uint16).numpy() if x.dtype == torch.bfloat16 else x.numpy()
+
+
+def threads_for(numbers: int) -> int:
+    """How many threads are to share a loop over so many numbers."""
+    return max(1, min(torch.get_num_threads(), numbers // _EACH))

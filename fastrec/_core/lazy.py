@@ -1,0 +1,23 @@
+"""Names that a package offers, imported at their first use: a command that needs one file need not load them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` (PEP 562).
+
+    Args:
+        package: the package's ``__name__``.
+        homes: public name → the package's module that defines it.
+    """
+
+    def getattribute(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return getattribute

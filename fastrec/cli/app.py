@@ -1,0 +1,235 @@
+"""The ``fastrec`` command: simulate, run, check, score, report."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fastrec import __version__
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
+
+if TYPE_CHECKING:
+    from fastrec.competition.recipe import Competition
+
+app = typer.Typer(
+    help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+_Competition = Annotated[
+    Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
+]
+_Data = Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)]
+_Out = Annotated[
+    Path, typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False)
+]
+_Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
+_Rows = Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")]
+_Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
+_Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in candidates; up to the whole set.")]
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
+) -> None:
+    if version:
+        typer.echo(f"fastrec {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    competition: _Competition,
+    data: _Data,
+    out: _Out,
+    device: _Device = "auto",
+    rows: _Rows = None,
+    seed: _Seed = 0,
+    bs: _Bs = None,
+) -> None:
+    """Make features, train the base models and the stack, write the submission, the scores and the report."""
+    _run(lambda: load_competition(competition), data, out, device=device, rows=rows, seed=seed, bs=bs)
+
+
+def script(recipe: type[Competition]) -> None:
+    """Run a recipe with the options of ``fastrec run``: what a competition's file does when it is a plain script.
+
+    Args:
+        recipe: the recipe's class.
+    """
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+    @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write submission and report.")
+    def run_recipe(
+        data: _Data, out: _Out, device: _Device = "auto", rows: _Rows = None, seed: _Seed = 0, bs: _Bs = None
+    ) -> None:
+        _run(recipe, data, out, device=device, rows=rows, seed=seed, bs=bs)
+
+    alone()
+
+
+def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
+    with _readable_errors() as stages:
+        from fastrec.competition import run as library
+        from fastrec.report.page import leaderboard_table
+
+        command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        made = library.run(recipe(), data, out, stages=stages, command=command, **options)
+        Console().print(leaderboard_table(made))
+        typer.echo(f"submission {made / 'submission.csv'}")
+        typer.echo(f"report {made / 'report.html'}")
+
+
+@app.command()
+def simulate(
+    competition: _Competition,
+    sessions: Annotated[
+        int, typer.Option(min=1, help="How many sessions, train and test together.", show_default=False)
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Folder to make; an earlier simulation there is replaced.", show_default=False)
+    ],
+    seed: _Seed = 0,
+) -> None:
+    """Write files in the competition's official form, with ground truth and the true click probabilities."""
+    with _readable_errors() as stages:
+        module = _load(competition, "simulate.py")
+        with stages.stage("simulate", sessions, unit="sessions") as advance:
+            before = 0
+
+            def progress(done: int, total: int) -> None:
+                nonlocal before
+                advance(done - before)
+                before = done
+
+            summary = module.simulate(sessions, out, seed=seed, progress=progress)
+        for name, value in vars(summary).items():
+            typer.echo(f"{name} {value:.5g}" if isinstance(value, float) else f"{name} {value}")
+
+
+@app.command()
+def check(
+    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    test: Annotated[Path, typer.Argument(help="The competition's test file.", show_default=False)],
+) -> None:
+    """Check a submission's form: the official columns, exactly the target rows, at most 25 listed items, none twice."""
+    with _readable_errors():
+        from fastrec.competition.check import check_submission
+
+        typer.echo(str(check_submission(submission, test)))
+
+
+@app.command()
+def score(
+    submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
+    truth: Annotated[Path, typer.Argument(help="The ground truth.", show_default=False)],
+) -> None:
+    """Score a submission by the official rule; the last line is `mrr` and the score."""
+    with _readable_errors():
+        from fastrec.competition.score import score_submission
+
+        typer.echo(str(score_submission(submission, truth)))
+
+
+@app.command()
+def report(run_directory: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]) -> None:
+    """Write a run's report.html anew and print its leaderboard."""
+    with _readable_errors():
+        from fastrec.report.page import leaderboard_table, write_report
+
+        typer.echo(f"report {write_report(run_directory)}")
+        Console().print(leaderboard_table(run_directory))
+
+
+def load_competition(folder: str | Path) -> Competition:
+    """The competition that a folder describes.
+
+    Args:
+        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above.
+
+    Raises:
+        MissingFileError: there is no such file.
+        DataError: it holds no recipe, or several.
+    """
+    from fastrec.competition.recipe import Competition
+
+    module = _load(folder, "competition.py")
+    found = [
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and issubclass(c, Competition) and c.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise DataError(
+            f"holds {len(found)} subclasses of Competition",
+            file=Path(folder) / "competition.py",
+            remedy="Write exactly one",
+        )
+    return found[0]()
+
+
+def _load(folder: str | Path, name: str) -> ModuleType:
+    path = Path(folder).resolve() / name
+    if not path.exists():
+        raise MissingFileError(
+            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/trivago2019"
+        )
+    root = str(path.parent.parent.parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
+    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+@contextmanager
+def _readable_errors() -> Iterator[Any]:
+    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
+    from fastrec._core.progress import Stages
+
+    stages = Stages()
+
+    def show(message: Any, category: type[Warning], *rest: Any, **options: Any) -> None:
+        if issubclass(category, DataWarning):
+            stages.say(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = show
+        try:
+            yield stages
+        except FastrecError as error:
+            typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            typer.echo("stopped; nothing was written", err=True)
+            raise typer.Exit(130) from None
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,46 @@
+"""``write_submission``: ranked lists as a file in the official form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fastrec.errors import DataError
+from fastrec.table.csv_text import write_text_csv
+
+if TYPE_CHECKING:
+    pass
+from fastrec.competition._rows import _check_lists, _Ids, _key_text, _list_text, _refuse_duplicates, _row_keys
+from fastrec.competition.form import RECSYS2019, SubmissionFormat
+
+__all__ = ["write_submission"]
+
+
+def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
+    """Write a submission, or nothing: the same input always gives the same bytes.
+
+    Ids that begin with ``=`` are written as they are, see :func:`fastrec.csv_text.write_text_csv`.
+
+    Args:
+        path: the CSV to write or replace.
+        keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, one row per target, in the
+            order to write; other columns are ignored. Integers or strings.
+        lists: one entry per target: strings as :func:`fastrec.rank.ranked_strings` makes them, or lists of ids.
+        format: the form to write.
+
+    Raises:
+        DataError: a key column is missing, holds missing values or floats; lengths differ.
+        SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
+        WriteError: the file system refused; what was at ``path`` is as it was.
+    """
+    columns = {name: _key_text(keys_frame, name) for name in format.keys}
+    columns[format.prediction] = _list_text(lists, format)
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise DataError(f"lengths differ: {lengths}", remedy="Give one list per row of keys")
+    table = pa.table(columns)
+    _refuse_duplicates(_row_keys(table, format), path, format)
+    _check_lists(_Ids(table[format.prediction], format.sep), path, format)
+    write_text_csv(path, table)

@@ -1,0 +1,55 @@
+"""``ColumnRanker``: candidates in the order of a column, the yardstick that every model must beat."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastrec.estimators.base import Ranker, Trace, saved_to
+from fastrec.segments.order import lexical_order
+from fastrec.table.column import Column
+from fastrec.validate.lists import Lists
+
+
+class ColumnRanker(Ranker):
+    """Ranks by columns: the smallest value of the first comes first, ties by the next; missing comes last.
+
+    Args:
+        name: the ranker's name.
+        columns: the columns, the most important first.
+    """
+
+    def __init__(self, name: str, columns: Sequence[str]) -> None:
+        self.name, self.columns, self.trace = name, list(columns), Trace()
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Ranker:
+        """There is nothing to learn."""
+        return self
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        """The place of each candidate in the columns' order, less than 0: float64 ``[n]``."""
+        order = lexical_order([key.cpu() for name in self.columns for key in _sort_keys(data.table[name])])
+        place = torch.arange(len(data), dtype=torch.float64)
+        if order is not None:
+            place[order] = torch.arange(len(data), dtype=torch.float64)
+        return -place
+
+    def save(self, folder: Any) -> None:
+        """Write the columns' names (``ranker.json``)."""
+        with saved_to(folder) as part:
+            (part / "ranker.json").write_text(json.dumps({"columns": self.columns}, indent=1))
+
+
+def _sort_keys(column: Column) -> list[torch.Tensor]:
+    """Keys that put a column's values in order, missing ones last; integers and times keep all 64 bits."""
+    column = column.plain()
+    whole = column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point())
+    if not whole:
+        return [column.number()]  # NaN sorts last
+    missing = column.is_missing()
+    return [missing.long(), torch.where(missing, 0, column.integer())]

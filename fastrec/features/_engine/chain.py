@@ -1,0 +1,296 @@
+"""The steps of a FeatureSet at work on training rows, and how a target is kept from its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.digests import columns_digest
+from fastrec.features._engine.folds import INNER_SEED, row_folds
+from fastrec.features._engine.keyed import sort_keys
+from fastrec.features._engine.naming import naming
+from fastrec.features._engine.nesting import key_keeps_together, mixing_steps, reads_target, tainted_steps
+from fastrec.features._engine.order import take_or_missing
+from fastrec.features._engine.parallel import walk
+from fastrec.features._engine.recall import Recall
+from fastrec.features._inputs import as_list
+from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
+from fastrec.features.cache import FeatureCache
+from fastrec.table.column import Column
+from fastrec.table.table import Table, concat
+
+
+class Chain:
+    """Steps in the order in which they are computed.
+
+    Args:
+        steps: the generators, those inside others before them.
+        key: the columns that rows' folds are made from; empty: the row's number.
+        folds: how many inner folds, where a generator does not say.
+        targets: the columns that are targets, whichever step uses them.
+        cache: where learned states and made columns are kept; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Feature],
+        *,
+        key: Sequence[str],
+        folds: int,
+        targets: Collection[str],
+        cache: FeatureCache | None = None,
+    ) -> None:
+        self.steps, self.key, self.folds, self.targets, self.cache = steps, list(key), folds, targets, cache
+
+    @property
+    def tainted(self) -> list[Feature]:
+        """Steps that a target passes through; all others are the same in every fold."""
+        return tainted_steps(self.steps, self.targets)
+
+    def run(
+        self, work: Table, context: Context, extra: Table | None = None, *, wanted: Collection[str] | None = None
+    ) -> Table:
+        """Learn every step, and give training rows the columns of those that are wanted (None: of all)."""
+
+        def do(step: Feature, here: Table, there: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            used = wanted is None or bool(set(wanted) & set(step.outputs))
+            return self._fit_step(step, here, context, there, used=used)
+
+        # Where steps are redone fold by fold afterwards, the codes are wanted again.
+        once = not mixing_steps(self.steps, self.key, self.targets, together=False)
+        return walk(self.steps, work, extra, do, release=once)[0]
+
+    def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:
+        """The columns of the steps that no target passes through, without learning anything."""
+        tainted = self.tainted
+        clean = [step for step in self.steps if step not in tainted]
+        return walk(clean, work, extra, lambda s, a, b: self._fit_step(s, a, context, b, learn=False))[0]
+
+    def apply(self, work: Table, context: Context) -> Table:
+        """Every step's columns from what was learned."""
+
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            with naming(step):
+                return compute_kept(step, here, context, self.cache), {}
+
+        return walk(self.steps, work, None, do)[0]
+
+    def fit_step(self, step: Feature, work: Table, context: Context, extra: Table | None) -> tuple[Table, Table | None]:
+        """The rows, and the unlabeled ones (``extra``), with one step's columns, after it has learned from them."""
+        return walk([step], work, extra, lambda s, a, b: self._fit_step(s, a, context, b))
+
+    def _fit_step(
+        self,
+        step: Feature,
+        work: Table,
+        context: Context,
+        extra: Table | None,
+        *,
+        learn: bool = True,
+        used: bool = True,
+    ) -> tuple[dict[str, Column], dict[str, Column]]:
+        """One step's columns for training rows and, where ``scope='all'`` needs them, unlabeled ones (``extra``)."""
+        read_by_all = extra is not None and self._feeds_all(step)
+        with naming(step):
+            kept = self._recall(step, work, context, extra if read_by_all or step.scope == "all" else None)
+            if not isinstance(step, Fitted):
+                made = kept.columns("rows", lambda: compute(step, work, context)) if used else {}
+                more = kept.columns("extra", lambda: compute(step, extra, context)) if read_by_all else {}
+            else:
+                with step.using(context):
+                    made, state = self._fit(step, work, extra, kept, learn=learn, used=used)
+                    more = kept.columns("extra", lambda: step.compute_from(extra, state)) if read_by_all else {}
+        return made, more
+
+    def _fit(
+        self, step: Fitted, work: Table, extra: Table | None, kept: Recall, *, learn: bool, used: bool
+    ) -> tuple[dict[str, Column], State]:
+        """The columns of training rows, where they are used, and what was learned."""
+        by_fold = _by_fold(step)
+
+        @cache  # folds are hashed at the first need: not at all where everything is remembered
+        def cells() -> Cells:
+            return self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
+
+        def collect() -> State:
+            state = step.collect(work, cells())
+            return step.merge(state, step.collect(extra)) if step.scope == "all" and extra is not None else state
+
+        def columns() -> dict[str, Column]:
+            excluded = torch.eye(cells().count, dtype=torch.bool) & by_fold
+            return step.compute_out_of_cell(work, state, cells(), excluded)
+
+        state = kept.state(collect)
+        if learn:
+            step.learn(state)
+        return kept.columns("rows", columns) if used else {}, state
+
+    def _recall(self, step: Feature, work: Table, context: Context, extra: Table | None, *also: Any) -> Recall:
+        """What the cache holds of a step on these rows; ``extra``: unlabeled ones that count too."""
+        folds = (self.folds, self.key) if _by_fold(step) else None
+        seen = None if extra is None or self.cache is None else columns_digest(extra, step.inputs)
+        key = self.key if folds else []
+        return Recall.of(self.cache, step, work, context, key=key, also=(folds, seen, *also))
+
+    def all_steps(self) -> list[Feature]:
+        """Steps that count unlabeled rows (``scope='all'``), and those that they read, in order."""
+        found: set[str] = set()
+        kept = []
+        for step in reversed(self.steps):
+            if step.scope == "all" or found & set(step.outputs):
+                found |= set(step.inputs)
+                kept.append(step)
+        return kept[::-1]
+
+    def _feeds_all(self, step: Feature) -> bool:
+        outputs = set(step.outputs)
+        return any(outputs & set(s.inputs) for s in self.all_steps())
+
+    # How a target is kept from its own rows --------------------------------------------------------------------------
+
+    def nest(self, work: Table, context: Context, hidden: torch.Tensor | None) -> Table:
+        """Redo the mixing steps fold by fold, each fold's rows from encodings that hold none of that fold's targets.
+
+        Args:
+            work: all columns, the mixing steps' among them.
+            context: see ``Context``.
+            hidden: bool ``[n]``, rows of an outer fold whose values stay and whose targets are not seen; None: none.
+        """
+        together = key_keeps_together(self.steps, self.key, work, hidden)
+        mixing = mixing_steps(self.steps, self.key, self.targets, together=together)
+        names = [n for step in mixing for n in step.outputs]
+        if not names or not len(work):
+            return work
+        hidden = torch.zeros(len(work), dtype=torch.bool, device=work.device) if hidden is None else hidden
+        inner = row_folds(work, self.key, self.folds, seed=INNER_SEED)
+        parts, places = [work.select(names).take(hidden)], [hidden.nonzero().squeeze(1)]
+        for fold in torch.unique(inner[~hidden]).tolist():
+            rows = ((inner == fold) & ~hidden).nonzero().squeeze(1)
+            made = self.without((inner == fold) | hidden, work, context)
+            parts.append(made.select(names).take(rows))
+            places.append(rows)
+        whole = concat(parts).take(torch.argsort(torch.cat(places)))
+        return work.with_columns({n: whole[n] for n in names})
+
+    def without(self, hidden: torch.Tensor, work: Table, context: Context) -> Table:
+        """The tainted steps with the targets of the ``hidden`` rows (bool ``[n]``) in no value."""
+
+        def do(step: Feature, here: Table, _: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
+            with naming(step):
+                return self._step_without(step, hidden, here, context), {}
+
+        return walk(self.tainted, work, None, do)[0]
+
+    def _step_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
+        masked = [n for n in step.inputs if n in self.targets]
+        kept = self._recall(step, work, context, None, "without", hidden, masked)
+        return kept.columns("rows", lambda: self._made_without(step, hidden, work, context))
+
+    def _made_without(self, step: Feature, hidden: torch.Tensor, work: Table, context: Context) -> dict[str, Column]:
+        if not isinstance(step, Fitted):
+            return compute(step, self._masked(step, hidden, work), context)
+        by_fold = _by_fold(step)
+        inner = self._inner_cells(step, work) if by_fold else Cells(zeros(work), 1)
+        # Cell 0 is the hidden rows; the others are the inner folds of the rest.
+        cells = Cells(torch.where(hidden, 0, inner.codes + 1), inner.count + 1)
+        excluded = torch.zeros(cells.count, cells.count, dtype=torch.bool)
+        excluded[:, 0] = True
+        if by_fold:
+            excluded |= torch.eye(cells.count, dtype=torch.bool)
+        with step.using(context):
+            return step.compute_out_of_cell(work, step.collect(work, cells), cells, excluded)
+
+    def _masked(self, step: Feature, hidden: torch.Tensor, work: Table) -> Table:
+        """The rows with the targets that a step reads missing where they are hidden."""
+        read = [n for n in step.inputs if n in self.targets]
+        if not read:
+            return work
+        rows = torch.where(hidden, -1, torch.arange(len(work), device=work.device))
+        return work.with_columns({n: take_or_missing(work[n], rows) for n in read})
+
+    def _inner_cells(self, step: Feature, work: Table) -> Cells:
+        column = getattr(step, "fold_column", None)
+        if column is not None:
+            return work.remember(("cells", column), [column], lambda: _given_cells(work, column))
+        count = getattr(step, "folds", None) or self.folds
+        key = ("cells", count, tuple(self.key))
+        return work.remember(key, self.key, lambda: _folded(row_folds(work, self.key, count, seed=INNER_SEED), count))
+
+    def check_targets(self) -> None:
+        """Refuse a step that would give rows their own targets.
+
+        Raises:
+            DataError: naming generator and column.
+        """
+        for step in self.steps:
+            read = reads_target(step, self.targets)
+            placed = {*as_list(getattr(step, "by", None)), *as_list(getattr(step, "order", None))}
+            if read and (step.own_row or step.uses_future or placed & set(read)):
+                raise DataError(
+                    f"{type(step).__name__} reads the target, so that rows would be given their own",
+                    column=read[0],
+                    remedy="Use TargetEncode (out of fold) or CumTarget (from earlier rows)",
+                )
+            for table, names in step.table_inputs.items():
+                known = [n for n in names if n in self.targets]
+                if known:
+                    raise DataError(
+                        f"{type(step).__name__} reads the target from the table {table!r}, where no fold is hidden",
+                        column=known[0],
+                        remedy="Read the frame's own rows, which are nested; if all of that column is known before the "
+                        "rows are, give it another name",
+                    )
+
+
+def _folded(folds: torch.Tensor, count: int) -> Cells:
+    """Cells of rows' folds; where folds outnumber rows, only of those that have some: every cell takes memory."""
+    if count <= len(folds):
+        return Cells(folds, count)
+    present, codes = torch.unique(folds, return_inverse=True)
+    return Cells(codes, max(len(present), 1))
+
+
+def _given_cells(work: Table, column: str) -> Cells:
+    keys, codes = sort_keys(work.coded(column))
+    if bool((codes == 0).any()):
+        row = int((codes == 0).nonzero()[0])
+        raise DataError("a row has no fold", column=column, row=row, remedy="Give every training row a fold")
+    return Cells(codes - 1, max(len(keys), 1))
+
+
+def zeros(work: Table) -> torch.Tensor:
+    """One code for all rows: int64 ``[n]``."""
+    return torch.zeros(len(work), dtype=torch.int64, device=work.device)
+
+
+def _by_fold(step: Feature) -> bool:
+    """Whether training rows get their values from other folds."""
+    return isinstance(step, Fitted) and step.uses_target and not step.causal
+
+
+def compute_kept(step: Feature, work: Table, context: Context, cache: FeatureCache | None) -> dict[str, Column]:
+    """A step's columns, from what it has learned, remembered or made."""
+    if cache is None:
+        return compute(step, work, context)
+    learned = step.state_ if isinstance(step, Fitted) else None
+    kept = Recall.of(cache, step, work, context, also=("learned", learned))
+    return kept.columns("rows", lambda: compute(step, work, context))
+
+
+def compute(step: Feature, work: Table, context: Context) -> dict[str, Column]:
+    """A step's columns, from what it has learned."""
+    if isinstance(step, Grouped):
+        return step.compute(work, context)
+    with step.using(context) if isinstance(step, Fitted) else nullcontext():
+        return step.compute(work)
+
+
+def target_names(steps: Sequence[Feature], declared: str | Sequence[str] | None) -> list[str]:
+    """The columns that are targets: those declared, and those of the steps that use one."""
+    used = [t for s in steps if s.uses_target for t in as_list(getattr(s, "target", None))]
+    return list(dict.fromkeys([*as_list(declared), *used]))

@@ -1,0 +1,104 @@
+"""The fold of a row: a stable hash of its key, or a given number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.keyed import key_text
+from fastrec.table.column import Column
+from fastrec.table.from_values import as_column
+from fastrec.table.table import Table
+from fastrec.table.vocab import hash_codes
+
+FOLD_SEED, INNER_SEED = 0, 1
+_GAMMA, _MIX_1, _MIX_2 = (c - (1 << 64) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def row_folds(table: Table, key: Sequence[str], folds: int, *, seed: int = FOLD_SEED) -> torch.Tensor:
+    """The fold of each row: a stable hash of its key, wherever the row stands and whatever else is in the table.
+
+    Args:
+        table: the rows.
+        key: column(s) of the key; empty: the row's number.
+        folds: how many folds.
+        seed: other seeds give other folds.
+
+    Returns:
+        int64 ``[n]`` in ``0 … folds - 1``. Equal keys have equal folds, whatever type or library holds them.
+    """
+    if not key:
+        return _number_folds(torch.arange(len(table), device=table.device), folds, seed)
+    coded = table.coded(list(key))
+    text = [key_text(c) for c in coded.keys.columns]
+    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
+    fold = torch.zeros(coded.size, dtype=torch.int64)  # rows without a key share fold 0
+    fold[1:] = torch.from_numpy(hash_codes(joined, folds, seed=seed))
+    return fold.to(coded.codes.device).index_select(0, coded.codes)
+
+
+def _number_folds(numbers: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
+    """Folds int64 ``[n]`` of row numbers and a seed, by the mixing of SplitMix64 (Steele, Lea, Flood 2014, fig. 16)."""
+    state = numbers * _GAMMA
+    state += torch.tensor(seed + 1, device=numbers.device) * _MIX_2  # seeds lie far apart
+    for shift, factor in ((30, _MIX_1), (27, _MIX_2), (31, 1)):
+        # Integers are signed here: the bits that a shift brings in from the left are taken away again.
+        state ^= (state >> shift).bitwise_and_((1 << (64 - shift)) - 1)
+        state *= factor
+    share = (state >> 32).bitwise_and_((1 << 32) - 1)
+    return share.mul_(folds) >> 32
+
+
+def given_folds(df: Any, folds: Any, work: Table) -> torch.Tensor:
+    """Fold numbers that a user gave, checked.
+
+    Args:
+        df: the frame, where ``folds`` names a column of it.
+        folds: integers ``[n]`` from 0 in any form, or a column's name.
+        work: the rows they are for.
+
+    Returns:
+        int64 ``[n]`` on the rows' device.
+
+    Raises:
+        DataError: a fold is missing, below 0 or not whole, or there are not as many as rows.
+    """
+    name = folds if isinstance(folds, str) else None
+    column = Table.read(df, [name])[name] if name is not None else as_column(folds, name="folds")
+    if len(column) != len(work):
+        raise DataError(
+            f"{len(column)} folds of kind {column.kind} for {len(work)} rows",
+            column=name,
+            remedy="Give one fold number per row",
+        )
+    return fold_numbers(column, name).to(work.device)
+
+
+def fold_numbers(column: Column, name: str | None = None) -> torch.Tensor:
+    """The fold numbers that a column holds, int64 ``[n]``.
+
+    Args:
+        column: whole numbers from 0, of any type.
+        name: what errors call the column.
+
+    Raises:
+        DataError: a fold is missing, below 0 or not whole, or the column holds no numbers.
+    """
+    if column.kind != "number":
+        raise DataError(
+            f"{len(column)} folds of kind {column.kind}", column=name, remedy="Give one fold number per row"
+        )
+    values, missing = column.values, column.is_missing()
+    bad = missing | ((values < 0) if values.dtype != torch.bool else False)
+    if values.is_floating_point():
+        bad = bad | (values != torch.floor(values)) | (values >= 2.0**63)
+    if bool(bad.any()):
+        row = int(bad.nonzero()[0])
+        held = "missing" if bool(missing[row]) else f"{values[row].item()}"
+        raise DataError(f"the fold is {held}", column=name, row=row, remedy="Number the folds 0, 1, 2, …")
+    return values.to(torch.int64)

@@ -1,0 +1,312 @@
+"""Statistics of a column by cell and key that need the values themselves: quantiles, distinct values, first and last.
+
+What is kept can be merged exactly: sorted values with their counts, distinct pairs of key and value, and for each key
+the value that stands first (or last) with its place in the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fastrec.features._engine.keyed import sort_keys, spread, union_keys
+from fastrec.features._engine.order import take_or_missing
+from fastrec.features.base import Cells
+from fastrec.segments.order import Groups, lexical_order
+from fastrec.table.column import Column
+from fastrec.table.from_values import as_column
+from fastrec.table.keys import Coded, Keys
+
+Tally = dict[str, torch.Tensor]
+
+
+# Values with their counts --------------------------------------------------------------------------------------------
+
+
+def count_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
+    """Every value of every key with the number of its rows, sorted by cell, key and value.
+
+    Args:
+        values: float64 ``[n]``.
+        known: bool ``[n]``, False = missing.
+        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
+        cells: each row's cell; None: one for all.
+
+    Returns:
+        ``cell``, ``key`` (from 0), ``value`` and ``count``, each ``[T]``.
+    """
+    rows = (known & (codes > 0)).nonzero().squeeze(1)
+    cell = torch.zeros_like(rows) if cells is None else cells.codes[rows]
+    return _tally(cell, codes[rows] - 1, values[rows] + 0.0, torch.ones_like(rows))  # -0.0 and 0.0 are one value
+
+
+def _tally(cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor, count: torch.Tensor) -> Tally:
+    """Rows with the counts that they stand for, sorted and equal ones joined."""
+    order = lexical_order([cell, key, value]) if len(key) else None
+    parts = [cell, key, value, count] if order is None else [x[order] for x in (cell, key, value, count)]
+    cell, key, value, count = parts
+    new = torch.ones(len(key), dtype=torch.bool, device=key.device)
+    new[1:] = (cell[1:] != cell[:-1]) | (key[1:] != key[:-1]) | (value[1:] != value[:-1])
+    total = torch.cumsum(count, 0)
+    last = torch.ones_like(new)
+    last[:-1] = new[1:]
+    ends = total[last]
+    return {
+        "cell": cell[new],
+        "key": key[new],
+        "value": value[new],
+        "count": torch.diff(ends, prepend=ends.new_zeros(1)),
+    }
+
+
+def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -> Tally:
+    """Two partitions' values as one; ``left`` and ``right`` say where their keys stand among those of both."""
+    keys = torch.cat([left.to(a["key"].device)[a["key"]], right.to(a["key"].device)[b["key"]]])
+    return _tally(
+        torch.cat([a["cell"], b["cell"]]),
+        keys,
+        torch.cat([a["value"], b["value"]]),
+        torch.cat([a["count"], b["count"]]),
+    )
+
+
+def quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
+    """Quantiles of each key's values, between two values by straight line (Hyndman, Fan 1996, definition 7).
+
+    Args:
+        tally: values with their counts.
+        shares: which quantiles, each in 0 … 1.
+        size: number of keys.
+        keep: bool ``[cells]``, the cells that count; None: all.
+
+    Returns:
+        For each share float64 ``[size + 1]``; NaN for a key without values, as in entry 0.
+    """
+    if keep is not None:
+        kept = keep.to(tally["cell"].device)[tally["cell"]]
+        tally = {n: v[kept] for n, v in tally.items()}
+    if len(tally["cell"]) and bool((tally["cell"] != tally["cell"][0]).any()):
+        tally = _tally(torch.zeros_like(tally["cell"]), tally["key"], tally["value"], tally["count"])
+    total = tally["key"].new_zeros(size).index_add_(0, tally["key"], tally["count"])
+    reached = torch.cumsum(tally["count"], 0)
+    made = _at_shares(tally["value"], total, shares, reached)
+    return [torch.cat([m.new_full((1,), torch.nan), m]) for m in made]
+
+
+def quantiles_here(
+    values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, size: int, shares: Sequence[float]
+) -> list[torch.Tensor]:
+    """``quantiles`` of rows that nothing is to be kept of: float64 ``[size]`` for codes below ``size``; 0 is as any."""
+    rows = None if bool(known.all()) else known.nonzero().squeeze(1)
+    codes, values = (codes, values) if rows is None else (codes[rows], values[rows])
+    order = lexical_order([codes, values])
+    values = values if order is None else values.index_select(0, order)
+    return _at_shares(values, torch.bincount(codes, minlength=size), shares, None)
+
+
+def _at_shares(
+    value: torch.Tensor, total: torch.Tensor, shares: Sequence[float], reached: torch.Tensor | None
+) -> list[torch.Tensor]:
+    """Quantiles of values sorted by key, of which each key has ``total``.
+
+    ``reached``: how many values there are up to each, where equal ones are kept once; None: each is there for itself.
+    """
+    start, some = torch.cumsum(total, 0) - total, total > 0
+    result = []
+    for share in shares:
+        place = (total - 1).clamp_min(0).double() * float(share)  # an integer times a float is a float32
+        low = torch.floor(place).long()
+        if not len(value):
+            result.append(torch.full_like(place, torch.nan))
+            continue
+        at = [start + low, start + torch.minimum(low + 1, (total - 1).clamp_min(0))]
+        if reached is not None:
+            at = [torch.searchsorted(reached, a, right=True) for a in at]
+        ends = [value[a.clamp_max(len(value) - 1)] for a in at]
+        result.append(torch.where(some, _between(*ends, place - low), torch.nan))
+    return result
+
+
+def _between(a: torch.Tensor, b: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    gap = b - a
+    made = torch.where(gap.isfinite(), a + gap * share, a * (1 - share) + b * share)
+    return torch.where(share == 0, a, made)
+
+
+# Distinct values -----------------------------------------------------------------------------------------------------
+
+
+def distinct_values(coded: Coded, codes: torch.Tensor, cells: Cells | None) -> dict[str, Any]:
+    """The distinct pairs of key and value in each cell.
+
+    Args:
+        coded: the values.
+        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
+        cells: each row's cell; None: one for all.
+
+    Returns:
+        ``values`` (sorted ``Keys``) and ``cell``, ``key``, ``value`` (both from 0), each ``[T]``, sorted.
+    """
+    values, of_row = sort_keys(coded)
+    rows = ((codes > 0) & (of_row > 0)).nonzero().squeeze(1)
+    cell = torch.zeros_like(rows) if cells is None else cells.codes[rows]
+    return _used(values, *_distinct(cell, codes[rows] - 1, of_row[rows] - 1))
+
+
+def _distinct(*parts: torch.Tensor) -> list[torch.Tensor]:
+    """The distinct combinations, sorted."""
+    if not len(parts[0]):
+        return list(parts)
+    order = lexical_order(parts)
+    parts = parts if order is None else tuple(p[order] for p in parts)
+    new = torch.zeros(len(parts[0]), dtype=torch.bool, device=parts[0].device)
+    new[0] = True
+    for part in parts:
+        new[1:] |= part[1:] != part[:-1]
+    return [p[new] for p in parts]
+
+
+def _used(values: Keys, cell: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict[str, Any]:
+    """Only the values that some key has: a state does not depend on what else was in the frame."""
+    values, table = _compressed(values, value + 1)
+    return {"values": values, "cell": cell, "key": key, "value": table[value + 1] - 1}
+
+
+def _compressed(values: Keys, *codes: torch.Tensor) -> tuple[Keys, torch.Tensor]:
+    """The values that occur among the codes (from 1; 0 = none), and the new code of each old one."""
+    used = torch.zeros(len(values) + 1, dtype=torch.bool, device=codes[0].device)
+    for some in codes:
+        used[some.reshape(-1)] = True
+    used[0] = False
+    return values.take(used[1:].nonzero().squeeze(1).cpu()), torch.cumsum(used, 0) * used
+
+
+def merge_distinct(a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor) -> dict[str, Any]:
+    """Two partitions' distinct values as one; ``left`` and ``right`` say where their keys stand among those of both."""
+    values, mine, theirs = union_keys(a["values"], b["values"])
+    device = a["key"].device
+    found = _distinct(
+        torch.cat([a["cell"], b["cell"]]),
+        torch.cat([left.to(device)[a["key"]], right.to(device)[b["key"]]]),
+        torch.cat([mine.to(device)[a["value"]], theirs.to(device)[b["value"]]]),
+    )
+    return {"values": values, "cell": found[0], "key": found[1], "value": found[2]}
+
+
+def count_distinct(state: dict[str, Any], size: int, keep: torch.Tensor | None) -> torch.Tensor:
+    """How many distinct values each key has: int64 ``[size + 1]``, entry 0 is 0."""
+    cell, key, value = state["cell"], state["key"], state["value"]
+    if keep is not None:
+        kept = keep.to(cell.device)[cell]
+        cell, key, value = cell[kept], key[kept], value[kept]
+    if len(cell) and bool((cell != cell[0]).any()):
+        key, value = _distinct(key, value)
+    return torch.bincount(key + 1, minlength=size + 1)
+
+
+def count_distinct_here(coded: Coded, codes: torch.Tensor, size: int) -> torch.Tensor:
+    """``count_distinct`` of rows that nothing is to be kept of: int64 ``[size]``; code 0 is as any."""
+    rows = (coded.codes > 0).nonzero().squeeze(1)
+    return torch.bincount(_distinct(codes[rows], coded.codes[rows])[0], minlength=size)
+
+
+# First and last ------------------------------------------------------------------------------------------------------
+
+
+def pick_ends(
+    coded: Coded,
+    order: Sequence[torch.Tensor],
+    codes: torch.Tensor,
+    cells: Cells | None,
+    size: int,
+    ends: Sequence[str],
+) -> dict[str, Any]:
+    """The value that stands first, or last, in each cell and key.
+
+    At one place in the order the smallest value is first and the largest is last, wherever their rows stand.
+
+    Args:
+        coded: the values.
+        order: the order keys, each ``[n]``.
+        codes: int64 ``[n]``, the key of each row; rows of key 0 are left out.
+        cells: each row's cell; None: one for all.
+        size: number of codes, the one for missing included.
+        ends: of ``first`` and ``last``.
+
+    Returns:
+        ``values`` (sorted ``Keys``) and for each end ``code`` (``[cells, size - 1]``, 0 = none, from 1) and ``order``,
+        a list of arrays of that shape.
+    """
+    values, of_row = sort_keys(coded)
+    count = 1 if cells is None else cells.count
+    rows = ((codes > 0) & (of_row > 0)).nonzero().squeeze(1)
+    place = codes[rows] - 1 if cells is None else cells.codes[rows] * (size - 1) + codes[rows] - 1
+    groups = Groups.of(place, *(o[rows] for o in order), of_row[rows])
+    rows, place = groups.sort(rows), groups.codes
+    begins = groups.start == torch.arange(len(rows), device=rows.device)
+    made: dict[str, Any] = {}
+    for end in ends:
+        at = begins if end == "first" else torch.cat([begins[1:], begins.new_ones(min(len(rows), 1))])
+        chosen, where = rows[at], place[at]
+        fields = []
+        for source in (of_row, *order):
+            array = source.new_zeros(count * (size - 1))
+            array[where] = source[chosen]
+            fields.append(array.view(count, size - 1))
+        made[end] = {"code": fields[0], "order": fields[1:]}
+    return _recoded(values, made)
+
+
+def _recoded(values: Keys, made: dict[str, Any]) -> dict[str, Any]:
+    values, table = _compressed(values, *(m["code"] for m in made.values()))
+    return {"values": values} | {n: {**m, "code": table[m["code"]]} for n, m in made.items()}
+
+
+def merge_ends(
+    a: dict[str, Any], b: dict[str, Any], left: torch.Tensor, right: torch.Tensor, size: int
+) -> dict[str, Any]:
+    """Two partitions' ends as one; ``left`` and ``right`` say where their keys stand among the ``size`` of both."""
+    values, mine, theirs = union_keys(a["values"], b["values"])
+    made = {}
+    for end in (n for n in a if n != "values"):
+        cells = max(len(x[end]["code"]) for x in (a, b))
+        pair = []
+        for part, codes, places in ((a[end], mine, left), (b[end], theirs, right)):
+            table = torch.cat([codes.new_zeros(1), codes + 1]).to(part["code"].device)
+            wide = [spread(v, places, size, cells) for v in (table[part["code"]], *part["order"])]
+            pair.append({"code": wide[0], "order": wide[1:]})
+        made[end] = _better(*pair, end)
+    return _recoded(values, made)
+
+
+def _better(a: dict[str, Any], b: dict[str, Any], end: str) -> dict[str, Any]:
+    """Of two candidates for each place the one that stands nearer to the end."""
+    earlier = torch.zeros_like(a["code"], dtype=torch.bool)
+    equal = torch.ones_like(earlier)
+    for x, y in zip((*a["order"], a["code"]), (*b["order"], b["code"]), strict=True):
+        earlier |= equal & ((x < y) if end == "first" else (x > y))
+        equal &= x == y
+    mine = (a["code"] > 0) & ((b["code"] == 0) | earlier)
+    chosen = [torch.where(mine, x, y) for x, y in zip((a["code"], *a["order"]), (b["code"], *b["order"]), strict=True)]
+    return {"code": chosen[0], "order": chosen[1:]}
+
+
+def end_codes(state: dict[str, Any], end: str, keep: torch.Tensor | None) -> torch.Tensor:
+    """The code of each key's value among ``state['values']``: int64 ``[K + 1]``, 0 = none, as in entry 0."""
+    part = state[end]
+    code, order = part["code"], part["order"]
+    if keep is not None:
+        keep = keep.to(code.device)
+        code, order = code[keep], [o[keep] for o in order]
+    best = {"code": torch.zeros_like(part["code"][0]), "order": [torch.zeros_like(o[0]) for o in part["order"]]}
+    for i in range(len(code)):
+        best = _better({"code": code[i], "order": [o[i] for o in order]}, best, end)
+    return torch.cat([best["code"].new_zeros(1), best["code"]])
+
+
+def decoded(codes: torch.Tensor, values: Keys, name: str) -> Column:
+    """Codes (from 1; 0 = missing) as a column of the values that they stand for."""
+    column = as_column(values.columns[0], name=name).to(codes.device)
+    return take_or_missing(column, codes - 1)

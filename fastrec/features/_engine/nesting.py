@@ -1,0 +1,78 @@
+"""Which steps of a chain a target passes through, and through which of them it could come back to its own row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from fastrec.features.base import Feature
+from fastrec.table.table import Table
+
+
+def reads_target(step: Feature, targets: Collection[str]) -> list[str]:
+    """The targets that a step reads as it reads any column, without being made for them."""
+    fitted = set(step.fit_only) if step.uses_target else set()
+    return [n for n in step.inputs if n in targets and n not in fitted]
+
+
+def tainted_steps(steps: Sequence[Feature], targets: Collection[str] = ()) -> list[Feature]:
+    """Steps that use a target, or read what such a step makes; all others are the same in every fold."""
+    names: set[str] = set()
+    found = []
+    for step in steps:
+        if step.uses_target or reads_target(step, targets) or names & set(step.inputs):
+            names |= set(step.outputs)
+            found.append(step)
+    return found
+
+
+def mixing_steps(
+    steps: Sequence[Feature], key: Sequence[str], targets: Collection[str] = (), *, together: bool
+) -> list[Feature]:
+    """Steps through which a row's own target may come back to it from another row's encoding, and those that they feed.
+
+    Another row's out-of-fold encoding may hold this row's target, so that rows must not be compared unless they share a
+    fold, as the rows of a group do where the group's columns hold the folds' key.
+
+    Args:
+        steps: all steps, in order.
+        key: the columns that rows' folds are made from.
+        targets: the columns that are targets.
+        together: whether the rows of one key share a fold (see ``key_keeps_together``).
+    """
+    tainted = tainted_steps(steps, targets)
+    encoded = {n for step in tainted for n in step.outputs}
+    causal: set[str] = set()
+    for step in tainted:
+        if _looks_back(step, targets) or causal & set(step.inputs):
+            causal |= set(step.outputs)
+    mixed: set[str] = set()
+    found = []
+    for step in tainted:
+        reads = set(step.inputs)
+        alone = step.kind == "row" or not reads & encoded
+        # Rows of one key share the fold whose targets an encoding leaves out; a causal value leaves out no fold.
+        in_fold = together and step.within is not None and set(key) <= set(step.within) and not reads & causal
+        if reads & mixed or not (alone or in_fold):
+            mixed |= set(step.outputs)
+            found.append(step)
+    return found
+
+
+def _looks_back(step: Feature, targets: Collection[str]) -> bool:
+    """Whether rows see the targets of earlier rows, those of their own fold among them."""
+    return bool(reads_target(step, targets)) or (step.uses_target and getattr(step, "causal", False))
+
+
+def key_keeps_together(steps: Sequence[Feature], key: Sequence[str], work: Table, hidden: torch.Tensor | None) -> bool:
+    """Whether rows of one key share their folds: the inner ones, and the outer one (bool ``[n]``) where it is given."""
+    if not key or any(getattr(step, "fold_column", None) is not None for step in steps):
+        return False
+    if hidden is None:
+        return True
+    coded = work.coded(list(key))
+    seen = torch.zeros(2, coded.size, dtype=torch.bool, device=work.device)
+    seen[0, coded.codes[hidden]] = True
+    seen[1, coded.codes[~hidden]] = True
+    return not bool((seen[0] & seen[1]).any())

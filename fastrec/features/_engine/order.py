@@ -1,0 +1,130 @@
+"""Rows of groups in their order of time, gaps between rows, and values taken from other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._engine.keyed import shared_codes
+from fastrec.features._inputs import as_list, order_keys
+from fastrec.features.base import Grouped
+from fastrec.segments.order import Groups
+from fastrec.segments.windows import tie_start
+from fastrec.table.column import Column
+from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.table import Table
+
+
+def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:
+    """The table's rows by group and in order, and which rows are in no group (a missing key), bool ``[n]``.
+
+    Several generators of one ``by`` and ``order`` sort once: the table remembers it.
+    """
+
+    def make() -> tuple[Groups, torch.Tensor]:
+        keys = order_keys(table, order)
+        if by:
+            codes = table.coded(list(by)).codes
+            return Groups.of(codes, *keys), codes == 0
+        zeros = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        return Groups.of(zeros, *keys), zeros.bool()
+
+    return table.remember(("groups", tuple(by), tuple(order)), (*by, *order), make)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """The order values of grouped rows, and how to measure with them.
+
+    Args:
+        keys: int64 or float64 ``[n]``, sorted as the groups are.
+        tied: int64 ``[n]``, for each sorted place the first one of its group at the same time: what is before it is
+            strictly earlier.
+        per_second: units of the keys in a second; 1 where the order is a number.
+    """
+
+    keys: torch.Tensor
+    tied: torch.Tensor
+    per_second: int
+
+    @classmethod
+    def of(cls, table: Table, groups: Groups, order: str) -> Timeline:
+        """The timeline of an order column (``groups`` are in its order)."""
+        keys = groups.sort(order_keys(table, [order])[0])
+        return cls(keys, tie_start(groups, keys), UNITS_PER_SECOND[table[order].unit or "s"])
+
+
+def one_order(feature: Grouped, why: str) -> str:
+    """The one column that a generator orders by.
+
+    Raises:
+        DataError: there is none, or there are several, and ``why`` that does not do.
+    """
+    order = as_list(feature.order)  # type: ignore[attr-defined]
+    if len(order) != 1:
+        name = type(feature).__name__
+        raise DataError(f"{name}: {why} needs one order column, not {len(order)}", remedy="Give order= one column")
+    return order[0]
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a - b`` as float64 ``[n]``; of integers exact before it is rounded, even where it is too large for 64 bits."""
+    rough = a.double() - b.double()
+    if a.is_floating_point() or b.is_floating_point():
+        return rough
+    return torch.where(rough.abs() < 2.0**62, (a - b).double(), rough)
+
+
+def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
+    """The column's values at ``rows`` (int64 ``[m]``), missing where a row is below 0."""
+    absent = rows < 0
+    if column.kind not in ("number", "datetime", "category"):
+        raise DataError(
+            f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
+        )
+    if not len(column):  # every row is missing then: one row stands for it
+        column = replace(column, values=column.values.new_zeros(1), missing=None, _cache={})
+    taken = column.take(rows.clamp_min(0))
+    if column.kind == "category":
+        return replace(taken, values=torch.where(absent, 0, taken.values), _cache={})
+    if column.kind == "number" and column.values.is_floating_point():
+        return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
+    missing = taken.is_missing() | absent
+    return replace(taken, missing=missing if bool(missing.any()) else None, _cache={})
+
+
+def aligned(
+    table: Table, log: Table, by: list[str], order: list[str]
+) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    """Row and event codes of the same keys, and their order columns in the same unit.
+
+    Args:
+        table: the rows.
+        log: the events.
+        by: the columns of the group, in both.
+        order: the columns that order rows and events, in both.
+
+    Raises:
+        DataError: an order column holds times in one of them and something else in the other, or times of two units, or
+            with and without a zone.
+    """
+    for name in order:
+        here, there = table[name], log[name]
+        if len(table) and len(log) and (here.unit != there.unit or (here.zone is None) != (there.zone is None)):
+            raise DataError(
+                f"holds {_times(here)} in the frame and {_times(there)} in the log",
+                column=name,
+                remedy="Give both the same unit, and a zone to both or none, for example with .dt.as_unit('s')"
+                if here.kind == there.kind
+                else "Give both the same type, for example with pd.to_datetime",
+            )
+    return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
+
+
+def _times(column: Column) -> str:
+    if column.kind != "datetime":
+        return "numbers" if column.kind == "number" else "text" if column.kind == "category" else column.kind
+    return f"times in {column.unit!r} with{'out a' if column.zone is None else ' a'} zone"

@@ -1,0 +1,116 @@
+"""Steps of a chain side by side, each in a thread of its own, as far as they do not read one another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+
+import torch
+
+from fastrec._core.malloc import keeping_memory
+from fastrec.features.base import Feature
+from fastrec.table.column import Column
+from fastrec.table.table import Table
+
+Made = dict[str, Column]
+Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]
+
+_MIN_ROWS = 50_000  # below, threads cost more than they save
+_MAX_ROWS = 1_000_000  # above, each step has the threads to itself: what two of them hold meanwhile is too much memory
+_MAX_WORKERS = 8  # each holds the intermediate columns of its step
+
+
+def walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, *, release: bool = False
+) -> tuple[Table, Table | None]:
+    """Every step's columns added to the rows.
+
+    Torch's number of threads says how many steps may run at once (``torch.set_num_threads``, ``OMP_NUM_THREADS``). Of
+    more than a million rows each step has all threads to itself.
+
+    Args:
+        steps: the generators, those that others read before them.
+        work: the rows.
+        extra: other rows beside them (unlabeled ones); None: none.
+        do: makes a step's columns for the rows and for the others.
+        release: give back a column's codes and groups when its last reader is done, where they were not there before.
+
+    Returns:
+        Both tables with the columns added. The values do not depend on the number of threads.
+    """
+    if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
+        with keeping_memory():
+            workers = _workers(steps) if len(work) <= _MAX_ROWS else 1
+            return _walk(steps, work, extra, _releasing(steps, work, do) if release else do, workers)
+    return _walk(steps, work, extra, do, 1)
+
+
+def _releasing(steps: Sequence[Feature], work: Table, do: Do) -> Do:
+    """``do``, after which what no other step reads any more is given back."""
+    kept = {n for n in work.names if "coded" in work[n]._cache}
+    readers = Counter(n for step in steps for n in set(step.inputs))
+    lock = Lock()
+
+    def done(step: Feature, here: Table, there: Table | None) -> tuple[Made, Made]:
+        made = do(step, here, there)
+        with lock:
+            readers.subtract(set(step.inputs))
+            last = [n for n in set(step.inputs) if not readers[n] and n in here and n not in kept]
+        for name in last:
+            for table in (here, work) if name in work else (here,):
+                table.forget(name)
+        return made
+
+    return done
+
+
+def _walk(
+    steps: Sequence[Feature], work: Table, extra: Table | None, do: Do, workers: int
+) -> tuple[Table, Table | None]:
+    if workers < 2:
+        for step in steps:
+            work, extra = _added(work, extra, do(step, work, extra))
+        return work, extra
+
+    def task(step: Feature, needed: list[Future]) -> tuple[Made, Made]:
+        here, there = work, extra
+        for future in needed:
+            here, there = _added(here, there, future.result())
+        return do(step, here, there)
+
+    done: list[Future] = []
+    with _pool(workers) as pool:
+        for step in steps:
+            reads = set(step.inputs)
+            # What a task waits for was handed in before it, so that it is done or under way.
+            needed = [future for other, future in zip(steps, done) if reads & set(other.outputs)]
+            done.append(pool.submit(task, step, needed))
+    for future in done:  # the first error in the steps' order
+        work, extra = _added(work, extra, future.result())
+    return work, extra
+
+
+def _added(work: Table, extra: Table | None, made: tuple[Made, Made]) -> tuple[Table, Table | None]:
+    work = work.with_columns(made[0]) if made[0] else work
+    return work, extra.with_columns(made[1]) if extra is not None and made[1] else extra
+
+
+def _workers(steps: Sequence[Feature]) -> int:
+    if any(hasattr(s, "function") for s in steps):
+        return 1  # a user's own function may not be made for threads
+    return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    threads = torch.get_num_threads()
+    each = max(1, threads // workers)
+    with ThreadPoolExecutor(workers, "fastrec", initializer=lambda: torch.set_num_threads(each)) as pool:
+        try:
+            yield pool
+        finally:
+            pool.shutdown()
+            torch.set_num_threads(threads)

@@ -1,0 +1,95 @@
+"""``Recall``: what a cache holds of one step on given rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import fastrec
+from fastrec._core.device import DeviceLike
+from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
+from fastrec.features.base import Context, Feature, State
+from fastrec.features.cache import FeatureCache
+from fastrec.table.column import Column
+from fastrec.table.table import Table
+
+
+class Recall:
+    """What a cache holds of one step on given rows; without a cache, or a digest, everything is made.
+
+    Args:
+        cache: where to look.
+        key: what the step computes from, as a digest; None: not to be kept.
+        device: where the columns are to be.
+    """
+
+    def __init__(self, cache: FeatureCache | None = None, key: str | None = None, device: DeviceLike = None) -> None:
+        self.cache, self.key, self.device = cache, key, device
+
+    @classmethod
+    def of(
+        cls,
+        cache: FeatureCache | None,
+        step: Feature,
+        work: Table,
+        context: Context,
+        *,
+        key: tuple[str, ...] = (),
+        also: tuple[Any, ...] = (),
+    ) -> Recall:
+        """What a cache holds of a step.
+
+        Args:
+            cache: the cache, if there is one.
+            step: the generator.
+            work: the rows.
+            context: the other tables.
+            key: columns beside the step's inputs that count: those of the folds' key.
+            also: whatever else the result depends on: numbers of folds, hidden rows, other tables.
+        """
+        if cache is None:
+            return cls()
+        names = dict.fromkeys([*step.inputs, *key])
+        tables = [
+            (n, columns_digest(context.tables[n], cols)) for n, cols in step.table_inputs.items() if n in context.tables
+        ]
+        try:
+            found = digest(fastrec.__version__, step, columns_digest(work, names), tables, list(key), list(also))
+        except NoDigestError as error:
+            cache.tell(step, error)
+            return cls()
+        return cls(cache, found, work.device)
+
+    def state(self, make: Callable[[], State]) -> State:
+        """The step's statistics, remembered or made."""
+        if self.cache is None or self.key is None:
+            return make()
+        key = digest(self.key, "state")
+        found = self.cache.get(key)
+        state = found["state"] if found is not None else make()
+        if found is None:
+            self.cache.put(key, {"state": state})
+        return state
+
+    def columns(self, what: str, make: Callable[[], Mapping[str, Column]]) -> dict[str, Column]:
+        """The step's columns, remembered or made.
+
+        Args:
+            what: which of the columns that the step makes of these rows.
+            make: how they are made.
+        """
+        if self.cache is None or self.key is None:
+            return dict(make())
+        key = digest(self.key, what)
+        found = self.cache.get(key)
+        made = dict(make()) if found is None else found["columns"]
+        # What is kept in memory is shared with nobody, who might change it in place.
+        copies = {n: c.copy() for n, c in made.items()} if self.cache.folder is None else made
+        if found is None:
+            self.cache.put(key, {"columns": copies})
+        else:
+            made = copies
+        made = {n: c.to(self.device) for n, c in made.items()}
+        for name, column in made.items():
+            remember(column, digest(key, name))
+        return made

@@ -1,0 +1,217 @@
+"""Sums over the earlier rows of a group, with or without decay, and the clock that decay goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fastrec.features._engine.order import difference
+from fastrec.features._inputs import order_keys
+from fastrec.segments.order import Groups, lexical_order, run_starts
+from fastrec.table.key_types import UNITS_PER_SECOND
+from fastrec.table.table import Table
+
+_BLOCK = 16
+_FARTHEST = 2.0**62
+
+
+def running_sum(values: torch.Tensor, place: torch.Tensor, factor: torch.Tensor | None = None) -> torch.Tensor:
+    """``y[i] = factor[i] · y[i - 1] + values[i]`` inside each group, ``y = values`` in its first row.
+
+    A row's sum is formed from blocks of its group's rows (Blelloch 1990, "Prefix sums and their applications"), in a
+    way that depends on its place in the group alone: neither later rows nor other groups touch its rounding.
+
+    Args:
+        values: float64 ``[c, n]``, the rows of a group together and in order.
+        place: int64 ``[n]``, each row's place in its group, from 0.
+        factor: float64 ``[n]`` in [0, 1]; None: 1.
+
+    Returns:
+        float64 ``[c, n]``.
+    """
+    if not len(place):
+        return values
+    longest = int(place.max()) + 1
+    inside = place % _BLOCK
+    total, product = _short_sum(values, inside, factor, min(longest, _BLOCK))
+    if longest <= _BLOCK:
+        return total
+    goes_on = torch.zeros_like(place, dtype=torch.bool)
+    goes_on[:-1] = (inside[:-1] == _BLOCK - 1) & (place[1:] > 0)
+    ends = goes_on.nonzero().squeeze(1)
+    blocks = running_sum(
+        total.index_select(1, ends), place[ends] // _BLOCK, None if product is None else product.index_select(0, ends)
+    )
+    block = (torch.cumsum(goes_on, 0) - goes_on.long() - 1).clamp_min(0)  # the last one that ends before the row
+    carried = blocks.index_select(1, block).masked_fill_(place < _BLOCK, 0)
+    return total.add_(carried) if product is None else total.addcmul_(carried, product.expand_as(carried))
+
+
+def _short_sum(
+    values: torch.Tensor, inside: torch.Tensor, factor: torch.Tensor | None, longest: int
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Running sums of blocks of at most ``longest`` rows by doubling steps, and the running products of the factors."""
+    total, product = values.clone(), None if factor is None else factor.clone()
+    step = 1
+    while step < longest:
+        reaches = inside[step:] >= step
+        before = torch.where(reaches, total[:, :-step], 0)
+        if product is None:
+            total[:, step:] += before
+        else:
+            total[:, step:] += before * product[step:]
+            product[step:] = product[step:] * torch.where(reaches, product[:-step], 1)
+        step *= 2
+    return total, product
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Times whose differences are exact, whatever unit or type held them: ``whole + part``.
+
+    Args:
+        whole: int64 ``[n]``, full seconds of a time, or the number rounded down.
+        part: float64 ``[n]`` in [0, 1), the rest.
+    """
+
+    whole: torch.Tensor
+    part: torch.Tensor
+
+    @classmethod
+    def of(cls, table: Table, name: str) -> Clock:
+        """The clock of an order column.
+
+        Raises:
+            DataError: the column holds neither numbers nor times, or one is missing.
+        """
+        (values,) = order_keys(table, [name])
+        column = table[name]
+        if values.is_floating_point():
+            values = values.clamp(-_FARTHEST, _FARTHEST)
+            whole = torch.floor(values)
+            return cls(whole.long(), values - whole)
+        unit = UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1
+        whole = torch.div(values, unit, rounding_mode="floor")
+        return cls(whole, (values - whole * unit).double() / unit)
+
+    def __getitem__(self, rows: torch.Tensor) -> Clock:
+        return Clock(self.whole[rows], self.part[rows])
+
+    def since(self, earlier: Clock) -> torch.Tensor:
+        """Time from ``earlier`` until now, in seconds or the numbers' own unit: float64 ``[n]``."""
+        return difference(self.whole, earlier.whole) + (self.part - earlier.part)
+
+    def after(self, other: Clock) -> torch.Tensor:
+        """Bool ``[n]``: True where it is later than ``other``."""
+        return (self.whole > other.whole) | ((self.whole == other.whole) & (self.part > other.part))
+
+
+def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
+    """``2 ** (-age / half_life)``, 1 for what is not yet past."""
+    return torch.exp2(age.clamp_min(0) / -half_life)
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """All rows in order, and each row's place in time.
+
+    Args:
+        order: int64 ``[n]``, the rows in order; None: as they stand.
+        rank: int64 ``[n]``, the number of earlier points in time; rows at one point have the same.
+    """
+
+    order: torch.Tensor | None
+    rank: torch.Tensor
+
+    @classmethod
+    def of(cls, table: Table, names: Sequence[str]) -> Timeline:
+        """The rows of a table in the order of one column or several.
+
+        Raises:
+            DataError: an order value is missing.
+        """
+        keys = order_keys(table, names)
+        order = lexical_order(keys)
+        moved = torch.zeros(max(len(table) - 1, 0), dtype=torch.bool, device=table.device)
+        for key in keys:
+            key = key if order is None else key[order]
+            moved |= key[1:] != key[:-1]
+        rank = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        rank[1:] = torch.cumsum(moved, 0)
+        if order is None:
+            return cls(None, rank)
+        back = torch.empty_like(rank)
+        back[order] = rank
+        return cls(order, back)
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """For each row the rows of its group at earlier points in time; rows at the same point do not see each other.
+
+    Args:
+        groups: the rows by group and time.
+        last: int64 ``[n]``, for each sorted row the sorted place of the last earlier one of its group; -1: none.
+    """
+
+    groups: Groups
+    last: torch.Tensor
+
+    @classmethod
+    def of(cls, timeline: Timeline, codes: torch.Tensor | None = None) -> Earlier:
+        """Earlier rows with equal ``codes`` (int64 ``[n]``); None: all earlier rows."""
+        if codes is None:
+            groups = Groups.arranged(torch.zeros_like(timeline.rank), timeline.order)
+        else:
+            groups = Groups.of(codes, timeline.rank)
+        if not len(timeline.rank):
+            return cls(groups, groups.start)
+        rank = groups.sort(timeline.rank)
+        first = groups.place == 0
+        first[1:] |= rank[1:] != rank[:-1]
+        begin = run_starts(first)
+        return cls(groups, torch.where(begin > groups.start, begin - 1, -1))
+
+    def sums(
+        self, values: torch.Tensor, counts: torch.Tensor, clock: Clock | None = None, half_life: float = 1.0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums over the earlier rows.
+
+        Args:
+            values: float64 ``[c, n]`` in row order, 0 in rows that do not count.
+            counts: bool ``[n]``, the rows that count.
+            clock: None: nothing decays.
+            half_life: the age at which a row counts half.
+
+        Returns:
+            float64 ``[c, n]``, as they were at the last earlier row that counts, and ``[n]``, what share of them is
+            left at the row's own time.
+        """
+        groups, place = self.groups, self.groups.place
+        ordered = values if groups.order is None else values.index_select(1, groups.order)
+        last = self.last.clamp_min(0)
+        if clock is None or not len(counts):
+            return self._found(running_sum(ordered, place)), torch.ones_like(counts, dtype=torch.float64)
+        clock, counting = Clock(groups.sort(clock.whole), groups.sort(clock.part)), groups.sort(counts)
+        # Time goes on in rows that count only, so that a long wait cannot wear the sums down to nothing.
+        places = torch.arange(len(counting), device=counting.device)
+        latest = torch.cummax(torch.where(counting, places, -1), 0).values  # another group's, where sums are still 0
+        before = torch.cat([latest.new_full((1,), -1), latest[:-1]]).clamp_min(0)
+        factor = torch.where(counting & (place > 0), decay(clock.since(clock[before]), half_life), 1)
+        seen = latest.index_select(0, last).clamp_min(0)
+        left = decay(clock.since(clock[seen]), half_life)
+        return self._found(running_sum(ordered, place, factor)), groups.unsort(left)
+
+    def count(self) -> torch.Tensor:
+        """How many earlier rows there are: float64 ``[n]``."""
+        count = (self.last + 1 - self.groups.start).clamp_min(0)
+        return self.groups.unsort(count.double())
+
+    def _found(self, totals: torch.Tensor) -> torch.Tensor:
+        """Of running sums in sorted order (``[c, n]``) each row's, that of its last earlier row, in row order."""
+        if not totals.shape[1]:
+            return totals
+        made = totals.index_select(1, self.last.clamp_min(0)).masked_fill_(self.last < 0, 0)
+        return made if self.groups.order is None else torch.empty_like(made).index_copy_(1, self.groups.order, made)

@@ -1,0 +1,244 @@
+"""A FeatureSet as a folder: ``features.json`` with the configuration, and a state for each generator that learned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fastrec.features as registry
+from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
+from fastrec._core.leftovers import recover
+from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.features._engine.functions import function_at, function_name
+from fastrec.features.base import Feature
+from fastrec.features.selectors import Selector, selector_from
+from fastrec.table.state import load_state, save_state
+
+
+def same(a: Feature, b: Feature) -> bool:
+    """Whether two generators are one in all that they compute: the same object, or the same class and parameters."""
+    return a is b or (type(a) is type(b) and a.signature == b.signature)
+
+
+def index_of(steps: Sequence[Feature], feature: Feature) -> int:
+    """Where a generator, or one that is the same, stands among ``steps``."""
+    return next(i for i, s in enumerate(steps) if same(s, feature))
+
+
+def replace_features(value: Any, change: Callable[[Feature | Selector], Any]) -> Any:
+    """A parameter's value with every generator and selector in it replaced, and numpy's numbers by Python's."""
+    if isinstance(value, Feature | Selector):
+        return change(value)
+    if isinstance(value, dict):
+        return {k: replace_features(v, change) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)([replace_features(v, change) for v in value])
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def clone_steps(steps: Sequence[Feature]) -> list[Feature]:
+    """The same generators unfitted, those inside others before them; what several of them share is cloned once."""
+    made: list[Feature] = []
+
+    def fresh(thing: Feature | Selector) -> Any:
+        if isinstance(thing, Selector):
+            return selector_from({**thing.config(), "names": None})
+        return made[index_of(steps, thing)]
+
+    for step in steps:
+        made.append(type(step)(**replace_features(step.get_params(), fresh)))
+    return made
+
+
+def selectors_of(steps: Sequence[Feature]) -> list[Selector]:
+    """Every selector among the parameters of the generators."""
+    found: list[Selector] = []
+    for step in steps:
+        replace_features(step.get_params(), partial(_note_selectors, found=found))
+    return found
+
+
+def _note_selectors(thing: Feature | Selector, found: list[Selector]) -> None:
+    if isinstance(thing, Feature):  # an equal generator elsewhere is the same step, but holds selectors of its own
+        replace_features(thing.get_params(), partial(_note_selectors, found=found))
+    elif not any(thing is s for s in found):
+        found.append(thing)
+
+
+def write_features(folder: str | Path, steps: Sequence[Feature], config: dict[str, Any]) -> None:
+    """Write generators and what they have learned; an earlier save at ``folder`` is replaced in one step.
+
+    Args:
+        folder: where to.
+        steps: the generators, those inside others before them.
+        config: what else is to be kept, as JSON values.
+
+    Raises:
+        DataError: a generator cannot be read back: it is not registered, or a parameter is not a plain value.
+        WriteError: ``folder`` holds something else.
+    """
+    check_replaceable(folder, "features.json")
+    states = [_state_of(step) for step in steps]
+    folders = [f"{i:03d}_{type(s).__name__}" if state else None for i, (s, state) in enumerate(zip(steps, states))]
+    entries = [
+        {"class": _registered(step), "params": _plain_params(step, steps), "state": name}
+        for step, name in zip(steps, folders)
+    ]
+    with atomic_folder(folder) as part:
+        for name, state in zip(folders, states):
+            if name is not None:
+                save_state(part / name, state)
+        config = {**config, "steps": entries}
+        text = json.dumps({**config, "digests": _digests(part, config)}, indent=1, ensure_ascii=False)
+        (part / "features.json").write_text(text, encoding="utf-8")
+
+
+def read_features(
+    folder: str | Path, make: Callable[[list[Feature], dict[str, Any]], Any], *, trust: str | Sequence[str] = ()
+) -> Any:
+    """What ``make`` makes of the generators and the rest of the configuration that ``write_features`` wrote.
+
+    Digests of all files tell damage by chance. They are no seal: who means harm can write them anew.
+
+    Args:
+        folder: where from.
+        make: takes the generators and the configuration.
+        trust: the module(s) that may be imported for functions of one's own, besides those that are imported already.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+    """
+    folder = Path(folder)
+    recover(folder)
+    path = folder / "features.json"
+    if not path.exists():
+        raise MissingFileError(
+            "there is no such file", file=path, remedy="Give the folder that the features were saved to"
+        )
+    trusted = [trust] if isinstance(trust, str) else list(trust)
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        places = [state_place(folder, e["state"]) for e in config["steps"]]
+        states = [None if p is None else load_state(p) for p in places]
+        _check_digests(folder, config)
+        steps: list[Feature] = []
+        for entry, state in zip(config["steps"], states, strict=True):
+            step = _feature_class(entry["class"])(**_revive(entry["params"], steps, trusted))
+            if state is not None:
+                step.set_state(state)
+            steps.append(step)
+        return make(steps, config)
+    except (MissingFileError, UnreadableFileError):
+        raise
+    except (ArithmeticError, AttributeError, FastrecError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        problem = error.problem if isinstance(error, FastrecError) else f"{type(error).__name__}: {error}"
+        remedy = error.remedy if isinstance(error, FastrecError) else None
+        raise UnreadableFileError(
+            f"the saved features cannot be read ({problem})", file=path, remedy=remedy or "Save them again"
+        ) from error
+
+
+def state_place(folder: Path, name: Any) -> Path | None:
+    """Where a generator's state lies: a folder in ``folder`` itself, None for no state.
+
+    Raises:
+        UnreadableFileError: the name leads elsewhere, or what is there is a link.
+    """
+    if name is None:
+        return None
+    place = folder / name if isinstance(name, str) and is_plain_name(name) else None
+    links = [] if place is None else [p for p in (place, *_files_of(place)) if p.is_symlink()]
+    if place is None or links:
+        raise UnreadableFileError(
+            f"the state {name!r} is a link" if links else f"the state {name!r} is no folder beside this file",
+            file=links[0] if links else folder / "features.json",
+            remedy="Save the features again, and do not load what strangers made",
+        )
+    return place
+
+
+def _files_of(place: Path) -> list[Path]:
+    return [place / "state.json", place / "state.safetensors"]
+
+
+def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """The digest of the configuration, and of every state's files: name → hexadecimal digits of SHA-256."""
+    text = json.dumps(config, sort_keys=True)
+    found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
+    for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
+        for file in _files_of(place):
+            with file.open("rb") as opened:
+                found[f"{place.name}/{file.name}"] = hashlib.file_digest(opened, "sha256").hexdigest()
+    return found
+
+
+def _check_digests(folder: Path, config: dict[str, Any]) -> None:
+    """Refuse files that are not those that were written; folders of earlier versions have no digests."""
+    if "digests" not in config:
+        return
+    known = config["digests"]
+    found = _digests(folder, {n: v for n, v in config.items() if n != "digests"})
+    odd = next((n for n in {**found, **known} if found.get(n) != known.get(n)), None)
+    if odd is not None:
+        raise UnreadableFileError(
+            "the contents are not those that were written",
+            file=folder / ("features.json" if odd == "features" else odd),
+            remedy="Copy the folder again from where it was whole, or save the features again",
+        )
+
+
+def _state_of(step: Feature) -> dict[str, Any]:
+    try:
+        return step.get_state()
+    except NotFittedError:
+        return {}
+
+
+def _registered(step: Feature) -> str:
+    name = type(step).__name__
+    if name not in registry.__all__ or getattr(registry, name) is not type(step):
+        raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
+    return name
+
+
+def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
+
+    def plain(thing: Feature | Selector) -> dict[str, Any]:
+        if isinstance(thing, Selector):
+            return {"$selector": thing.config()}
+        return {"$step": index_of(steps, thing)}
+
+    params = replace_features(step.get_params(), plain)
+    if hasattr(step, "function"):
+        params["function"] = {"$function": function_name(step)}
+    try:
+        json.dumps(params)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{type(step).__name__} has a parameter that cannot be saved ({error})",
+            remedy="Use text, numbers and lists",
+        ) from error
+    return params
+
+
+def _feature_class(name: str) -> type[Feature]:
+    found = getattr(registry, name) if name in registry.__all__ else None
+    if not (isinstance(found, type) and issubclass(found, Feature)):
+        raise ValueError(f"there is no generator {name!r}")
+    return found
+
+
+def _revive(value: Any, steps: list[Feature], trust: Sequence[str]) -> Any:
+    if isinstance(value, dict) and "$selector" in value:
+        return selector_from(value["$selector"])
+    if isinstance(value, dict) and "$function" in value:
+        return function_at(value["$function"], trust)
+    if isinstance(value, dict):
+        return steps[value["$step"]] if "$step" in value else {k: _revive(v, steps, trust) for k, v in value.items()}
+    return [_revive(v, steps, trust) for v in value] if isinstance(value, list) else value

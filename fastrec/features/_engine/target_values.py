@@ -1,0 +1,108 @@
+"""Targets and sample weights as numbers, checked: what the target encoders share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.features._inputs import number_of
+from fastrec.features.base import Feature
+from fastrec.table.key_types import is_text
+from fastrec.table.keys import Keys
+from fastrec.table.table import Table
+
+_SHOWN = 10
+
+
+def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool = False) -> torch.Tensor:
+    """A target of numbers as float64 ``[n]``, NaN where missing.
+
+    Args:
+        table: the rows.
+        name: the target.
+        wanted_by: the generator, for errors.
+        binary: 0 and 1 alone will do.
+
+    Raises:
+        DataError: it holds classes, or a value that is infinite or not binary where it must be.
+    """
+    column = table[name]
+    who = type(wanted_by).__name__
+    if column.kind == "category" and is_text(column.distinct.type) and len(column.distinct):
+        found = sorted(column.distinct.to_pylist())
+        listed = ", ".join(map(repr, found[:_SHOWN])) + (", …" if len(found) > _SHOWN else "")
+        raise DataError(
+            f"{who}: the target holds classes ({listed}), not numbers",
+            column=name,
+            row=int((~column.is_missing()).int().argmax()) if len(column) else None,
+            remedy=f"Name them: {who}(…, classes=[{listed}]), or make it 0 and 1 first"
+            if "classes" in wanted_by.get_params()
+            else "Make it numbers first: 0 and 1 for a class",
+        )
+    values = finite_number(table, name, wanted_by=wanted_by)
+    odd = ~(values.isnan() | (values == 0) | (values == 1)) if binary else torch.zeros(0)
+    if bool(odd.any()):
+        row = int(odd.nonzero()[0])
+        raise DataError(
+            f"{who}: weight of evidence needs a target of 0 and 1, and here is {float(values[row]):g}",
+            column=name,
+            row=row,
+            remedy="Choose another statistic, or give classes",
+        )
+    return values
+
+
+def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
+    """A number column as float64 ``[n]``, NaN where missing.
+
+    Raises:
+        DataError: a value is infinite.
+    """
+    values = number_of(table, name, wanted_by=wanted_by)
+    if bool(values.isinf().any()):
+        row = int(values.isinf().nonzero()[0])
+        raise DataError(
+            f"{type(wanted_by).__name__}: a value is infinite", column=name, row=row, remedy="Clip or drop such rows"
+        )
+    return values
+
+
+def row_weights(table: Table, name: str | None, *, wanted_by: Feature) -> torch.Tensor:
+    """Sample weights as float64 ``[n]``, 0 where missing; all 1 without a column.
+
+    Raises:
+        DataError: a weight is infinite or below 0.
+    """
+    if name is None:
+        return torch.ones(len(table), dtype=torch.float64, device=table.device)
+    weight = finite_number(table, name, wanted_by=wanted_by).nan_to_num(0)
+    if bool((weight < 0).any()):
+        row = int((weight < 0).nonzero()[0])
+        raise DataError(
+            f"{type(wanted_by).__name__}: a weight is below 0", column=name, row=row, remedy="Use 0 or more"
+        )
+    return weight
+
+
+def class_numbers(table: Table, name: str, classes: Sequence[Any], *, wanted_by: Feature) -> list[torch.Tensor]:
+    """For each class 1 where the target is it, 0 where it is another, NaN where it is missing: float64 ``[n]`` each.
+
+    Raises:
+        DataError: the target's values cannot be compared with the classes.
+    """
+    with_name = Keys((pa.array(list(classes)),), (name,))
+    coded = table.coded(name)
+    try:
+        codes = coded.recode(with_name)
+    except DataError as error:
+        raise DataError(
+            f"{type(wanted_by).__name__}: the classes and the target are of different kinds ({error.problem})",
+            column=name,
+            remedy="Give classes as they stand in the target",
+        ) from error
+    missing = coded.codes == 0
+    return [torch.where(missing, torch.nan, (codes == i + 1).double()) for i in range(len(classes))]

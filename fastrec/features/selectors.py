@@ -1,0 +1,213 @@
+"""Choosing columns by what they hold: ``category(min_card=30)``, ``number()``, ``temporal()``, ``matching('price')``.
+
+A selector stands where a column's name or a list of names may stand. It is filled in by ``fit`` from the training rows;
+targets, weights, fold columns and the set's key are never chosen, so that no statistic of them is made by accident.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError, NotFittedError
+from fastrec.table.table import Table
+
+
+class Selector:
+    """Columns chosen by what they hold, known once a generator was fitted.
+
+    Made by ``category``, ``number``, ``temporal`` and ``matching``; joined by ``|`` (either), ``&`` (both) and ``-``
+    (the first but not the second), with names where selectors may stand: ``number() - ['price']``.
+
+    Args:
+        how: what is chosen; the functions above fill it in.
+    """
+
+    def __init__(self, **how: Any) -> None:
+        self.how = how
+        self.names_: list[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """The columns chosen, in the frame's order.
+
+        Raises:
+            NotFittedError: nothing was fitted yet.
+        """
+        if self.names_ is None:
+            raise NotFittedError(
+                f"which columns {self!r} stands for is known once the training rows were seen",
+                remedy="Call fit or fit_transform first",
+            )
+        return self.names_
+
+    def resolve(self, table: Table, excluded: Collection[str]) -> None:
+        """Choose among the table's columns, those ``excluded`` left out.
+
+        Raises:
+            DataError: nothing is left.
+        """
+        found = self.choose(table)
+        self.names_ = [n for n in table.names if n in found and n not in excluded]
+        if not self.names_:
+            raise DataError(
+                f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}",
+                remedy="Choose otherwise, or name the columns",
+            )
+
+    def choose(self, table: Table) -> set[str]:
+        """The names that fit, whatever they are used for."""
+        return {n for n in table.names if self._fits(table, n)}
+
+    def _fits(self, table: Table, name: str) -> bool:
+        column, how = table[name], self.how
+        if how["what"] == "matching":
+            return re.search(how["pattern"], name) is not None
+        is_bool = column.kind == "number" and column.values.dtype == torch.bool
+        if how["what"] == "temporal":
+            return column.kind == "datetime"
+        if how["what"] == "number":
+            return column.kind == "number" and not is_bool
+        whole = how["integers"] and column.kind == "number" and not column.values.is_floating_point()
+        if not (column.kind == "category" or is_bool or whole):
+            return False
+        low, high = how["min_card"], how["max_card"]
+        if low is None and high is None:
+            return True
+        count = column.coded().size - 1
+        return (low is None or count >= low) and (high is None or count <= high)
+
+    def __or__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("|", self, _as_selector(other))
+
+    def __and__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("&", self, _as_selector(other))
+
+    def __sub__(self, other: Selector | str | Sequence[str]) -> Selector:
+        return _Joined("-", self, _as_selector(other))
+
+    def config(self) -> dict[str, Any]:
+        """What makes the same selector again, as JSON values, the chosen names among it."""
+        return {"how": self.how, "names": self.names_}
+
+    def __repr__(self) -> str:
+        if self.how["what"] == "columns":
+            return repr(self.how["listed"])
+        given = {n: v for n, v in self.how.items() if n != "what" and v not in (None, False)}
+        shown = repr(given["pattern"]) if "pattern" in given else ", ".join(f"{n}={v!r}" for n, v in given.items())
+        return f"{self.how['what']}({shown})"
+
+
+class _Listed(Selector):
+    """Columns by name, where they are beside a selector."""
+
+    def choose(self, table: Table) -> set[str]:
+        return {n for n in self.how["listed"] if table[n] is not None}
+
+
+class _Joined(Selector):
+    """Two selectors joined."""
+
+    def __init__(self, sign: str, first: Selector, second: Selector) -> None:
+        super().__init__(what="joined", sign=sign)
+        self.first, self.second = first, second
+
+    def choose(self, table: Table) -> set[str]:
+        a, b = self.first.choose(table), self.second.choose(table)
+        return {"|": a | b, "&": a & b, "-": a - b}[self.how["sign"]]
+
+    def config(self) -> dict[str, Any]:
+        parts = [self.first.config(), self.second.config()]
+        return {**super().config(), "parts": parts}
+
+    def __repr__(self) -> str:
+        return f"({self.first!r} {self.how['sign']} {self.second!r})"
+
+
+def category(*, min_card: int | None = None, max_card: int | None = None, integers: bool = False) -> Selector:
+    """Columns of text, categories and booleans.
+
+    Args:
+        min_card: only those with at least this many distinct values (missing not counted) in the training rows.
+        max_card: only those with at most this many.
+        integers: columns of integers too: ids and codes.
+
+    Returns:
+        A selector that stands where column names may stand.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, category
+        >>> df = pd.DataFrame({"city": ["x", "y", "x"], "sex": ["f", "f", "f"], "age": [1.0, 2.0, 3.0]})
+        >>> CountEncode(category(min_card=2)).fit_transform(df).columns.tolist()
+        ['city', 'sex', 'age', 'count_city']
+    """
+    return Selector(what="category", min_card=min_card, max_card=max_card, integers=integers)
+
+
+def number() -> Selector:
+    """Columns of numbers, booleans left out.
+
+    Args:
+        None.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import GroupRank, number
+        >>> df = pd.DataFrame({"list": ["a", "a"], "price": [3.0, 2.0], "age": [1, 2]})
+        >>> GroupRank(number(), by="list").fit_transform(df).columns.tolist()
+        ['list', 'price', 'age', 'rank_price__list', 'rank_age__list']
+    """
+    return Selector(what="number")
+
+
+def temporal() -> Selector:
+    """Columns of times.
+
+    Args:
+        None.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import Diff, temporal
+        >>> df = pd.DataFrame({"t": pd.to_datetime(["2024-01-01", "2024-01-02"]), "x": [1, 2]})
+        >>> Diff(temporal()).fit_transform(df)["diff1_t"].tolist()
+        [nan, 86400.0]
+    """
+    return Selector(what="temporal")
+
+
+def matching(pattern: str) -> Selector:
+    """Columns whose name holds a regular expression.
+
+    Args:
+        pattern: as Python's ``re.search`` reads it.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import CountEncode, matching
+        >>> df = pd.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "age": [3, 4]})
+        >>> CountEncode(matching("_id$")).fit_transform(df).columns.tolist()
+        ['user_id', 'item_id', 'age', 'count_user_id', 'count_item_id']
+    """
+    return Selector(what="matching", pattern=pattern)
+
+
+def selector_from(config: dict[str, Any]) -> Selector:
+    """The selector that ``config`` was made by."""
+    how = config["how"]
+    if how["what"] == "joined":
+        made: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
+    else:
+        made = (_Listed if how["what"] == "columns" else Selector)(**how)
+    made.names_ = config["names"]
+    return made
+
+
+def _as_selector(value: Selector | str | Sequence[str]) -> Selector:
+    if isinstance(value, Selector):
+        return value
+    return _Listed(what="columns", listed=[value] if isinstance(value, str) else list(value))

@@ -1,0 +1,66 @@
+"""``BCE``: binary cross-entropy, with weights and smoothed labels."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+from fastrec.losses._checks import Reduction, _flat, _like, _reduce
+
+
+class BCE(nn.Module):
+    """Binary cross-entropy on logits, with label smoothing.
+
+    ``loss = -(y' log σ(s) + (1 - y') log(1 - σ(s)))`` with ``y' = y (1 - ε) + ε / 2``
+    (label smoothing: arXiv 1512.00567, section 7, for two classes).
+
+    Args:
+        smoothing: ε, from 0 up to, not including, 1.
+        reduction: ``'mean'`` (by weight, where weights are given), ``'sum'`` or ``'none'``.
+
+    Raises:
+        DataError: ``smoothing`` out of its range.
+    """
+
+    n_out = 1
+
+    def __init__(self, *, smoothing: float = 0.0, reduction: Reduction = "mean") -> None:
+        super().__init__()
+        if not 0 <= smoothing < 1:
+            raise DataError(f"label smoothing of {smoothing}", remedy="Give a number from 0 up to, not including, 1")
+        self.smoothing, self.reduction = smoothing, reduction
+
+    def forward(self, scores: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """The loss.
+
+        Args:
+            scores: logits ``[b]`` or ``[b, 1]``, float.
+            targets: 0, 1 or probabilities, ``[b]`` or ``[b, 1]``, bool, integer or float.
+            weights: weight of each row ``[b]`` or ``[b, 1]``, ≥ 0; all 1 by default.
+
+        Returns:
+            A scalar, or ``[b]`` where the reduction is ``'none'``.
+
+        Raises:
+            DataError: scores, targets and weights are not equally many.
+        """
+        scores = _flat(scores, "scores")
+        target = _like(targets, scores, "targets")
+        losses = F.binary_cross_entropy_with_logits(
+            scores, target * (1 - self.smoothing) + self.smoothing / 2, reduction="none"
+        )
+        if weights is None:
+            return losses.mean() if self.reduction == "mean" else _reduce(losses, self.reduction)
+        weight = _like(weights, scores, "weights")
+        if self.reduction == "mean":
+            return (losses * weight).sum() / weight.sum()
+        return _reduce(losses * weight, self.reduction)
+
+    def activation(self, scores: Tensor) -> Tensor:
+        """Probabilities of a click, from logits of any shape."""
+        return scores.sigmoid()
+
+    def decodes(self, probabilities: Tensor) -> Tensor:
+        """1 where the probability (``[b]`` or ``[b, 1]``) is at least one half, else 0; ``[b]``, int64."""
+        return (_flat(probabilities, "probabilities") >= 0.5).long()

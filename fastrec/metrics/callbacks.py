@@ -1,0 +1,195 @@
+"""The ranking metrics for a fastai ``Learner``: they collect an epoch's predictions and score it once, at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from fastai.learner import Metric
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.metrics import ranking as metrics
+from fastrec.metrics.lists import cut, flat_tensor
+
+__all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall"]
+
+
+class _CollectingMetric(Metric):
+    """Collects predictions and targets on the host; subclasses score them."""
+
+    needs_groups = True
+    base_name = ""
+
+    def __init__(self, groups: Any = None, k: int | None = None, **options: Any) -> None:
+        if self.needs_groups and groups is None:
+            raise DataError(
+                "no groups were given", column="groups", remedy="Pass the list number of every validation row"
+            )
+        cut(k)  # a bad k should fail here, not after the first epoch
+        self.groups, self.k, self.options = groups, k, options
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the epoch so far."""
+        self._preds: list[Tensor] = []
+        self._targets: list[Tensor] = []
+        self._epoch_groups: Any = None
+
+    def accumulate(self, learn: Any) -> None:
+        """Keep one batch.
+
+        Args:
+            learn: the learner; ``learn.pred`` is ``[b]``, ``[b, 1]`` or two-class ``[b, 2]``, its first target ``[b]``.
+
+        Raises:
+            DataError: predictions of another shape, or no groups for these rows.
+        """
+        if self.needs_groups and self._epoch_groups is None:
+            self._epoch_groups = self._groups_of(learn)
+        self._preds.append(_one_score(learn.pred))
+        self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu().reshape(-1))
+
+    def _groups_of(self, learn: Any) -> Any:
+        if self.groups is None:
+            raise DataError("this metric was loaded without its groups", remedy="Set its groups attribute before use")
+        if callable(self.groups):
+            return self.groups(learn)
+        if getattr(learn, "training", False):
+            raise DataError(
+                f"{self.name} was asked for on training batches, whose rows are shuffled",
+                remedy="Pass a function of the learner as groups, or leave train_metrics off",
+            )
+        return self.groups
+
+    @property
+    def value(self) -> float | None:
+        """The metric over the epoch so far; None before any batch."""
+        if not self._preds:
+            return None
+        preds, targets = torch.cat(self._preds), torch.cat(self._targets)
+        if not self.needs_groups:
+            return self.score(preds, targets, None)
+        groups = flat_tensor(self._epoch_groups, "groups").cpu()
+        if len(groups) != len(preds):
+            raise DataError(
+                f"{self.name} has {len(groups)} groups for {len(preds)} validated rows",
+                column="groups",
+                remedy="Give one group per row of the loader that is validated, in its order",
+            )
+        return self.score(preds, targets, groups)
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """Score one epoch, all ``[n]``."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Column title in fastai's table, such as ``ndcg@10``."""
+        return self.base_name if self.k is None else f"{self.base_name}@{self.k}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An exported learner has no validation rows: neither their groups nor what was collected belongs in its file.
+        dropped = {"groups": None, "_preds": [], "_targets": [], "_epoch_groups": None}
+        return {**self.__dict__, **dropped}
+
+
+class MRR(_CollectingMetric):
+    """Mean reciprocal rank for ``Learner(metrics=…)``; ties count against the model.
+
+    Args:
+        groups: ``[n]`` integers, the list of each validation row in the loader's order, or a function learner → groups.
+            They are not pickled: set ``groups`` again on a loaded metric before validating with it.
+        k: ranks below the k-th count 0; None for no cut.
+        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.mrr`.
+    """
+
+    base_name = "mrr"
+
+    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = None, **options: Any) -> None:
+        super().__init__(groups, k, **options)
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """See :func:`fastrec.metrics.mrr`."""
+        return metrics.mrr(preds, targets, groups, k=self.k, **self.options)
+
+
+class NDCG(_CollectingMetric):
+    """Normalised discounted cumulative gain at k for ``Learner(metrics=…)``.
+
+    Args:
+        groups: as for :class:`MRR`.
+        k: length of the list that counts; None for all of it.
+        options: ``gains``, ``ties`` and ``empty`` of :func:`fastrec.metrics.ndcg`.
+    """
+
+    base_name = "ndcg"
+
+    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = 10, **options: Any) -> None:
+        super().__init__(groups, k, **options)
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """See :func:`fastrec.metrics.ndcg`."""
+        return metrics.ndcg(preds, targets, groups, k=self.k, **self.options)
+
+
+class Recall(_CollectingMetric):
+    """Share of the relevant candidates among the first k for ``Learner(metrics=…)``.
+
+    Args:
+        groups: as for :class:`MRR`.
+        k: length of the list that counts.
+        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.recall`.
+    """
+
+    base_name = "recall"
+
+    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = 10, **options: Any) -> None:
+        super().__init__(groups, k, **options)
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """See :func:`fastrec.metrics.recall`."""
+        return metrics.recall(preds, targets, groups, k=self.k, **self.options)
+
+
+class MAP(_CollectingMetric):
+    """Mean average precision at k for ``Learner(metrics=…)``.
+
+    Args:
+        groups: as for :class:`MRR`.
+        k: length of the list that counts; None for all of it.
+        options: ``ties`` and ``empty`` of :func:`fastrec.metrics.mean_average_precision`.
+    """
+
+    base_name = "map"
+
+    def __init__(self, groups: Any | Callable[[Any], Any], k: int | None = None, **options: Any) -> None:
+        super().__init__(groups, k, **options)
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """See :func:`fastrec.metrics.mean_average_precision`."""
+        return metrics.mean_average_precision(preds, targets, groups, k=self.k, **self.options)
+
+
+class AUC(_CollectingMetric):
+    """Area under the ROC curve over all validated rows for ``Learner(metrics=…)``."""
+
+    needs_groups = False
+    base_name = "auc"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:
+        """See :func:`fastrec.metrics.auc`."""
+        return metrics.auc(preds, targets)
+
+
+def _one_score(pred: Any) -> Tensor:
+    if not isinstance(pred, Tensor) or pred.ndim not in (1, 2) or (pred.ndim == 2 and pred.shape[1] > 2):
+        shape = tuple(pred.shape) if isinstance(pred, Tensor) else type(pred).__name__
+        raise DataError(f"predictions are {shape}", remedy="Ranking metrics take [b], [b, 1] or two-class [b, 2]")
+    p = pred.detach().as_subclass(Tensor).cpu()
+    # In float64 before subtracting: half-precision logits would tie far too often.
+    return p.double()[:, 1] - p.double()[:, 0] if p.ndim == 2 and p.shape[1] == 2 else p.reshape(-1)

@@ -1,0 +1,23 @@
+"""Gradients → steps: AdamW and LAMB that know rows of embedding tables, and rates for another batch size.
+
+In: a model's parameters, gradients dense or of a batch's rows. Out: torch optimizers, as ``opt_func`` for fastai.
+``torch_adamw.py`` and ``torch_lamb.py`` hold the optimizers, ``wrapper.py`` their fastai form,
+``row_sparse.py`` what steps of a few rows share, ``scaling.py`` the rules for large batches.
+"""
+
+from fastrec.optim.scaling import scale_lr, scale_moms, split_embeddings
+from fastrec.optim.torch_adamw import AdamW
+from fastrec.optim.torch_lamb import Lamb
+from fastrec.optim.wrapper import TorchOptim, adamw, as_opt_func, lamb
+
+__all__ = [
+    "AdamW",
+    "Lamb",
+    "TorchOptim",
+    "adamw",
+    "as_opt_func",
+    "lamb",
+    "scale_lr",
+    "scale_moms",
+    "split_embeddings",
+]

@@ -1,0 +1,275 @@
+"""The report's charts as inline SVG and HTML, coloured by CSS variables so that they follow light and dark mode."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from fastrec.metrics.intervals import Interval
+
+# Charts are drawn about as wide as a phone is, so that their text is never scaled down to nothing.
+WIDTH, HEIGHT = 420, 250
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 44
+_SLOTS = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart: points ``(x, y)`` and how it looks (``bold`` is a mean, otherwise one of several)."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str
+    bold: bool = True
+    title: str = ""
+
+
+def palette(models: Sequence[str]) -> dict[str, str]:
+    """A CSS colour for each model, the same wherever it appears.
+
+    Args:
+        models: model names; display order is grey, the others take the slots in turn, the last (the best) the first.
+
+    Returns:
+        Model → CSS colour.
+    """
+    coloured = [name for name in reversed(models) if name != "display_order"]
+    colours = {name: f"var(--c{i % _SLOTS})" for i, name in enumerate(coloured)}
+    return colours | {"display_order": "var(--c-grey)"}
+
+
+def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
+    """Round numbers from the last at or below ``low`` to the first at or above ``high``, about ``most`` of them."""
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # flat, but for rounding
+        low, high = low - 0.5, high + 0.5
+    rough = (high - low) / max(1, most - 1)
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = power * next(m for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    first, last = int(np.floor(low / step + 1e-9)), int(np.ceil(high / step - 1e-9))
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
+    """Lines over a numeric axis, such as epochs.
+
+    Args:
+        lines: what to draw; later ones lie on top.
+        x_label: what the horizontal axis counts.
+        y_label: what the vertical axis shows; read out by screen readers.
+
+    Returns:
+        An SVG element.
+    """
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    y_ticks = ticks(min(ys), max(ys))
+    x_low, x_high = min(xs), max(xs)
+    if x_low == x_high:
+        x_low, x_high = x_low - 0.5, x_high + 0.5
+    across = _scale(x_low, x_high, _LEFT + 6, WIDTH - _RIGHT - 6)
+    up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
+    x_ticks = [t for t in ticks(x_low, x_high, most=7) if t == int(t) and x_low <= t <= x_high]
+    parts = [_grid(y_ticks, up)]
+    parts += [_text(across(t), HEIGHT - _BOTTOM + 16, f"{t:g}", "middle") for t in x_ticks]
+    parts.append(_text((WIDTH + _LEFT) / 2, HEIGHT - 8, x_label, "middle"))
+    for line in lines:
+        places = [(across(x), up(y)) for x, y in sorted(line.points)]
+        kind = "bold" if line.bold else "thin"
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        title = f"<title>{escape(line.title)}</title>"
+        parts.append(f'<polyline class="{kind}" points="{path}" style="stroke:{line.colour}">{title}</polyline>')
+        if line.bold or len(places) == 1:
+            radius = 3 if line.bold else 2
+            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" style="fill:{line.colour}"/>' for x, y in places]
+    return _svg(parts, f"{y_label} by {x_label}")
+
+
+def category_lines(
+    labels: Sequence[str],
+    notes: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str],
+    *,
+    y_label: str,
+) -> str:
+    """One line per model over ordered categories, such as bins of the list length.
+
+    Args:
+        labels: name of each category.
+        notes: a second, smaller line under each name, such as the number of lists.
+        series: model → one value per category.
+        colours: model → CSS colour.
+        y_label: what the values are.
+
+    Returns:
+        An SVG element.
+    """
+    up, y_ticks = _value_axis([v for values in series.values() for v in values])
+    across = _bands(len(labels))
+    parts = [_grid(y_ticks, up), *_category_labels(labels, notes, across)]
+    for name, values in series.items():
+        places = [(across(i), up(v)) for i, v in enumerate(values)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline class="bold" points="{path}" style="stroke:{colours[name]}"/>')
+        for (x, y), value, label in zip(places, values, labels, strict=True):
+            title = f"<title>{escape(name)}, {escape(label)}: {value:.4f}</title>"
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" style="fill:{colours[name]}">{title}</circle>')
+    return _svg(parts, y_label)
+
+
+def category_bars(
+    labels: Sequence[str],
+    notes: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    colours: Mapping[str, str],
+    *,
+    y_label: str,
+) -> str:
+    """Bars of all models side by side in each of a few categories, each with its value on top.
+
+    Args:
+        labels: name of each category.
+        notes: a second, smaller line under each name.
+        series: model → one value per category, none below 0.
+        colours: model → CSS colour.
+        y_label: what the values are.
+
+    Returns:
+        An SVG element.
+    """
+    up, y_ticks = _value_axis([0.0, *(v for values in series.values() for v in values)])
+    across = _bands(len(labels))
+    band = (WIDTH - _LEFT - _RIGHT) / len(labels)
+    width = min(44.0, band * 0.86 / len(series))
+    parts = [_grid(y_ticks, up), *_category_labels(labels, notes, across)]
+    for j, (name, values) in enumerate(series.items()):
+        for i, value in enumerate(values):
+            x, y = across(i) + (j - len(series) / 2) * width, up(value)
+            title = f"<title>{escape(name)}, {escape(labels[i])}: {value:.4f}</title>"
+            parts.append(
+                f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{width - 2:.1f}" height="{max(0.0, up(0) - y):.1f}" rx="2" '
+                f'style="fill:{colours[name]}">{title}</rect>'
+            )
+            if width >= 19:
+                parts.append(_text(x + width / 2, y - 4, _short(value), "middle", kind="value"))
+    return _svg(parts, y_label)
+
+
+def interval_chart(
+    rows: Mapping[str, Interval], colours: Mapping[str, str], *, mark: float | None, mark_label: str
+) -> str:
+    """A dot with its interval for each model, one below the other.
+
+    Args:
+        rows: model → score and interval, drawn from the top.
+        colours: model → CSS colour.
+        mark: a value to mark by a dashed line, such as the oracle's.
+        mark_label: what the line is.
+
+    Returns:
+        An SVG element.
+    """
+    step, left = 27, 112
+    height = _TOP + step * len(rows) + (34 if mark is None else 50)
+    ends = [end for row in rows.values() for end in (row.low, row.high)] + ([] if mark is None else [mark])
+    x_ticks = ticks(min(ends), max(ends), most=6)
+    across = _scale(x_ticks[0], x_ticks[-1], left, WIDTH - 18)
+    bottom = _TOP + step * len(rows)
+    parts = []
+    for t in x_ticks:
+        parts.append(f'<line class="grid" x1="{across(t):.1f}" x2="{across(t):.1f}" y1="{_TOP}" y2="{bottom}"/>')
+        parts.append(_text(across(t), bottom + 17, _tick(t, x_ticks), "middle"))
+    if mark is not None:
+        x = across(mark)
+        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom + 22}"/>')
+        parts.append(_text(x, bottom + 37, f"{mark_label} {mark:.4f}", "end" if x > WIDTH * 0.7 else "middle"))
+    for i, (name, row) in enumerate(rows.items()):
+        y = _TOP + step * (i + 0.5)
+        low, high, colour = across(row.low), across(row.high), colours[name]
+        title = f"<title>{escape(name)}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}]</title>"
+        parts.append(_text(left - 10, y + 4, _clip(name, 15), "end", kind="name"))
+        parts.append(
+            f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" style="stroke:{colour}"/>'
+        )
+        parts.append(f'<circle cx="{across(row.mean):.1f}" cy="{y}" r="5" style="fill:{colour}">{title}</circle>')
+    return _svg(parts, "score and interval of each model", height=height)
+
+
+def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)") -> str:
+    """Horizontal bars with their names and values, as HTML, whose text keeps its size on a phone.
+
+    Args:
+        values: name → length of its bar, none below 0.
+        texts: what stands at the end of each bar.
+        colour: CSS colour of the bars.
+
+    Returns:
+        An HTML element.
+    """
+    longest = max(values.values(), default=0.0) or 1.0
+    rows = [
+        f'<div class="bar"><span class="bar-name" title="{escape(name, quote=True)}">{escape(name)}</span>'
+        f'<span class="bar-track"><span class="bar-fill" style="width:{100 * max(value, 0.0) / longest:.2f}%;'
+        f'background:{colour}"></span></span><span class="bar-value">{escape(text)}</span></div>'
+        for (name, value), text in zip(values.items(), texts, strict=True)
+    ]
+    return f'<div class="bars">{"".join(rows)}</div>'
+
+
+def legend(names: Sequence[str], colours: Mapping[str, str]) -> str:
+    """Names beside their colours, as HTML."""
+    items = "".join(f'<span><i style="background:{colours[name]}"></i>{escape(name)}</span>' for name in names)
+    return f'<p class="legend">{items}</p>'
+
+
+def _value_axis(values: Sequence[float]):
+    y_ticks = ticks(min(values), max(values))
+    return _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP + 8), y_ticks
+
+
+def _scale(low: float, high: float, start: float, end: float):
+    return lambda value: start + (value - low) / (high - low) * (end - start)
+
+
+def _bands(n: int):
+    band = (WIDTH - _LEFT - _RIGHT) / n
+    return lambda i: _LEFT + band * (i + 0.5)
+
+
+def _grid(y_ticks: Sequence[float], up) -> str:
+    return "".join(
+        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{up(t):.1f}" y2="{up(t):.1f}"/>'
+        + _text(_LEFT - 7, up(t) + 4, _tick(t, y_ticks), "end")
+        for t in y_ticks
+    )
+
+
+def _category_labels(labels: Sequence[str], notes: Sequence[str], across) -> list[str]:
+    names = [_text(across(i), HEIGHT - _BOTTOM + 17, label, "middle", kind="name") for i, label in enumerate(labels)]
+    return names + [_text(across(i), HEIGHT - _BOTTOM + 32, note, "middle") for i, note in enumerate(notes)]
+
+
+def _tick(value: float, all_ticks: Sequence[float]) -> str:
+    # as many decimals as the step between ticks needs, so that no two ticks read the same
+    step = all_ticks[1] - all_ticks[0]
+    decimals = next((d for d in range(9) if abs(step - round(step, d)) < step * 1e-6), 9)
+    return f"{value:,.{decimals}f}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def _text(x: float, y: float, text: str, anchor: str, *, kind: str = "tick") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+
+
+def _svg(parts: Sequence[str], label: str, *, height: int = HEIGHT) -> str:
+    body = "".join(parts)
+    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}">{body}</svg>'

@@ -1,0 +1,321 @@
+"""A run's report: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fastrec._core.atomic import atomic_file
+from fastrec.report import charts as charts
+from fastrec.report.data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
+from fastrec.report.style import CSS
+from fastrec.report.text import (
+    TITLES,
+    all_models,
+    count_lists,
+    duration,
+    ends,
+    leaderboard_table,
+    score_of,
+    signed,
+    standing_of,
+    total_seconds,
+)
+
+__all__ = ["leaderboard_table", "read_run", "write_report"]
+
+_TOP_FEATURES = 25
+
+
+def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
+    """Write ``report.html`` into a run directory.
+
+    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``; a
+    section whose file is absent says so. The page holds its style and pictures, fetches nothing and runs no script.
+
+    Args:
+        run: the run directory.
+        name: what to call the run; None: as its folder is called.
+        repeats: bootstrap resamples of the sessions.
+        seed: seed of the resampling; the same run and seed give the same page.
+
+    Returns:
+        Path of the page.
+
+    Raises:
+        MissingFileError: no such directory, or no ``scores.json`` in it.
+        UnreadableFileError: a file that is there cannot be read.
+        WriteError: the page could not be written; an older one is untouched.
+    """
+    results = read_run(run, repeats=repeats, seed=seed)
+    results = replace(results, name=name or results.name)
+    colours = charts.palette(all_models(results))
+    sections = [
+        _leaderboard_section(results, colours, repeats),
+        _curves_section(results),
+        _slices_section(results, colours, "by_length"),
+        _slices_section(results, colours, "by_touched"),
+        _importance_section(results, colours),
+        _seconds_section(results),
+        _transductive_section(results),
+        _config_section(results),
+    ]
+    title = str(results.config.get("competition") or results.name)
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}: fastrec report</title>\n<style>{CSS}</style></head>\n<body><main>\n"
+        f"{_header(results, title)}\n{_tiles(results)}\n" + "\n".join(sections) + "\n</main></body></html>\n"
+    )
+    with atomic_file(Path(run) / "report.html") as path:
+        path.write_text(page, encoding="utf-8")
+    return Path(run) / "report.html"
+
+
+def _header(results: RunResults, title: str) -> str:
+    facts = [f"Run {results.name}"] + [
+        f"{key} {results.config[key]}" for key in ("started", "device", "seed") if results.config.get(key) is not None
+    ]
+    eyebrow = " \u00b7 ".join(escape(str(fact)) for fact in facts)
+    return f'<header><p class="eyebrow">{eyebrow}</p><h1>{escape(title)}</h1><p>{_summary(results)}</p></header>'
+
+
+def _summary(results: RunResults) -> str:
+    if results.best is None:
+        return "This run reported no scores."
+    split: Split = "test" if results.scores["test"] else "oof"
+    score, standing = score_of(results, split, results.best), standing_of(results, split, results.best)
+    where = "on the test lists" if split == "test" else "out of fold (no ground truth was given for the test lists)"
+    known = f" (95 %: {ends(standing.score, 3)})" if standing else ""
+    text = f"<b>{escape(results.best)}</b> reaches {results.metric} {score:.4f}{known} {where}"
+    floor = results.scores[split].get("display_order")
+    if floor is not None and results.best != "display_order":
+        text += f", {signed(score - floor, 3)} over display order"
+    way = share_of_way(results) if split == "test" else None
+    return text + (f" and {100 * way:.0f} % of the way from there to the oracle." if way is not None else ".")
+
+
+def _tiles(results: RunResults) -> str:
+    tiles = []
+    for split in SPLITS:
+        score = score_of(results, split, results.best) if results.best else None
+        if score is not None:
+            foot = ", ".join(filter(None, [results.best, count_lists(results.n_lists.get(split))]))
+            tiles.append((f"{TITLES[split]} {results.metric}", f"{score:.4f}", foot))
+    way, total = share_of_way(results), total_seconds(results)
+    if way is not None:
+        tiles.append(("Way to the oracle", f"{100 * way:.0f} %", "from display order"))
+    if total is not None:
+        stages = len(results.seconds) - ("total" in results.seconds)
+        tiles.append(("Whole run", duration(total), f"{stages} stages"))
+    cells = "".join(
+        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b><span>{escape(foot)}</span></div>'
+        for label, value, foot in tiles
+    )
+    return f'<div class="tiles">{cells}</div>'
+
+
+def _section(title: str, note: str, body: str) -> str:
+    note = f'<p class="note">{note}</p>' if note else ""
+    return f"<section><h2>{escape(title)}</h2>{note}{body}</section>"
+
+
+def _absent(title: str, sentence: str) -> str:
+    return _section(title, "", f'<p class="absent">{escape(sentence)}</p>')
+
+
+def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeats: int) -> str:
+    shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
+    if not shown:
+        return _absent("Leaderboard", "This run reported no scores.")
+    rows = [_leaderboard_row(results, name, shown, colours) for name in all_models(results)]
+    if results.oracle is not None and "test" in shown:
+        rest = "<td></td>" * (2 * len(shown) - 1)
+        rows.append(f'<tr><td><i style="background:none"></i>oracle</td><td>{results.oracle:.4f}</td>{rest}</tr>')
+    heads = "".join(
+        f"<th>{TITLES[s]} {results.metric}<small>{count_lists(results.n_lists.get(s))}</small></th><th>to the best</th>"
+        for s in shown
+    )
+    table = (
+        f'<div class="scroll"><table class="board" style="--n:{2 * len(shown)}">'
+        f"<thead><tr><th>Model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+    pictures = "".join(_interval_picture(results, split, colours) for split in shown if results.standings.get(split))
+    note = (
+        f"In ascending order {'out of fold' if results.scores['oof'] else 'on the test lists'}. Below each score its "
+        f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
+        "same lists, those where every model's rank is known. A grey difference has 0 in its interval: the lists do "
+        "not tell the two apart."
+        if results.standings
+        else "In ascending order. The run holds no lists.parquet, so there are no intervals."
+    )
+    return _section("Leaderboard", note, table + (f'<div class="pair">{pictures}</div>' if pictures else ""))
+
+
+def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], colours: Mapping[str, str]) -> str:
+    cells = [f'<td><i style="background:{colours[name]}"></i>{escape(name)}</td>']
+    for split in shown:
+        score, standing = score_of(results, split, name), standing_of(results, split, name)
+        below = f"<small>{ends(standing.score, 3)}</small>" if standing else ""
+        cells.append("<td></td>" if score is None else f"<td>{score:.4f}{below}</td>")
+        cells.append(_difference_cell(results, split, name))
+    row = '<tr class="best">' if name == results.best else "<tr>"
+    return f"{row}{''.join(cells)}</tr>"
+
+
+def _difference_cell(results: RunResults, split: Split, name: str) -> str:
+    if name == results.best:
+        return '<td class="even">best</td>'
+    standing = standing_of(results, split, name)
+    if standing and standing.to_best:
+        gap = standing.to_best
+        even = ' class="even"' if gap.low <= 0 <= gap.high else ""
+        return f"<td{even}>{signed(gap.mean, 4)}<small>{ends(gap, 3)}</small></td>"
+    score, best = score_of(results, split, name), score_of(results, split, results.best or "")
+    return "<td></td>" if score is None or best is None else f"<td>{signed(score - best, 4)}</td>"
+
+
+def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> str:
+    rows = {name: standing.score for name, standing in results.standings[split].items()}
+    mark = results.oracle if split == "test" else None
+    chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
+    return f"<div><h3>{TITLES[split]}</h3>{chart}</div>"
+
+
+def _curves_section(results: RunResults) -> str:
+    title = "Learning curves"
+    panels = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
+    if not panels:
+        return _absent(title, "The run wrote no learning curves (curves.json).")
+    note = "Thin: each fold. Bold: their mean."
+    return _section(title, note, f'<div class="pair">{"".join(panels)}</div>')
+
+
+def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+    keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in ("fold", "epoch")]
+    losses = [k for k in keys if k in ("train_loss", "valid_loss")]
+    groups = ([("loss", losses)] if losses else []) + [(k, [k]) for k in keys if k not in losses]
+    panels = []
+    for label, members in groups:
+        colours = {k: "var(--c-grey)" if k == "train_loss" else "var(--c0)" for k in members}
+        lines = [line for k in members for line in _curve_lines(records, k, colours[k])]
+        if not lines:
+            continue
+        lines.sort(key=lambda line: line.bold)
+        legend = charts.legend(
+            [k.replace("_", " ") for k in members], {k.replace("_", " "): colours[k] for k in members}
+        )
+        chart = charts.line_chart(lines, x_label="epoch", y_label=label)
+        name = label.upper() if label.lower() == "mrr" else label.replace("_", " ")
+        panels.append(f"<div><h3>{escape(model)}: {escape(name)}</h3>{chart}{legend if len(members) > 1 else ''}</div>")
+    return panels
+
+
+def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str) -> list[charts.Line]:
+    folds: dict[Any, list[tuple[float, float]]] = {}
+    for record in records:
+        value = record.get(key)
+        if isinstance(value, int | float) and value == value and abs(value) != float("inf"):
+            folds.setdefault(record.get("fold", 0), []).append((float(record.get("epoch", 0)) + 1, float(value)))
+    by_epoch: dict[float, list[float]] = {}
+    for epoch, value in (point for points in folds.values() for point in points):
+        by_epoch.setdefault(epoch, []).append(value)
+    mean = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
+    label = key.replace("_", " ")
+    thin = [charts.Line(p, colour, bold=False, title=f"{label}, fold {fold:g}") for fold, p in folds.items()]
+    return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
+
+
+def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> str:
+    by_length = which == "by_length"
+    title = f"{results.metric} by list length" if by_length else f"{results.metric} by touched before"
+    slices: dict[Split, list[Slice]] = getattr(results, which)
+    shown = [split for split in SPLITS if slices.get(split)]
+    if not shown:
+        return _absent(title, "The run wrote no lists with known clicks (lists.parquet).")
+    names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
+    draw = charts.category_lines if by_length else charts.category_bars
+    pictures = []
+    for split in shown:
+        part = slices[split]
+        series = {name: [piece.means[name] for piece in part] for name in names if name in part[0].means}
+        notes = [f"{piece.n_lists:,}" for piece in part]
+        chart = draw([piece.label for piece in part], notes, series, colours, y_label=title)
+        pictures.append(f"<div><h3>{TITLES[split]}</h3>{chart}</div>")
+    note = (
+        "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out."
+        if by_length
+        else ("Whether the session had touched the clicked item before; below it, how many such lists.")
+    )
+    tables = "".join(_slice_table(TITLES[split], slices[split], names) for split in shown)
+    body = f'{charts.legend(names, colours)}<div class="pair">{"".join(pictures)}</div>'
+    return _section(title, note, f"{body}<details><summary>The numbers</summary>{tables}</details>")
+
+
+def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(s.label)}<small>{s.n_lists:,}</small></th>" for s in slices)
+    rows = "".join(
+        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{s.means[name]:.4f}</td>' for s in slices)}</tr>"
+        for name in names
+        if name in slices[0].means
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr><th>{title}</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _importance_section(results: RunResults, colours: Mapping[str, str]) -> str:
+    title, panels = "Feature importance", []
+    for model, gains in results.importance.items():
+        top = dict(sorted(gains.items(), key=lambda item: -item[1])[:_TOP_FEATURES])
+        total = sum(gains.values()) or 1.0
+        bars = charts.bar_list(
+            top, [f"{100 * v / total:.1f} %" for v in top.values()], colour=colours.get(model, "var(--c0)")
+        )
+        count = f"first {len(top)} of {len(gains)}" if len(gains) > len(top) else f"all {len(gains)}"
+        panels.append(f"<h3>{escape(model)}: {count} features</h3>{bars}" if gains else "")
+    if not any(panels):
+        return _absent(title, "The run wrote no feature importance (importance.json).")
+    return _section(title, "Share of the total gain of all splits.", "".join(panels))
+
+
+def _seconds_section(results: RunResults) -> str:
+    stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
+    if not stages:
+        return _absent("Seconds by stage", "The run reported no times.")
+    note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
+    return _section("Seconds by stage", note, charts.bar_list(stages, [duration(s) for s in stages.values()]))
+
+
+def _transductive_section(results: RunResults) -> str:
+    title = "Transductive features"
+    if results.transductive is None:
+        return _absent(title, "The run did not say which features saw the test rows.")
+    if not results.transductive:
+        return _absent(title, "None: every feature was fitted on training rows alone.")
+    names = "".join(f"<li>{escape(str(name))}</li>" for name in results.transductive)
+    note = "Target-free statistics that were fitted on train and test rows together."
+    return _section(title, note, f'<ul class="names">{names}</ul>')
+
+
+def _config_section(results: RunResults) -> str:
+    settings = _flat({**results.config, **({"rows": results.rows} if results.rows else {})})
+    if not settings:
+        return _absent("Settings", "The run wrote no settings (config.json).")
+    rows = "".join(f"<tr><td>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in settings)
+    return _section("Settings", "", f'<div class="scroll"><table class="plain"><tbody>{rows}</tbody></table></div>')
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            rows += _flat(value, f"{prefix}{key}.")
+        else:
+            text = f"{value:,}" if prefix == "rows." and isinstance(value, int) else value
+            rows.append((f"{prefix}{key}", text if isinstance(text, str) else json.dumps(text, default=str)))
+    return rows

@@ -1,0 +1,301 @@
+"""The segment kernels that features share: reductions by code; shifts, running sums and ranks inside ordered groups.
+
+All are plain torch and run unchanged on a CPU or a GPU. Codes are int64 ``[n]`` in ``0 … size - 1``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fastrec.segments.compiled import rank_small_groups
+from fastrec.table.coding import sort_rows
+
+_ALL_BUT_SIGN = (1 << 63) - 1
+
+
+_FEW = 16  # rows of a group beyond this place are worth being picked out
+
+
+_BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU: they stay in the cache
+
+
+def lexical_order(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The stable permutation that sorts rows by the first key, then the second, and so on.
+
+    Args:
+        keys: numbers ``[n]`` each, one or more; NaN sorts last.
+
+    Returns:
+        int64 ``[n]``, or None where the rows are in that order already (nothing is sorted again).
+    """
+    keys = [_as_integer(key) for key in keys]
+    joined = _one_key(keys)
+    keys = keys if joined is None else [joined]
+    if _in_order(keys):
+        return None
+    order = sort_rows(keys[-1])[0]
+    for key in reversed(keys[:-1]):
+        order = order.index_select(0, sort_rows(key.index_select(0, order))[0])
+    return order
+
+
+def _as_integer(key: torch.Tensor) -> torch.Tensor:
+    """A key as int64 in the same order, NaN last; integers sort faster, and small ones several times faster."""
+    if not key.is_floating_point():
+        return key.long()
+    key = key.double()
+    scaled = _as_decimal(key)
+    if scaled is not None:
+        return scaled
+    return float_order(key)
+
+
+def float_order(key: torch.Tensor) -> torch.Tensor:
+    """float64 as int64 in the same order, NaN last."""
+    bits = (key + 0.0).view(torch.int64)  # -0.0 and 0.0 are one value
+    return torch.where(key.isnan(), torch.iinfo(torch.int64).max, torch.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits))
+
+
+def _as_decimal(key: torch.Tensor) -> torch.Tensor | None:
+    """Floats that are whole numbers, or were written with two decimals (prices), as whole numbers; others: None."""
+    for scale in (1, 100):
+        # A few rows say whether it is worth a look at all of them.
+        if _scaled(key[:1000], scale) is not None:
+            return _scaled(key, scale)
+    return None
+
+
+def _scaled(key: torch.Tensor, scale: int) -> torch.Tensor | None:
+    whole = torch.round(key * scale)
+    gone = key.isnan()
+    # A whole number stands for one float, the nearest to it over the scale: the order is the same.
+    exact = (whole / scale == key) & (whole.abs() < 2.0**52)
+    if not bool((exact | gone).all()):
+        return None
+    last = int(whole.nan_to_num(0).max()) + 1 if len(key) else 0
+    return torch.where(gone, last, whole).long()
+
+
+def _in_order(keys: Sequence[torch.Tensor]) -> bool:
+    equal = torch.ones(max(len(keys[0]) - 1, 0), dtype=torch.bool, device=keys[0].device)
+    for key in keys:
+        if bool((equal & (key[1:] < key[:-1])).any()):
+            return False
+        equal &= key[1:] == key[:-1]
+    return True
+
+
+def _one_key(keys: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Integer keys as one int64 where their ranges fit, else None."""
+    if len(keys) == 1 or not len(keys[0]):
+        return keys[0]
+    bounds = [[int(v) for v in torch.aminmax(key)] for key in keys]
+    if math.prod(high - low + 1 for low, high in bounds) >= 1 << 62:
+        return None
+    joined = keys[0] - bounds[0][0]
+    for key, (low, high) in zip(keys[1:], bounds[1:], strict=True):
+        joined = joined.mul_(high - low + 1).add_(key).sub_(low)
+    return joined
+
+
+def run_starts(first: torch.Tensor) -> torch.Tensor:
+    """For each place the first place of its run: int64 ``[n]``; 0 before the first run.
+
+    Args:
+        first: bool ``[n]``, True where a run begins.
+    """
+    places = torch.arange(len(first), device=first.device).masked_fill_(~first, 0)
+    if first.is_cuda:
+        return torch.cummax(places, 0).values if len(first) else places
+    for start in range(0, len(first), _BLOCK):
+        block = places[start : start + _BLOCK]
+        if start:
+            block[0].clamp_(min=places[start - 1])
+        block.copy_(torch.cummax(block, 0).values)
+    return places
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Rows brought together by group and put in order within it.
+
+    Args:
+        order: int64 ``[n]``, the rows in sorted order; None = they are sorted already.
+        codes: int64 ``[n]``, the group of each sorted row.
+        start: int64 ``[n]``, for each sorted place the place of its group's first row.
+    """
+
+    order: torch.Tensor | None
+    codes: torch.Tensor
+    start: torch.Tensor
+
+    @classmethod
+    def of(cls, codes: torch.Tensor, *order: torch.Tensor) -> Groups:
+        """Groups of rows with equal ``codes``, ordered by the ``order`` keys, ties by row number."""
+        return cls.arranged(codes, lexical_order([codes, *order]))
+
+    @classmethod
+    def arranged(cls, codes: torch.Tensor, permutation: torch.Tensor | None) -> Groups:
+        """Groups of rows that are in order once they are permuted (int64 ``[n]``; None: as they stand)."""
+        codes = codes if permutation is None else codes.index_select(0, permutation)
+        first = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+        first[1:] = codes[1:] != codes[:-1]
+        return cls(permutation, codes, run_starts(first))
+
+    @property
+    def place(self) -> torch.Tensor:
+        """Place of each sorted row in its group, from 0: int64 ``[n]``."""
+        return torch.arange(len(self.codes), device=self.codes.device) - self.start
+
+    def sort(self, values: torch.Tensor) -> torch.Tensor:
+        """Values in row order → in sorted order."""
+        return values if self.order is None else values.index_select(0, self.order)
+
+    def unsort(self, values: torch.Tensor) -> torch.Tensor:
+        """Values in sorted order → in row order."""
+        if self.order is None:
+            return values
+        if values.ndim > 1:
+            return torch.empty_like(values).index_copy_(0, self.order, values)
+        return torch.empty_like(values).scatter_(0, self.order, values)
+
+
+def shift_in_group(groups: Groups, periods: int) -> torch.Tensor:
+    """The row that stands ``periods`` places before each row in its group (after it, where negative).
+
+    Returns:
+        int64 ``[n]`` row numbers in the input's row order, -1 where there is none.
+    """
+    codes = groups.codes
+    n = len(codes)
+    order = torch.arange(n, device=codes.device) if groups.order is None else groups.order
+    rows = torch.full_like(codes, -1)
+    here, there = slice(max(periods, 0), n + min(periods, 0)), slice(max(-periods, 0), n - max(periods, 0))
+    if abs(periods) < n:
+        rows[here] = order[there]
+        rows[here].masked_fill_(codes[here] != codes[there], -1)
+    return groups.unsort(rows)
+
+
+def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
+    """Running sum inside each group, in the group's order; no group's values touch another's rounding.
+
+    Args:
+        values: ``[n]`` in row order, without NaN.
+        groups: the groups.
+        inclusive: count the row itself too.
+
+    Returns:
+        int64 or float64 ``[n]`` in row order.
+    """
+    ordered = groups.sort(values)
+    ordered = ordered.double() if ordered.is_floating_point() else ordered.long()
+    if not len(ordered):
+        return ordered
+    if ordered.is_floating_point():
+        total = _segmented_cumsum(ordered.clone() if ordered is values else ordered, groups)
+    else:  # integers wrap round both ways, so that taking the start away is exact
+        total = torch.cumsum(ordered, 0)
+        total = total - (total - ordered)[groups.start]
+    del ordered  # several columns of this size are held here: one less is a lower peak
+    if not inclusive:
+        before = torch.empty_like(total)
+        before[1:] = total[:-1]
+        total = before.masked_fill_(groups.place == 0, 0)
+        del before
+    return groups.unsort(total)
+
+
+def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Running sums of sorted rows, in place, by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
+    step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
+    while step < longest:
+        if step < _FEW:
+            same = groups.codes[step:] == groups.codes[:-step]
+            total[step:].add_(torch.where(same, total[:-step], 0))
+        else:  # fewer rows at every step
+            place = groups.place if place is None else place
+            known = (place >= step).nonzero().squeeze(1) if rows is None else rows
+            rows = known if rows is None else known[place.index_select(0, known) >= step]
+            total.index_add_(0, rows, total.index_select(0, rows - step))
+        step *= 2
+    return total
+
+
+def last_in_group(marks: torch.Tensor, groups: Groups, *, inclusive: bool = False) -> torch.Tensor:
+    """The latest marked row before each row in its group.
+
+    Args:
+        marks: bool ``[n]`` in row order.
+        groups: the groups.
+        inclusive: a marked row may be its own answer.
+
+    Returns:
+        int64 ``[n]`` row numbers in row order, -1 where there is none.
+    """
+    ordered = groups.sort(marks)
+    places = torch.arange(len(ordered), device=ordered.device)
+    if not len(ordered):
+        return places
+    latest = torch.cummax(torch.where(ordered, places, -1), 0).values
+    if not inclusive:
+        latest = torch.cat([latest.new_full((1,), -1), latest[:-1]])
+    found = latest >= groups.start
+    rows = latest.clamp_min(0) if groups.order is None else groups.order[latest.clamp_min(0)]
+    return groups.unsort(torch.where(found, rows, -1))
+
+
+def rank_in_group(
+    values: torch.Tensor, codes: torch.Tensor, *, method: str = "min", missing: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Rank of each value among its group's values, from 1, smallest first; NaN and missing values have no rank.
+
+    Args:
+        values: floats or integers ``[n]``.
+        codes: groups, int64 ``[n]``.
+        method: ties get the lowest (``min``), highest (``max``), mean (``average``) or successive (``ordinal``: row
+            order) place, or places count distinct values only (``dense``). As pandas has them (its ``first`` is
+            ``ordinal``).
+        missing: bool ``[n]``; None: where floats are NaN.
+
+    Returns:
+        float64 ``[n]``, NaN where the value is missing.
+    """
+    if values.is_floating_point():
+        absent = values.isnan() if missing is None else missing | values.isnan()
+        if missing is not None and bool(missing.any()):
+            values = torch.where(absent, torch.nan, values)
+        keys = [values]  # NaN sorts last
+    else:
+        absent = torch.zeros_like(codes, dtype=torch.bool) if missing is None else missing
+        keys = [values] if missing is None else [missing.long(), values]
+    ranks = rank_small_groups(values, codes, absent, method=method)
+    if ranks is not None:
+        return ranks
+    groups = Groups.of(codes, *keys)
+    del keys
+    ordered, gone = groups.sort(values), groups.sort(absent)
+    if not len(ordered):
+        return values.double()
+    new = torch.ones(len(ordered), dtype=torch.bool, device=values.device)
+    new[1:] = (ordered[1:] != ordered[:-1]) | (groups.codes[1:] != groups.codes[:-1]) | (gone[1:] != gone[:-1])
+    del ordered, gone
+    first = run_starts(new)
+    if method == "ordinal":
+        rank = groups.place + 1
+    elif method == "dense":
+        run = torch.cumsum(new, 0)
+        rank = run - run.index_select(0, groups.start) + 1
+    else:
+        rank = first.sub_(groups.start).add_(1)
+        if method != "min":
+            run = torch.cumsum(new, 0) - 1
+            high = rank + torch.bincount(run).index_select(0, run) - 1
+            rank = high if method == "max" else (rank + high) / 2
+    rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # what is no longer needed is given back
+    del first
+    return groups.unsort(rank).masked_fill_(absent, torch.nan)

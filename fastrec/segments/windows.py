@@ -1,0 +1,218 @@
+"""Kernels over windows of sorted rows: sums, spreads, extremes and medians of many windows at once; decayed means.
+
+A window is a first place and an end (the place after its last row). No kernel takes one running total from another:
+a window's value is made of its own rows alone, so that neither size nor infinity of the rows beside it can spoil it,
+and later rows cannot move its last digit. All are plain torch and run unchanged on a CPU or a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import torch
+
+from fastrec.segments.order import Groups, run_starts
+
+_LOWEST, _HIGHEST = -(1 << 63), (1 << 63) - 1
+Parts = tuple[torch.Tensor, ...]
+
+
+def keys_before(keys: torch.Tensor, span: Fraction, *, beyond: bool = False) -> torch.Tensor:
+    """The least key that is no more than ``span`` below each key.
+
+    Args:
+        keys: int64 or float64 ``[n]``, in the unit of ``span``.
+        span: above 0.
+        beyond: less than ``span`` below instead.
+
+    Returns:
+        ``[n]``, of the keys' type; integers are exact, and the lowest one where there is none so low.
+    """
+    if keys.is_floating_point():
+        bound = keys - float(span)
+        return torch.nextafter(bound, torch.full_like(bound, torch.inf)) if beyond else bound
+    shift = min(math.ceil(span) - 1 if beyond else math.floor(span), _HIGHEST)
+    return torch.where(keys < _LOWEST + shift, _LOWEST, keys - shift)
+
+
+def first_at_least(keys: torch.Tensor, bounds: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:
+    """The first place from ``low`` on whose key is not below the bound; ``high`` if there is none before it.
+
+    Args:
+        keys: ``[m]``, ascending from each ``low`` up to its ``high``.
+        bounds: ``[n]``, of the keys' type.
+        low: int64 ``[n]``.
+        high: int64 ``[n]``, not below ``low``.
+
+    Returns:
+        int64 ``[n]``, by as many halvings as the longest stretch has.
+    """
+    if not len(low):
+        return low
+    for _ in range(int((high - low).max()).bit_length()):
+        middle = (low + high) >> 1
+        after = (keys[middle.clamp_max(len(keys) - 1)] < bounds) & (low < high)
+        low, high = torch.where(after, middle + 1, low), torch.where(after, high, middle)
+    return low
+
+
+def tie_start(groups: Groups, keys: torch.Tensor) -> torch.Tensor:
+    """For each sorted place the first one of its group with the same key: int64 ``[n]``.
+
+    Args:
+        groups: the groups.
+        keys: ``[n]``, sorted.
+    """
+    new = torch.ones(len(keys), dtype=torch.bool, device=keys.device)
+    new[1:] = (keys[1:] != keys[:-1]) | (groups.codes[1:] != groups.codes[:-1])
+    return run_starts(new)
+
+
+def count_before(marks: torch.Tensor) -> torch.Tensor:
+    """How many places before each are marked, and before the end: bool ``[n]`` → int64 ``[n + 1]``."""
+    counts = torch.zeros(len(marks) + 1, dtype=torch.int64, device=marks.device)
+    torch.cumsum(marks, 0, out=counts[1:])
+    return counts
+
+
+def fold_windows(
+    values: Parts, first: torch.Tensor, end: torch.Tensor, join: Callable[..., Parts], *, empty: float = 0.0
+) -> Parts:
+    """What the rows of each window come to, by blocks of 1, 2, 4, … rows: those of its length's binary digits.
+
+    Takes n log w steps for windows of up to w rows, and memory for one size of block at a time.
+
+    Args:
+        values: one or more ``[m]``, a row's own contribution.
+        first: int64 ``[q]``, each window's first place.
+        end: int64 ``[q]``, the place after its last.
+        join: ``(a, b, rows in a, rows in b)`` → both together; an ``a`` of no rows is ``empty``.
+        empty: what a window without rows comes to.
+
+    Returns:
+        As many ``[q]``.
+    """
+    length, place = end - first, first.clone()
+    total = tuple(torch.full(first.shape, empty, dtype=v.dtype, device=v.device) for v in values)
+    size, longest = 1, int(length.max()) if len(length) else 0
+    while size <= longest:
+        rows = (length & size).nonzero().squeeze(1)
+        if len(rows):
+            at = place[rows]
+            made = join(tuple(t[rows] for t in total), tuple(v[at] for v in values), length[rows] & (size - 1), size)
+            for part, new in zip(total, made, strict=True):
+                part[rows] = new
+            place[rows] = at + size
+        if size * 2 <= longest:
+            values = join(tuple(v[:-size] for v in values), tuple(v[size:] for v in values), size, size)
+        size *= 2
+    return total
+
+
+def window_sum(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Sum of the rows of each window: float64 ``[q]``, 0 where there are none. Arguments as ``fold_windows``."""
+    return fold_windows((values,), first, end, lambda a, b, *_: (a[0] + b[0],))[0]
+
+
+def window_extreme(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor, *, largest: bool) -> torch.Tensor:
+    """Largest or smallest row of each window: float64 ``[q]``, ∓inf where there are none. See ``fold_windows``."""
+    pick = torch.maximum if largest else torch.minimum
+    empty = -torch.inf if largest else torch.inf
+    return fold_windows((values,), first, end, lambda a, b, *_: (pick(a[0], b[0]),), empty=empty)[0]
+
+
+def window_squares(values: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Sum of squared deviations from each window's own mean: float64 ``[q]``, NaN where a row is infinite.
+
+    Blocks are joined with their means (Chan, Golub, LeVeque 1979, eq. 2.1), so that 1e8 ± 1 has a spread of 1.
+    """
+
+    def join(a: Parts, b: Parts, rows_a: torch.Tensor | int, rows_b: int) -> Parts:
+        rows_a = torch.as_tensor(rows_a, dtype=torch.float64, device=a[0].device)
+        share = rows_b / (rows_a + rows_b)
+        delta = b[0] - a[0]
+        return a[0] + delta * share, a[1] + b[1] + delta * (delta * (rows_a * share))
+
+    return fold_windows((values, torch.zeros_like(values)), first, end, join)[1]
+
+
+def window_median(values: torch.Tensor, codes: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Median of the rows of each window, the mean of the two middle ones of an even number; NaN without rows.
+
+    Args:
+        values: float64 ``[m]``, no NaN.
+        codes: int64 ``[m]``, ascending: the groups, which no window reaches across.
+        first: int64 ``[q]``, each window's first place.
+        end: int64 ``[q]``, the place after its last.
+
+    Returns:
+        float64 ``[q]``.
+    """
+    result = torch.full(first.shape, torch.nan, dtype=torch.float64, device=values.device)
+    filled = (end > first).nonzero().squeeze(1)
+    if not len(filled):
+        return result
+    by_value = Groups.of(codes, values)
+    rank, ascending = by_value.unsort(by_value.place), by_value.sort(values)
+    first, end = first[filled], end[filled]
+    count = end - first
+    twice = (count % 2 == 0).nonzero().squeeze(1)  # an even number has a second middle
+    first, end = torch.cat([first, first[twice]]), torch.cat([end, end[twice]])
+    nth = torch.cat([(count - 1) // 2, count[twice] // 2])
+    found = ascending[by_value.start[first] + _nth_smallest(rank, first, end, nth)]
+    low, high = found[: len(filled)], found[len(filled) :]
+    middle = low.clone()
+    middle[twice] = low[twice] * 0.5 + high * 0.5
+    result[filled] = middle
+    return result
+
+
+def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nth: torch.Tensor) -> torch.Tensor:
+    """The ``nth`` smallest (from 0) of the ranks (int64 ``[m]``) in each window: int64 ``[q]``.
+
+    A wavelet matrix (Claude, Navarro, Ordóñez 2015, sec. 3), one level at a time for all windows together: rows whose
+    highest binary digit is 0 go before those with a 1, every window follows to where its answer must be, and so on.
+    """
+    found = torch.zeros_like(nth)
+    for level in reversed(range(int(rank.max()).bit_length())):
+        one = (rank >> level & 1).bool()
+        zeros = count_before(~one)
+        low, high = zeros[first], zeros[end]
+        right = nth >= high - low
+        nth = torch.where(right, nth - (high - low), nth)
+        first = torch.where(right, zeros[-1] + first - low, low)
+        end = torch.where(right, zeros[-1] + end - high, high)
+        found += right.long() << level
+        rank = torch.cat([rank[~one], rank[one]])
+    return found
+
+
+def decayed_mean(values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, half_life: float) -> torch.Tensor:
+    """Mean of each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
+
+    A scan by doubling steps (Hillis, Steele 1986): every weight is relative to the row itself and so at most 1; nothing
+    overflows however long the group is, and the steps end where the weights do.
+
+    Args:
+        values: finite float64 ``[m]``, rows sorted by group and ``at``.
+        at: int64 or float64 ``[m]``.
+        place: int64 ``[m]``, each row's place in its group.
+        half_life: in the unit of ``at``.
+
+    Returns:
+        float64 ``[m]``.
+    """
+    total, weight = values.clone(), torch.ones_like(values)
+    step, longest = 1, int(place.max()) + 1 if len(place) else 0
+    while step < longest:
+        gap = at[step:] - at[:-step]
+        gap = torch.where(gap < 0, torch.inf, gap.double())  # beyond 64 bits, or another group
+        decay = torch.where(place[step:] >= step, torch.exp2(-gap.nan_to_num(0, torch.inf) / half_life), 0)
+        if not bool(decay.any()):
+            break
+        total = torch.cat([total[:step], total[step:] + decay * total[:-step]])
+        weight = torch.cat([weight[:step], weight[step:] + decay * weight[:-step]])
+        step *= 2
+    return total / weight

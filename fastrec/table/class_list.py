@@ -1,0 +1,82 @@
+"""``ClassList``: what every code of a column means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from fastcore.foundation import L
+
+from fastrec.table.vocab import RARE, UNSEEN, Vocab
+
+_EXACT = 1 << 53  # whole numbers up to here are floats without loss
+_PLAIN = (
+    (str, lambda t: pa.types.is_string(t) or pa.types.is_large_string(t)),
+    (int, pa.types.is_integer),
+    (float, pa.types.is_float64),
+    (bool, pa.types.is_boolean),
+)
+_LISTED = 1 << 20  # values: a table of more would take more memory than looking a single one up is worth
+
+
+class ClassList(Sequence):
+    """The meaning of every code of a column, as fastai's ``CategoryMap``: a sequence with ``items`` and ``o2i``.
+
+    Args:
+        vocab: the column's vocabulary. The values are listed only when they are looked at.
+    """
+
+    def __init__(self, vocab: Vocab) -> None:
+        self.vocab = vocab
+
+    @cached_property
+    def items(self) -> L:
+        """The names of the reserved codes, then the values, in code order."""
+        return L(self.vocab.classes, use_list=True)
+
+    @cached_property
+    def o2i(self) -> dict[Any, int]:
+        """Value → code."""
+        return {value: code for code, value in enumerate(self.items)}
+
+    @cached_property
+    def _codes(self) -> tuple[type | None, dict[Any, int], int]:
+        """The type of values that can be looked up one by one, their codes, and the code of any other value."""
+        vocab, kind = self.vocab, self.vocab.values.type
+        plain = next((t for t, holds in _PLAIN if holds(kind)), None)
+        if plain is None or len(vocab) > _LISTED:
+            return None, {}, 0
+        codes = {v: vocab.reserved.index(RARE) for v in vocab.rare.to_pylist()} if vocab.rare is not None else {}
+        codes |= {v: i + len(vocab.reserved) for i, v in enumerate(vocab.values.to_pylist())}
+        return plain, codes, vocab.reserved.index(UNSEEN) if UNSEEN in vocab.reserved else 0
+
+    def code_of(self, value: Any) -> int | None:
+        """The code of one raw value, at once; None where the vocabulary itself has to be asked."""
+        kind, codes, other = self._codes
+        value = value.item() if isinstance(value, np.generic) else value
+        own = type(value)
+        if value is None or (own is float and value != value):
+            return 0
+        if own is kind or ({own, kind} == {int, float} and -_EXACT <= value <= _EXACT):  # 2.0 and 2 are one key
+            return codes.get(value, other)
+        return None
+
+    def __len__(self) -> int:
+        return len(self.vocab)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.items[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Iterable) and list(self) == list(other)
+
+    __hash__ = None
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"vocab": self.vocab}

@@ -1,0 +1,300 @@
+"""``Column``: one column's values as tensors."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, replace
+from threading import RLock
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.oom import naming_out_of_memory
+from fastrec.errors import DataError, DataWarning
+from fastrec.table.coding import code_integers
+from fastrec.table.key_types import UNITS_PER_SECOND, is_numeric
+from fastrec.table.keys import Coded, Keys
+
+Kind = Literal["number", "datetime", "category", "list", "vector", "opaque"]
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """One column's values as tensors.
+
+    Args:
+        kind: ``number`` (its own width), ``datetime`` (int64 in ``unit``, UTC), ``category`` (int32 codes, 0 = missing,
+            ``i`` = ``distinct[i - 1]``), ``list`` (``values`` = int64 offsets ``[n + 1]`` into ``elements``),
+            ``vector`` (``[n, d]``), ``opaque`` (an Arrow array, carried through untouched).
+        values: see ``kind``.
+        name: the column's name, for messages.
+        missing: bool ``[n]``, True = missing; None = nothing is missing, or NaN (float numbers) and code 0 (categories)
+            say it.
+        distinct: a category's distinct values, in any order unless ``ordered`` is set.
+        ordered: None = the values' order means nothing; False, True = categories in an order that the user gave,
+            ordinal if True.
+        elements: a list's flat elements.
+        unit: a datetime's unit: ``s``, ``ms``, ``us`` or ``ns``.
+        zone: a datetime's time zone; None = naive.
+    """
+
+    kind: Kind
+    values: Any
+    name: str = ""
+    missing: torch.Tensor | None = None
+    distinct: pa.Array | None = None
+    ordered: bool | None = None
+    elements: Column | None = None
+    unit: str | None = None
+    zone: str | None = None
+    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
+    _lock: RLock = field(default_factory=RLock, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.values) - 1 if self.kind == "list" else len(self.values)
+
+    def is_missing(self) -> torch.Tensor:
+        """Bool ``[n]``: True where the value is missing."""
+        if self.missing is not None:
+            return self.missing
+        if self.kind == "category":
+            return self.values == 0
+        if self.kind == "number" and self.values.is_floating_point():
+            return self.values.isnan()
+        if self.kind == "opaque":
+            return torch.from_numpy(np.array(self.values.is_null()))
+        return torch.zeros(len(self), dtype=torch.bool, device=self.values.device)
+
+    def number(self, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The values as floats.
+
+        Args:
+            dtype: a float dtype.
+
+        Returns:
+            ``[n]``, NaN where missing. A datetime gives seconds since 1970 in UTC, a category of decimals their values.
+
+        Raises:
+            DataError: the column holds no numbers.
+        """
+        if self.kind == "datetime":
+            values = self.values.to(torch.float64) / UNITS_PER_SECOND[self.unit]
+            return torch.where(self.is_missing(), torch.nan, values).to(dtype)
+        if self.kind == "category":
+            return self._category_as_number(dtype)
+        if self.kind != "number":
+            raise self._refuse("a number")
+        values = self.values.to(dtype)
+        return values if self.missing is None else torch.where(self.missing, torch.nan, values)
+
+    def _category_as_number(self, dtype: torch.dtype) -> torch.Tensor:
+        kind = self.distinct.type
+        if not (is_numeric(kind) or len(self.distinct) == 0):
+            raise self._refuse("a number")
+        if self._is_huge():
+            raise DataError(
+                "holds integers above 2^63, which cannot be used as numbers",
+                column=self.name or None,
+                row=int(self._rows_of(pc.greater_equal(self.distinct, pa.scalar(1 << 63, pa.uint64()))).nonzero()[0]),
+                remedy="Use it as a key, or rescale it first",
+            )
+        if pa.types.is_decimal(kind):
+            warnings.warn(f"column {self.name!r}: decimals are used as float64 numbers", DataWarning, stacklevel=3)
+        table = torch.full((len(self.distinct) + 1,), torch.nan, dtype=dtype)
+        table[1:] = torch.tensor(self.distinct.cast(pa.float64(), safe=False).to_pylist(), dtype=dtype)
+        return table.to(self.values.device)[self.values.long()]
+
+    def plain(self) -> Column:
+        """A category of integers or booleans that int64 holds as a number column, exactly; any other as it is."""
+        kind = self.distinct.type if self.kind == "category" else None
+        if kind is None or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)) or self._is_huge():
+            return self
+        wide = self.distinct if pa.types.is_boolean(kind) else self.distinct.cast(pa.int64())
+        table = np.zeros(len(wide) + 1, dtype=wide.type.to_pandas_dtype())
+        table[1:] = wide.to_numpy(zero_copy_only=False)
+        values = torch.from_numpy(table).to(self.values.device)[self.values.long()]
+        missing = self.values == 0
+        return Column("number", values, name=self.name, missing=missing if bool(missing.any()) else None)
+
+    def _is_huge(self) -> bool:
+        """Whether a category holds integers that int64 does not."""
+        huge = pa.types.is_uint64(self.distinct.type) and len(self.distinct)
+        return bool(huge) and pc.max(self.distinct).as_py() >= 1 << 63
+
+    def _rows_of(self, chosen: pa.Array) -> torch.Tensor:
+        """Bool ``[n]``: the rows of a category whose distinct value is chosen."""
+        table = torch.zeros(len(self.distinct) + 1, dtype=torch.bool)
+        table[1:] = torch.from_numpy(np.array(chosen))
+        return table.to(self.values.device)[self.values.long()]
+
+    def integer(self) -> torch.Tensor:
+        """The values as int64 ``[n]``, exact to 64 bits; undefined where missing (see ``is_missing``).
+
+        Raises:
+            DataError: the column holds neither integers, booleans nor times.
+        """
+        if self.kind == "category" and (plain := self.plain()) is not self:
+            return plain.integer()
+        if self.kind == "datetime" or (self.kind == "number" and not self.values.is_floating_point()):
+            return self.values.to(torch.int64)
+        raise self._refuse("an integer or a time")
+
+    def coded(self) -> Coded:
+        """The column as a key, computed once and kept: dense codes (int64 ``[n]``, 0 = missing) and distinct values.
+
+        Raises:
+            DataError: lists, vectors and opaque columns cannot be keys.
+        """
+        with self._lock:
+            if "coded" not in self._cache:
+                self._cache["coded"] = self._code()
+            return self._cache["coded"]
+
+    def _code(self) -> Coded:
+        if self.kind == "category":
+            return Coded(self.values.long(), Keys((self.distinct,), (self.name,)))
+        if self.kind not in ("number", "datetime"):
+            raise self._refuse("a key")
+        missing = self.is_missing()
+        whole = self._as_whole(missing)
+        if whole is not None:
+            codes, distinct = code_integers(whole, missing)
+            kept = pa.array(distinct.to(self.values.dtype).cpu().numpy())
+        else:
+            codes, kept = _code_floats(self.values + 0, missing)  # -0.0 and 0.0 are one key
+        if self.kind == "datetime":
+            kept = kept.cast(pa.timestamp(self.unit, self.zone))
+        return Coded(codes, Keys((kept,), (self.name,)), whole is not None)
+
+    def _as_whole(self, missing: torch.Tensor) -> torch.Tensor | None:
+        """The values as int64 ``[n]``, undefined where missing; None where they are not all whole numbers."""
+        if not self.values.is_floating_point():
+            return self.values.to(torch.int64)
+        whole = self.values.to(torch.int64)  # exact wherever it is equal
+        return whole if bool(((whole.to(self.values.dtype) == self.values) | missing).all()) else None
+
+    def anew(self) -> Column:
+        """The same values with nothing remembered of them, in case memory that is shared was changed in place."""
+        elements = None if self.elements is None else self.elements.anew()
+        return replace(self, elements=elements, _cache={}, _lock=RLock())
+
+    def copy(self) -> Column:
+        """The same values in memory of their own (Arrow's arrays, which nothing changes, excepted)."""
+        return replace(
+            self,
+            values=self.values if self.kind == "opaque" else self.values.clone(),
+            missing=None if self.missing is None else self.missing.clone(),
+            elements=None if self.elements is None else self.elements.copy(),
+            _cache={},
+            _lock=RLock(),
+        )
+
+    def take(self, rows: torch.Tensor) -> Column:
+        """The rows at ``rows`` (int64 ``[m]``), in that order."""
+        missing = None if self.missing is None else self.missing[rows]
+        if self.kind == "opaque":
+            front = torch.where(rows < 0, rows + len(self), rows)  # Arrow counts from the front only
+            return replace(self, values=self.values.take(pa.array(front.cpu().numpy())), missing=missing, _cache={})
+        if self.kind == "list":
+            starts, lengths = self.values[:-1][rows], (self.values[1:] - self.values[:-1])[rows]
+            offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
+            torch.cumsum(lengths, 0, out=offsets[1:])
+            flat = torch.arange(int(offsets[-1]), device=rows.device)
+            flat = flat + torch.repeat_interleave(starts - offsets[:-1], lengths)
+            return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing, _cache={})
+        return replace(self, values=self.values[rows], missing=missing, _cache={})
+
+    def slice(self, start: int, stop: int) -> Column:
+        """Rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); all but a list column's offsets without a copy."""
+        missing = None if self.missing is None else self.missing[start:stop]
+        if self.kind == "opaque":
+            return replace(self, values=self.values.slice(start, stop - start), missing=missing, _cache={})
+        if self.kind == "list":
+            first, last = (int(self.values[at]) for at in (start, stop))
+            offsets, elements = self.values[start : stop + 1] - first, self.elements.slice(first, last)
+            return replace(self, values=offsets, elements=elements, missing=missing, _cache={})
+        return replace(self, values=self.values[start:stop], missing=missing, _cache={})
+
+    def to(self, device: DeviceLike) -> Column:
+        """The column on another device (opaque values and distinct values stay on the host)."""
+        if self.kind == "opaque" or self.values.device == device:
+            return self
+        device = resolve_device(device)
+        if self.values.device == device:
+            return self
+        what = f"copying the column {self.name!r} of {len(self):,} rows to {device}"
+        with naming_out_of_memory(what, "Keep the table on the host, or read fewer rows or columns", device=device):
+            return self._copied(device)
+
+    def _copied(self, device: torch.device) -> Column:
+        moved = replace(
+            self,
+            values=self.values.to(device),
+            missing=None if self.missing is None else self.missing.to(device),
+            elements=None if self.elements is None else self.elements.to(device),
+            _cache={},
+        )
+        if "coded" in self._cache:
+            coded = self._cache["coded"]
+            moved._cache["coded"] = Coded(coded.codes.to(device), coded.keys)
+        return moved
+
+    def to_arrow(self) -> pa.Array:
+        """The column as an Arrow array of its natural type; missing is null."""
+        if self.kind == "opaque":
+            return self.values
+        values = self.values.cpu()
+        missing = self.is_missing().cpu()
+        mask = missing.numpy() if bool(missing.any()) else None
+        if self.kind == "category":
+            return self.distinct.take(pa.array(values.numpy().astype(np.int64) - 1, mask=mask))
+        if self.kind == "list":
+            return pa.LargeListArray.from_arrays(
+                pa.array(values.numpy()), self.elements.to_arrow(), mask=None if mask is None else pa.array(mask)
+            )
+        if self.kind == "vector":
+            flat = pa.array(values.reshape(-1).numpy())
+            return pa.FixedSizeListArray.from_arrays(
+                flat, values.shape[1], mask=None if mask is None else pa.array(mask)
+            )
+        array = pa.array(values.numpy(), mask=mask)
+        return array.cast(pa.timestamp(self.unit, self.zone)) if self.kind == "datetime" else array
+
+    def _refuse(self, wanted: str) -> DataError:
+        held = {"category": f"values of type {self.distinct.type}" if self.distinct is not None else "categories"}
+        what = held.get(
+            self.kind,
+            {"number": "numbers", "datetime": "times", "list": "lists", "vector": "vectors"}.get(
+                self.kind, "values of no usable type"
+            ),
+        )
+        first = (~self.is_missing()).nonzero()
+        return DataError(
+            f"holds {what} and cannot be used as {wanted}",
+            column=self.name or None,
+            row=int(first[0]) if len(first) else None,
+            remedy="Convert the column first, or choose another one",
+        )
+
+
+def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Tensor, pa.Array]:
+    """Codes (0 = missing) and distinct values of floats, in any order."""
+    if values.is_cuda:
+        distinct, codes = torch.unique(values, return_inverse=True)
+        used = torch.zeros(len(distinct), dtype=torch.bool, device=values.device)
+        used[codes[~missing]] = True
+        table = torch.cumsum(used, 0) * used
+        return torch.where(missing, 0, table[codes]), pa.array(distinct[used].cpu().numpy())
+    mask = missing.numpy() if bool(missing.any()) else None
+    encoded = pa.array(values.numpy(), mask=mask).dictionary_encode()
+    index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return torch.from_numpy(index.astype(np.int64) + 1), encoded.dictionary
+
+
+def mask_of(array: pa.Array) -> torch.Tensor | None:
+    """Bool ``[n]`` of an Arrow array's nulls, None where there are none."""
+    return torch.from_numpy(np.array(pc.is_null(array))) if array.null_count else None

@@ -1,0 +1,237 @@
+"""Distinct key values, of one column or of several together, kept as Arrow arrays and looked up by Arrow's kernels.
+
+Raw values meet the tensors here and nowhere else: a column becomes dense codes once, a fitted statistic remembers which
+key each of its rows is for, and only the *distinct* values of new data are looked up; the rows then follow by one
+gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.table.coding import code_integers, sort_rows
+from fastrec.table.key_types import align_types, match_type
+
+
+class Keys:
+    """``K`` distinct keys: row ``i`` of every array together is key ``i``; no value is missing.
+
+    Args:
+        columns: one Arrow array of length ``K`` per key column.
+        names: the columns' names, for messages.
+    """
+
+    def __init__(self, columns: tuple[pa.Array, ...], names: tuple[str, ...] = ()) -> None:
+        self._columns, self.names = columns, names
+
+    @property
+    def columns(self) -> tuple[pa.Array, ...]:
+        """One Arrow array of length ``K`` per key column."""
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
+        """The keys at ``rows`` (int64 ``[m]``)."""
+        index = pa.array(np.asarray(rows))
+        return Keys(tuple(c.take(index) for c in self.columns), self.names)
+
+    def concat(self, other: Keys) -> Keys:
+        """These keys, then those of ``other``, brought to one type per column.
+
+        Raises:
+            DataError: no type holds the values of both exactly.
+        """
+        columns = []
+        for i, (a, b) in enumerate(zip(self.columns, other.columns, strict=True)):
+            columns.append(pa.concat_arrays(align_types(a, b, name=self._name(i))))
+        return Keys(tuple(columns), self.names)
+
+    def distinct(self) -> tuple[torch.Tensor, Keys]:
+        """Codes (int64 ``[K]``, from 0 in order of first appearance) and the distinct keys among these."""
+        codes, kept = _dense(self.columns[0])
+        rows = _first_rows(codes, len(kept))
+        for column in self.columns[1:]:
+            other, values = _dense(column)
+            codes, kept = _dense(pa.array(codes * max(len(values), 1) + other))
+            rows = _first_rows(codes, len(kept))
+        return torch.from_numpy(codes), self.take(rows)
+
+    def sort_order(self) -> torch.Tensor:
+        """The permutation (int64 ``[K]``) that sorts the keys by value, column by column."""
+        if len(self.columns) == 1:
+            return torch.from_numpy(np.array(pc.array_sort_indices(self.columns[0]), dtype=np.int64))
+        table = pa.table({str(i): _sortable(c) for i, c in enumerate(self.columns)})
+        order = pc.sort_indices(table, sort_keys=[(n, "ascending") for n in table.column_names])
+        return torch.from_numpy(np.array(order, dtype=np.int64))
+
+    def find_in(self, known: Keys) -> torch.Tensor:
+        """Where each of these keys stands in ``known``.
+
+        Args:
+            known: the keys to look in, each once.
+
+        Returns:
+            int64 ``[K]``: the row in ``known``, -1 where it is not there.
+
+        Raises:
+            DataError: a column here and there hold values that cannot be compared (strings and numbers, say).
+        """
+        if not len(known) or not len(self):  # no values, no type to disagree about
+            return torch.full((len(self),), -1, dtype=torch.int64)
+        mine = theirs = None
+        for i, (column, reference) in enumerate(zip(self.columns, known.columns, strict=True)):
+            column = match_type(column, reference.type, name=self._name(i))
+            reference_codes, values = _dense(reference)
+            codes = _index_in(column, values)
+            if mine is None:
+                mine, theirs = codes, reference_codes
+                continue
+            size = max(len(values), 1)
+            theirs, joint = _dense(pa.array(theirs * size + reference_codes))
+            absent = (mine < 0) | (codes < 0)
+            mine = _index_in(pa.array(np.where(absent, -1, mine * size + codes)), joint)
+        rows = np.empty(len(known) + 1, dtype=np.int64)
+        rows[theirs] = np.arange(len(known))
+        rows[-1] = -1  # where mine is -1 the last entry answers
+        return torch.from_numpy(rows[mine])
+
+    def _name(self, i: int) -> str | None:
+        return self.names[i] if i < len(self.names) else None
+
+
+class _PairedKeys(Keys):
+    """Keys of two columns (or more) as rows of their own distinct keys; the arrays are made when they are asked for."""
+
+    def __init__(self, left: Keys, right: Keys, rows: tuple[torch.Tensor, torch.Tensor]) -> None:
+        self.left, self.right, self.rows, self.names = left, right, rows, left.names + right.names
+
+    @property
+    def columns(self) -> tuple[pa.Array, ...]:
+        if not hasattr(self, "_columns"):
+            left, right = self.left.take(self.rows[0]), self.right.take(self.rows[1])
+            self._columns = left.columns + right.columns
+        return self._columns
+
+    def __len__(self) -> int:
+        return len(self.rows[0])
+
+    def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
+        index = torch.as_tensor(np.asarray(rows))
+        return _PairedKeys(self.left, self.right, (self.rows[0][index], self.rows[1][index]))
+
+    def sort_order(self) -> torch.Tensor:
+        place = []
+        for keys, rows in zip((self.left, self.right), self.rows, strict=True):
+            order = keys.sort_order()
+            place.append(torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))[rows])
+        return sort_rows(place[0] * max(len(self.right), 1) + place[1])[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A key column (or several together) as dense codes.
+
+    Args:
+        codes: int64 ``[n]``; 0 = missing (for several columns: any of them missing), ``i`` = ``keys`` row ``i - 1``.
+        keys: the distinct keys, in any order.
+        is_sorted: whether the keys are known to be in ascending order.
+    """
+
+    codes: torch.Tensor
+    keys: Keys
+    is_sorted: bool = False
+    _cache: dict[str, Coded] = field(default_factory=dict, repr=False)
+    _lock: RLock = field(default_factory=RLock, repr=False)
+
+    def in_order(self) -> Coded:
+        """The same with its keys in ascending order, so that equal rows in any order have equal codes; made once."""
+        if self.is_sorted:
+            return self
+        with self._lock:
+            if "in_order" not in self._cache:
+                self._cache["in_order"] = self._in_order()
+            return self._cache["in_order"]
+
+    def _in_order(self) -> Coded:
+        order = self.keys.sort_order()
+        if bool((order[1:] > order[:-1]).all()):
+            return Coded(self.codes, self.keys, True)
+        table = torch.zeros(self.size, dtype=torch.int64)
+        table[order + 1] = torch.arange(1, len(order) + 1)
+        return Coded(table.to(self.codes.device).index_select(0, self.codes), self.keys.take(order), True)
+
+    @property
+    def size(self) -> int:
+        """Number of codes, the one for missing included."""
+        return len(self.keys) + 1
+
+    def recode(self, known: Keys) -> torch.Tensor:
+        """Codes of the rows in a fitted vocabulary.
+
+        Args:
+            known: the vocabulary's keys, each once.
+
+        Returns:
+            int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
+        """
+        for own in (self, self._cache.get("in_order")):
+            if own is not None and known is own.keys:
+                return own.codes
+        table = torch.zeros(self.size, dtype=torch.int64)
+        table[1:] = self.keys.find_in(known) + 1
+        return table.to(self.codes.device).index_select(0, self.codes)
+
+
+def join_coded(parts: Sequence[Coded]) -> Coded:
+    """Several coded columns as one: a code per distinct combination that occurs.
+
+    Args:
+        parts: the columns' codes, each ``[n]``.
+
+    Returns:
+        Joint codes; a row with any part missing has code 0.
+    """
+    joined = parts[0]
+    for part in parts[1:]:
+        size = part.size
+        pair = joined.codes * size + part.codes
+        gone = (joined.codes == 0) | (part.codes == 0)
+        codes, values = code_integers(pair, gone)
+        values = values.cpu()
+        rows = torch.div(values, size, rounding_mode="floor"), values % size
+        keys = _PairedKeys(joined.keys, part.keys, (rows[0] - 1, rows[1] - 1))
+        joined = Coded(codes, keys, joined.is_sorted and part.is_sorted)
+    return joined
+
+
+def _sortable(column: pa.Array) -> pa.Array:
+    return column.cast(pa.uint8()) if pa.types.is_boolean(column.type) else column
+
+
+def _dense(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Codes int64 ``[n]`` from 0 (first appearance) and the distinct values."""
+    encoded = values.dictionary_encode()
+    codes = encoded.indices
+    if codes.null_count:
+        codes = codes.fill_null(-1)
+    return codes.to_numpy(zero_copy_only=False).astype(np.int64), encoded.dictionary
+
+
+def _first_rows(codes: np.ndarray, size: int) -> np.ndarray:
+    rows = np.empty(size, dtype=np.int64)
+    rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return rows
+
+
+def _index_in(values: pa.Array, known: pa.Array) -> np.ndarray:
+    found = pc.index_in(values, value_set=known, skip_nulls=True)
+    return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

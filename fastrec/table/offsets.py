@@ -1,0 +1,38 @@
+"""Offsets of lists that lie one after the other, their lengths, and the rows that they come from."""
+
+from __future__ import annotations
+
+import torch
+
+
+def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
+    """Where each list begins, and the last one ends: int64 ``[n + 1]`` from lengths ``[n]``."""
+    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+    torch.cumsum(lengths, 0, out=offsets[1:])
+    return offsets
+
+
+def lengths_of(offsets: torch.Tensor) -> torch.Tensor:
+    """The lengths of lists: int64 ``[n]`` from offsets ``[n + 1]``."""
+    return offsets[1:] - offsets[:-1]
+
+
+def rows_of(offsets: torch.Tensor) -> torch.Tensor:
+    """The row of every element: int64 ``[elements]``."""
+    lengths = lengths_of(offsets)
+    return torch.repeat_interleave(torch.arange(len(lengths), device=offsets.device), lengths)
+
+
+def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Runs of neighbouring elements, one after the other.
+
+    Args:
+        starts: where each run begins, int64 ``[n]``.
+        lengths: how long it is, int64 ``[n]``.
+
+    Returns:
+        The offsets of the new lists, int64 ``[n + 1]``, and the place of each of their elements, int64.
+    """
+    offsets = offsets_of(lengths)
+    shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
+    return offsets, torch.arange(len(shift), device=starts.device) + shift

@@ -1,0 +1,172 @@
+"""Saving what was learned: a folder with one JSON file and one safetensors file, no pickle.
+
+``state.json`` holds the structure; a tensor or an Arrow array in it is a reference into ``state.safetensors``.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec._core.leftovers import recover
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.table.key_types import is_text
+from fastrec.table.keys import Keys
+
+
+def save_state(folder: str | Path, state: dict[str, Any]) -> None:
+    """Write a state; an earlier one at ``folder`` is replaced in one step.
+
+    Args:
+        folder: where to; made if need be.
+        state: nested dicts (keys are text) and lists of tensors, Arrow arrays, ``Keys`` and JSON values; a tuple comes
+            back as a list, a tensor on the CPU.
+
+    Raises:
+        DataError: a value is of none of these kinds.
+        WriteError: the file system refused, or ``folder`` holds something else.
+    """
+    check_replaceable(folder, "state.json", "state.safetensors")
+    tensors: dict[str, torch.Tensor] = {}
+    structure = _pack(state, tensors, "state")
+    with atomic_folder(folder) as part:
+        (part / "state.json").write_text(json.dumps(structure, indent=1, ensure_ascii=False), encoding="utf-8")
+        try:
+            save_file(tensors, part / "state.safetensors")
+        except SafetensorError as error:  # its own class, also for a full disk
+            raise WriteError(
+                f"could not be written ({error})",
+                file=folder,
+                remedy="Free disk space or choose another place; what was there before is untouched",
+            ) from error
+
+
+def load_state(folder: str | Path) -> dict[str, Any]:
+    """Read a state that ``save_state`` wrote.
+
+    Raises:
+        MissingFileError: there is none.
+        UnreadableFileError: it is damaged.
+    """
+    folder = Path(folder)
+    recover(folder)
+    for name in ("state.json", "state.safetensors"):
+        if not (folder / name).exists():
+            raise MissingFileError("there is no such file", file=folder / name, remedy="Save the state again")
+    try:
+        structure = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "state.safetensors")
+        return _unpack(structure, tensors)
+    except Exception as error:  # safetensors raises a class of its own for a damaged file
+        raise UnreadableFileError(
+            f"the saved state cannot be read ({error})", file=folder, remedy="Save it again"
+        ) from error
+
+
+def _pack(value: Any, tensors: dict[str, torch.Tensor], path: str) -> Any:
+    if isinstance(value, torch.Tensor):
+        return {"$tensor": _keep(value, tensors, path)}
+    if isinstance(value, Keys):
+        columns = [_pack(c, tensors, f"{path}.{i}") for i, c in enumerate(value.columns)]
+        return {"$keys": columns, "names": list(value.names)}
+    if isinstance(value, pa.Array):
+        return {"$array": _pack_array(value, tensors, path)}
+    if isinstance(value, dict):
+        odd = [k for k in value if not isinstance(k, str) or k.startswith("$")]
+        if odd:
+            raise DataError(f"{path} has the key {odd[0]!r}", remedy="Use text that does not begin with $ for keys")
+        return {k: _pack(v, tensors, f"{path}.{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_pack(v, tensors, f"{path}.{i}") for i, v in enumerate(value)]
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise DataError(
+        f"{path} holds a {type(value).__name__}, which cannot be saved", remedy="Keep tensors, arrays and plain values"
+    )
+
+
+def _keep(tensor: torch.Tensor, tensors: dict[str, torch.Tensor], path: str) -> str:
+    """Store a copy of its own and return its name: the path, numbered where another path reads the same."""
+    if tensor.is_complex() or tensor.layout != torch.strided:
+        raise DataError(f"{path} holds a {tensor.dtype} tensor that cannot be saved", remedy="Keep dense, real tensors")
+    name, number = path, 1
+    while name in tensors:
+        name, number = f"{path}#{number}", number + 1
+    tensors[name] = tensor.detach().cpu().contiguous().clone()
+    return name
+
+
+def _unpack(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, list):
+        return [_unpack(v, tensors) for v in value]
+    if not isinstance(value, dict):
+        return value
+    if "$tensor" in value:
+        return tensors[value["$tensor"]]
+    if "$keys" in value:
+        return Keys(tuple(_unpack(c, tensors) for c in value["$keys"]), tuple(value["names"]))
+    if "$array" in value:
+        return _unpack_array(value["$array"], tensors)
+    return {k: _unpack(v, tensors) for k, v in value.items()}
+
+
+def _pack_array(array: pa.Array, tensors: dict[str, torch.Tensor], path: str) -> dict[str, Any]:
+    if array.null_count:
+        raise DataError(f"{path} holds missing values, which a key never does", remedy="Drop them first")
+    kind, length = array.type, len(array)
+    if pa.types.is_decimal(kind):
+        about = {"type": "decimal", "precision": kind.precision, "scale": kind.scale}
+        plain = pa.array([str(v) for v in array.to_pylist()], pa.large_string())  # exact for 256 bits, too
+    elif pa.types.is_timestamp(kind):
+        plain, about = array.cast(pa.int64()), {"type": "time", "unit": kind.unit, "zone": kind.tz}
+    elif is_text(kind):
+        plain, about = array.cast(pa.large_string()), {"type": "text"}
+    elif pa.types.is_boolean(kind):
+        plain, about = array.cast(pa.uint8()), {"type": "bool"}
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        plain, about = array, {"type": str(np.dtype(kind.to_pandas_dtype()))}
+    else:
+        raise DataError(
+            f"{path} holds keys of type {kind}, which cannot be saved", remedy="Use text, numbers or times as keys"
+        )
+    if not pa.types.is_large_string(plain.type):
+        numbers = plain.to_numpy(zero_copy_only=False)
+        numbers = numbers.view(f"i{numbers.itemsize}") if numbers.dtype.kind == "u" else numbers
+        return {**about, "at": _keep(torch.from_numpy(np.array(numbers)), tensors, path), "length": length}
+    offsets = np.zeros(1, dtype=np.int64)
+    if length:
+        offsets = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + length + 1]
+    data = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(offsets[0]) : int(offsets[-1])]
+    return {
+        **about,
+        "at": _keep(torch.from_numpy(data.copy()), tensors, f"{path}.bytes"),
+        "offsets": _keep(torch.from_numpy(offsets - offsets[0]), tensors, f"{path}.offsets"),
+        "length": length,
+    }
+
+
+def _unpack_array(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> pa.Array:
+    kind, values = about["type"], tensors[about["at"]].numpy()
+    if kind in ("text", "decimal"):
+        offsets = tensors[about["offsets"]].numpy()
+        text = pa.LargeStringArray.from_buffers(about["length"], pa.py_buffer(offsets), pa.py_buffer(values))
+        text.validate(full=True)
+        if kind == "text":
+            return text
+        make = pa.decimal128 if about["precision"] <= 38 else pa.decimal256
+        return pa.array([Decimal(v) for v in text.to_pylist()], make(about["precision"], about["scale"]))
+    if kind == "time":
+        return pa.array(values).cast(pa.timestamp(about["unit"], about["zone"]))
+    if kind == "bool":
+        return pa.array(values.astype(bool))
+    return pa.array(values.view(kind) if np.dtype(kind).kind == "u" else values.astype(kind))

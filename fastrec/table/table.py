@@ -1,0 +1,267 @@
+"""``Table`` and ``Column``: named columns of equal length as tensors on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.table.column import Column
+from fastrec.table.keys import Coded, join_coded
+
+
+@dataclass(eq=False)
+class _Remembered:
+    """Something made of columns: which ones, whether it is made yet, and what it is."""
+
+    names: frozenset[str]
+    made: bool = False
+    value: Any = None
+    lock: RLock = field(default_factory=RLock)
+
+
+class Table:
+    """Ordered named columns of equal length on one device.
+
+    Args:
+        columns: name → ``Column``, tensor, numpy array, Arrow array or list.
+        device: where the tensors go; None: where they are.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], *, device: DeviceLike = None) -> None:
+        from fastrec.table.from_values import as_column
+
+        self._columns: dict[str, Column] = {n: as_column(c, name=n) for n, c in columns.items()}
+        if device is not None:
+            self._columns = {n: c.to(device) for n, c in self._columns.items()}
+        self._memory: dict[Hashable, _Remembered] = {}
+        self._lock = RLock()
+        sizes = {n: len(c) for n, c in self._columns.items()}
+        if len(set(sizes.values())) > 1:
+            raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")
+
+    @classmethod
+    def read(
+        cls,
+        source: Any,
+        columns: Sequence[str] | None = None,
+        *,
+        device: DeviceLike = None,
+        types: Mapping[str, pa.DataType] | None = None,
+    ) -> Table:
+        """A table from a file or a frame.
+
+        Args:
+            source: a CSV or Parquet path, a folder of Parquet files, or a frame of pandas, polars, Arrow, cuDF, a dict,
+                a Table.
+            columns: the columns to read, in this order; None: all.
+            device: where the tensors go; None: ``FASTREC_DEVICE``, else the CPU (a cuDF frame stays on its GPU).
+            types: Arrow types to read columns of a CSV as.
+
+        Returns:
+            The table.
+
+        Raises:
+            MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming file, column and row.
+        """
+        from fastrec.table.from_frames import read_columns
+
+        found = read_columns(source, columns, types=types)
+        if device is None and isinstance(source, Table):
+            return cls(found)
+        on_gpu = [c.values.device for c in found.values() if c.kind != "opaque" and c.values.is_cuda]
+        if device is None and on_gpu:
+            return cls(found, device=on_gpu[0])
+        return cls(found, device=resolve_device(device))
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return list(self._columns)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next((c.values.device for c in self._columns.values() if c.kind != "opaque"), torch.device("cpu"))
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()))) if self._columns else 0
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Column:
+        try:
+            return self._columns[name]
+        except KeyError:
+            raise MissingColumnError(
+                f"there is no such column; there are {', '.join(map(repr, self._columns)) or 'none'}",
+                column=name,
+                remedy="Check the spelling, or add the column",
+            ) from None
+
+    def select(self, names: Iterable[str]) -> Table:
+        """The table with these columns only, in this order."""
+        return self._like({n: self[n] for n in names})
+
+    def drop(self, names: Iterable[str]) -> Table:
+        """The table without these columns."""
+        dropped = set(names)
+        return self._like({n: c for n, c in self._columns.items() if n not in dropped})
+
+    def rename(self, names: Mapping[str, str]) -> Table:
+        """The table with columns renamed (old name → new name).
+
+        Raises:
+            DataError: two columns would have one name.
+        """
+        renamed = {names.get(n, n): c for n, c in self._columns.items()}
+        if len(renamed) < len(self._columns):
+            new = [names.get(n, n) for n in self._columns]
+            twice = next(n for i, n in enumerate(new) if n in new[:i])
+            raise DataError("two columns would have this name", column=twice, remedy="Choose another name, or drop one")
+        return Table(renamed)
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Table:
+        """The table with columns added, or replaced where the name is there already (scalars are not spread)."""
+        new = Table({**self._columns, **columns}, device=self.device)
+        new._memory = {k: kept for k, kept in list(self._memory.items()) if not kept.names & set(columns)}
+        return new
+
+    def take(self, rows: torch.Tensor) -> Table:
+        """The rows at ``rows``: int64 numbers ``[m]`` in any order, or a bool mask ``[n]``."""
+        rows = rows.to(self.device)
+        if rows.dtype == torch.bool:
+            if len(rows) != len(self):
+                raise DataError(
+                    f"a mask of {len(rows)} rows was given for a table of {len(self)}", remedy="Give one per row"
+                )
+            rows = rows.nonzero().squeeze(1)
+        return Table({n: c.take(rows) for n, c in self._columns.items()})
+
+    def slice(self, start: int, stop: int) -> Table:
+        """Rows ``start`` up to ``stop``, which share the table's memory.
+
+        Raises:
+            DataError: not ``0 <= start <= stop <= rows``.
+        """
+        if not 0 <= start <= stop <= len(self):
+            raise DataError(
+                f"rows {start} up to {stop} of a table of {len(self)} rows", remedy="Give 0 <= start <= stop <= rows"
+            )
+        return Table({n: c.slice(start, stop) for n, c in self._columns.items()})
+
+    def to(self, device: DeviceLike) -> Table:
+        """The table on another device."""
+        return Table(self._columns, device=device)
+
+    def coded(self, names: str | Sequence[str]) -> Coded:
+        """One or several columns together as a key, coded once and kept.
+
+        Args:
+            names: a column or several.
+
+        Returns:
+            Dense codes int64 ``[n]`` (0 = missing, for several columns: any of them) and the distinct keys.
+        """
+        names = (names,) if isinstance(names, str) else tuple(names)
+        if not names:
+            raise DataError("there is a key of no columns", remedy="Name at least one column")
+        if len(names) == 1:
+            return self[names[0]].coded()
+        return self.remember(("coded", names), names, lambda: join_coded([self[n].coded() for n in names]))
+
+    def remember(self, key: Hashable, names: Iterable[str], make: Callable[[], Any]) -> Any:
+        """What ``make`` returned for this key before, or now.
+
+        Args:
+            key: says what it is.
+            names: the columns that it depends on: it is forgotten with them.
+            make: called at most once for a key, also where several threads ask.
+        """
+        with self._lock:
+            kept = self._memory.setdefault(key, _Remembered(frozenset(names)))
+        with kept.lock:  # others may make other things meanwhile
+            if not kept.made:
+                kept.value, kept.made = make(), True
+            return kept.value
+
+    def forget(self, name: str) -> None:
+        """Give back what was made of a column for its readers: its codes, and what ``remember`` keeps of it."""
+        column = self[name]
+        with column._lock:  # a thread may be about to return what it has just made
+            column._cache.clear()
+        with self._lock:
+            for key in [k for k, kept in self._memory.items() if name in kept.names]:
+                del self._memory[key]
+
+    def to_arrow(self) -> pa.Table:
+        """The table as an Arrow table."""
+        return pa.table({str(n): c.to_arrow() for n, c in self._columns.items()})
+
+    def to_pandas(self) -> Any:
+        """The table as a pandas frame with a fresh index; integers with missing values become nullable ``Int64``."""
+        import pandas as pd
+
+        shares = int(pd.__version__.partition(".")[0]) >= 3  # before, writing to the frame would write to the table
+        frame = {}
+        for name, column in self._columns.items():
+            if column.kind == "number" and column.missing is None:
+                values = column.values.cpu().numpy()
+                frame[name] = values if shares else values.copy()
+                continue
+            array = column.to_arrow()
+            if column.kind == "number" and array.null_count and not pa.types.is_floating(array.type):
+                made = pd.arrays.BooleanArray if pa.types.is_boolean(array.type) else pd.arrays.IntegerArray
+                values, mask = column.values.cpu().numpy().copy(), column.is_missing().cpu().numpy().copy()
+                frame[name] = pd.Series(made(values, mask))
+            else:
+                frame[name] = array.to_pandas()
+        return pd.DataFrame(frame, copy=False)
+
+    def to_polars(self) -> Any:
+        """The table as a polars frame."""
+        from fastrec._core.optional import require
+
+        return require("polars", "polars", "pip install polars").from_arrow(self.to_arrow())
+
+    def _like(self, columns: dict[str, Column]) -> Table:
+        table = Table(columns)
+        table._memory = {k: kept for k, kept in list(self._memory.items()) if kept.names <= set(columns)}
+        return table
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n}: {c.kind}" for n, c in self._columns.items())
+        return f"Table({len(self)} rows on {self.device}; {shown})"
+
+
+def concat(tables: Sequence[Table]) -> Table:
+    """Tables of the same columns, one below the other.
+
+    Args:
+        tables: at least one; the columns of the first decide.
+
+    Returns:
+        One table on the first one's device.
+
+    Raises:
+        DataError: there is no table, or a column's values in several tables do not fit together.
+        MissingColumnError: a table lacks one of the first one's columns.
+    """
+    if not tables:
+        raise DataError("there is no table to put below another", remedy="Give at least one")
+    if len(tables) == 1:
+        return tables[0]
+    from fastrec.table.concat_columns import concat_columns
+
+    device = tables[0].device
+    return Table({n: concat_columns([t[n] for t in tables], device) for n in tables[0].names})

@@ -1,0 +1,86 @@
+"""Text coded by its distinct values; text of one width up to eight bytes is coded as whole numbers.
+
+Hashed ids, country and language codes, flags and zero-padded numbers all have one width. Eight bytes are one machine
+word, and Arrow tells words apart two to three times as fast as text.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.table.key_types import is_text
+
+_WORD = 8  # bytes
+_BLOCK = 1 << 15  # rows: their lengths stay in the cache
+_OFFSETS = {"string": np.int32, "large_string": np.int64}
+
+
+def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """The codes of any Arrow values.
+
+    Args:
+        array: ``[n]`` values.
+
+    Returns:
+        codes int32 ``[n]``, 0 where missing, and the distinct values (text as ``large_string``) in the order in
+        which they first appear: value ``i`` has code ``i + 1``.
+    """
+    array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
+    words, width = _words(array)
+    encoded = (array if words is None else pa.array(words)).dictionary_encode()
+    distinct = encoded.dictionary
+    if words is not None:
+        distinct = _text(distinct.to_numpy(), width)
+        if array.null_count:
+            codes = np.zeros(len(array), dtype=np.int32)
+            codes[pc.is_valid(array).to_numpy(zero_copy_only=False)] = _plus_one(encoded.indices)
+            return codes, distinct
+    return _plus_one(encoded.indices), distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
+
+
+def _plus_one(indices: pa.Array) -> np.ndarray:
+    indices = indices.fill_null(-1) if indices.null_count else indices
+    return np.add(indices.to_numpy(zero_copy_only=False), 1, dtype=np.int32)
+
+
+def _words(array: pa.Array) -> tuple[np.ndarray | None, int]:
+    """The bytes of the values that are there as words int64, and their width; None where it is not one width."""
+    dtype, n = _OFFSETS.get(str(array.type)), len(array) - array.null_count
+    if dtype is None or not n:
+        return None, 0
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, dtype=dtype)[array.offset : array.offset + len(array) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    width = (last - first) // n
+    if not 0 < width <= _WORD or last - first != width * n:
+        return None, 0
+    valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else None
+    for start in range(0, len(array), _BLOCK):
+        lengths = np.diff(ends[start : start + _BLOCK + 1])
+        # An empty value, or bytes where one is missing, would shift all that follow.
+        if not (lengths == (width if valid is None else width * valid[start : start + _BLOCK])).all():
+            return None, 0
+    return _as_integers(np.frombuffer(data, dtype=np.uint8)[first:last], width), width
+
+
+def _as_integers(raw: np.ndarray, width: int) -> np.ndarray:
+    """Bytes ``[n * width]`` as integers ``[n]`` of the next width that a machine has; equal bytes are equal numbers."""
+    if width in (1, 2, 4, _WORD):
+        return raw.view(f"<i{width}")
+    n = len(raw) // width
+    words = np.empty(n, dtype="<i8")
+    safe = max(n - _WORD // width - 1, 0)  # the last ones have no eight bytes behind their first
+    mask = np.int64((1 << 8 * width) - 1)
+    np.bitwise_and(np.ndarray((safe,), dtype="<i8", buffer=raw, strides=(width,)), mask, out=words[:safe])
+    words[safe:] = 0
+    words[safe:].view(np.uint8).reshape(-1, _WORD)[:, :width] = raw[safe * width :].reshape(-1, width)
+    return words
+
+
+def _text(words: np.ndarray, width: int) -> pa.LargeStringArray:
+    """Text again from integers."""
+    raw = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)[:, :width]
+    offsets = np.arange(len(words) + 1, dtype=np.int64) * width
+    return pa.LargeStringArray.from_buffers(len(words), pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(raw)))

@@ -1,0 +1,314 @@
+"""``Vocab``: raw values of a column ⇄ the integer codes that embeddings are indexed by."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table.column import Column
+from fastrec.table.keys import Coded, Keys
+from fastrec.table.lookup import Lookup
+
+MISSING, UNSEEN, RARE = "#na#", "#unseen#", "#rare#"
+_PRIME, _WORD = 0x100000001B3, (1 << 64) - 1  # of FNV
+_FEW = 64  # with fewer values a numpy step for all of them costs more than a step of Python for each
+
+
+class Vocab:
+    """The values of a column that have a code of their own.
+
+    The default view is fastai's: code 0 is ``#na#`` (missing or never seen), then the values in sorted order, so that
+    codes equal those of fastai's ``Categorify``. Codes for values never seen and for rare ones come right after 0 when
+    they are asked for.
+
+    Args:
+        values: the distinct kept values, in code order.
+        reserved: names of the codes before them; the first stands for missing.
+        rare: distinct values that were seen in training but not kept.
+        ordered: the values have an order of their own (an ordered categorical).
+        name: the column's name, for messages.
+    """
+
+    def __init__(
+        self,
+        values: pa.Array,
+        *,
+        reserved: tuple[str, ...] = (MISSING,),
+        rare: pa.Array | None = None,
+        ordered: bool = False,
+        name: str = "",
+    ) -> None:
+        self.values, self.reserved, self.rare, self.ordered, self.name = values, reserved, rare, ordered, name
+
+    @classmethod
+    def fit(cls, column: Column, *, min_count: int = 1, max_size: int | None = None, unseen: bool = False) -> Vocab:
+        """Learn the codes of a column's values.
+
+        Args:
+            column: training rows; its values decide, in sorted order (a categorical's own order is kept).
+            min_count: a value seen in fewer rows gets the code ``#rare#``.
+            max_size: keep at most this many values, the most frequent (ties: the smaller value); the others are
+                ``#rare#``.
+            unseen: give values never seen in training the code ``#unseen#`` instead of the one for missing.
+
+        Returns:
+            The vocabulary.
+
+        Raises:
+            DataError: the column cannot be a key, or ``min_count`` or ``max_size`` is negative.
+        """
+        coded = column.coded()
+        counts = torch.bincount(coded.codes, minlength=coded.size)[1:].cpu()
+        options = {"min_count": min_count, "max_size": max_size, "unseen": unseen}
+        return cls.of_keys(coded.keys, counts, ordered=column.ordered, name=column.name, **options)[0]
+
+    @classmethod
+    def of_keys(
+        cls, keys: Keys, counts: torch.Tensor, *, ordered: bool | None = None, name: str = "", **options: Any
+    ) -> tuple[Vocab, torch.Tensor]:
+        """The same from a column's distinct values in any order, and the number of training rows of each.
+
+        Args:
+            keys: distinct values, one key column.
+            counts: int64 ``[K]``.
+            ordered: as in ``Column``: None = sorted values, those with a row; else all of them in the order given.
+            name: the column's name, for messages.
+            **options: ``min_count``, ``max_size``, ``unseen``: see ``fit``.
+
+        Returns:
+            The vocabulary, and the codes int64 ``[1 + K]`` of missing and of these values.
+        """
+        used = counts.nonzero().squeeze(1) if ordered is None else torch.arange(len(counts))
+        known = keys if len(used) == len(counts) else keys.take(used)
+        order = used if ordered is not None else used[known.sort_order()]
+        values = keys.columns[0].take(pa.array(order.numpy()))
+        vocab = cls.of_counts(values, counts[order], keep_empty=ordered is not None, name=name, **options)
+        vocab.ordered = bool(ordered)
+        keep = _kept(counts[order], keep_empty=ordered is not None, **options)
+        codes = torch.full((len(counts) + 1,), vocab._absent, dtype=torch.int64)
+        codes[0] = 0
+        codes[order[keep] + 1] = torch.arange(len(vocab.reserved), len(vocab))
+        if RARE in vocab.reserved:
+            codes[order[~keep] + 1] = vocab.reserved.index(RARE)
+        return vocab, codes
+
+    @classmethod
+    def of_counts(
+        cls,
+        values: pa.Array,
+        counts: torch.Tensor,
+        *,
+        min_count: int = 1,
+        max_size: int | None = None,
+        unseen: bool = False,
+        keep_empty: bool = False,
+        name: str = "",
+    ) -> Vocab:
+        """The same from distinct values and the number of training rows of each.
+
+        Args:
+            values: distinct, in code order.
+            counts: int64 ``[K]``.
+            min_count, max_size, unseen: see ``fit``.
+            keep_empty: values without a row keep their code.
+            name: the column's name, for messages.
+        """
+        if min_count < 0 or (max_size is not None and max_size < 0):
+            raise DataError(
+                f"min_count={min_count}, max_size={max_size}: neither can be negative",
+                column=name or None,
+                remedy="Leave it out to keep every value",
+            )
+        keep = _kept(counts, min_count=min_count, max_size=max_size, keep_empty=keep_empty)
+        reserved = (
+            MISSING,
+            *((UNSEEN,) if unseen else ()),
+            *((RARE,) if min_count > 1 or max_size is not None else ()),
+        )
+        mask = pa.array(keep.numpy())
+        rare = values.filter(pc.invert(mask)) if RARE in reserved else None
+        return cls(values.filter(mask), reserved=reserved, rare=rare, name=name)
+
+    def __len__(self) -> int:
+        """Number of codes, the reserved ones included: the height of an embedding table."""
+        return len(self.reserved) + len(self.values)
+
+    def encode(self, column: Column | Coded) -> torch.Tensor:
+        """Codes of a column's rows.
+
+        Args:
+            column: any rows, values of a compatible type.
+
+        Returns:
+            int64 ``[n]`` on the column's device, below ``len(self)``.
+
+        Raises:
+            DataError: the column's values cannot be compared with the vocabulary's (strings and numbers, say).
+        """
+        if isinstance(column, Column) and self.takes(column):
+            codes = self.lookup.numbers(column.values).long()
+            return codes.masked_fill_(column.is_missing(), 0)
+        coded = column if isinstance(column, Coded) else column.coded()
+        return self.codes_of(coded.keys).to(coded.codes.device)[coded.codes]
+
+    def takes(self, column: Column) -> bool:
+        """Whether a column's numbers are looked up as they are; else only its distinct values are."""
+        return column.kind == "number" and self.lookup.takes(column.values.dtype)
+
+    def codes_of(self, keys: Keys) -> torch.Tensor:
+        """Codes int64 ``[1 + K]`` of missing and of distinct values, on the CPU.
+
+        Raises:
+            DataError: the values cannot be compared with the vocabulary's (strings and numbers, say).
+        """
+        table = torch.zeros(len(keys) + 1, dtype=torch.int64)
+        table[1:] = self.lookup.distinct(keys.columns[0])
+        return table
+
+    @cached_property
+    def lookup(self) -> Lookup:
+        """Finds the code of a value, those of rare and unseen ones included; made once."""
+        values, codes = self.values, np.arange(len(self.reserved), len(self))
+        if self.rare is not None and len(self.rare):
+            values = pa.concat_arrays([values, self.rare])
+            codes = np.append(codes, np.full(len(self.rare), self.reserved.index(RARE)))
+        return Lookup(values, codes, absent=self._absent, name=self.name)
+
+    @property
+    def _absent(self) -> int:
+        """The code of a value never seen."""
+        return self.reserved.index(UNSEEN) if UNSEEN in self.reserved else 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "lookup"}  # it is large, and made in no time
+
+    def decode(self, codes: torch.Tensor) -> pa.Array:
+        """Raw values of codes (integers ``[n]``); a reserved code decodes to missing.
+
+        Raises:
+            DataError: a code is outside the vocabulary.
+        """
+        codes = codes.detach().cpu().to(torch.int64)
+        bad = (codes < 0) | (codes >= len(self))
+        if bad.any():
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"code {int(codes[row])} is outside the vocabulary of {len(self)} codes",
+                column=self.name or None,
+                row=row,
+                remedy="Decode only codes made by this vocabulary",
+            )
+        index = codes - len(self.reserved)
+        return self.values.take(pa.array(index.numpy(), mask=(index < 0).numpy()))
+
+    @property
+    def classes(self) -> list[Any]:
+        """The meaning of every code, as in fastai's ``classes``: the reserved names, then the values."""
+        return [*self.reserved, *self.values.to_pylist()]
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.state``)."""
+        rare = {} if self.rare is None else {"rare": self.rare}
+        return {
+            "values": self.values,
+            "reserved": list(self.reserved),
+            "ordered": self.ordered,
+            "name": self.name,
+            **rare,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Vocab:
+        """The inverse of ``to_state``."""
+        return cls(
+            state["values"],
+            reserved=tuple(state["reserved"]),
+            rare=state.get("rare"),
+            ordered=state["ordered"],
+            name=state["name"],
+        )
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self.values[:3].to_pylist()))
+        more = ", …" if len(self.values) > 3 else ""
+        return f"Vocab({self.name!r}, {len(self)} codes: {', '.join(self.reserved)}, {shown}{more})"
+
+
+def _kept(
+    counts: torch.Tensor,
+    *,
+    min_count: int = 1,
+    max_size: int | None = None,
+    keep_empty: bool = False,
+    unseen: bool = False,
+) -> torch.Tensor:
+    """Bool ``[K]``: which values get a code of their own."""
+    keep = counts >= min_count if min_count > 1 or not keep_empty else torch.ones(len(counts), dtype=torch.bool)
+    if max_size is not None and int(keep.sum()) > max_size:
+        ranked = torch.argsort(torch.where(keep, counts, -1), descending=True, stable=True)
+        keep = torch.zeros_like(keep)
+        keep[ranked[:max_size]] = True
+    return keep
+
+
+def hash_codes(values: pa.Array, buckets: int, *, seed: int = 0) -> np.ndarray:
+    """Hash bucket of each value, from the 64-bit FNV-1a hash of the UTF-8 of its text.
+
+    The hash's low half is mixed with its high half (``h ^= h >> 32``, then one more multiplication by FNV's prime), and
+    the bucket is ``(h >> 1) % buckets``: the plain hash's low bits depend on the text's low bits alone.
+
+    The text of a value does not depend on the device or the frame library, so neither does its bucket. Meant for
+    *distinct* values.
+
+    Args:
+        values: ``[K]`` values of any key type, none missing.
+        buckets: how many buckets, at least 1.
+        seed: an integer, xor-ed into FNV's start value: other seeds give other hashes.
+
+    Returns:
+        int64 ``[K]`` in ``0 … buckets - 1``.
+
+    Raises:
+        DataError: there is no bucket to hash to.
+
+    Source: Fowler, Noll, Vo; IETF draft-eastlake-fnv.
+    """
+    if buckets < 1:
+        raise DataError(f"{buckets} hash buckets were asked for", remedy="Give at least one bucket")
+    text = values.cast(pa.large_string()).cast(pa.large_binary())
+    if not len(text):
+        return np.zeros(0, dtype=np.int64)
+    offsets = np.frombuffer(text.buffers()[1], dtype=np.int64)[text.offset : text.offset + len(text) + 1]
+    data = np.frombuffer(text.buffers()[2] or b"", dtype=np.uint8)
+    state = _fnv(data, offsets, 0xCBF29CE484222325 ^ (seed % (1 << 64)))
+    state = (state ^ (state >> np.uint64(32))) * np.uint64(_PRIME)
+    return ((state >> np.uint64(1)) % np.uint64(buckets)).astype(np.int64)
+
+
+def _fnv(data: np.ndarray, offsets: np.ndarray, start: int) -> np.ndarray:
+    """The 64-bit FNV-1a hash of each value, from ``start``: uint64 ``[K]``, value ``i`` from ``offsets[i]`` on.
+
+    All values go one byte further at a time while there are many; the few longest ones are finished one by one.
+    """
+    order = np.argsort(-np.diff(offsets), kind="stable")  # longest first: those with an i-th byte stand in front
+    starts, ends = offsets[:-1][order], offsets[1:][order]
+    lengths, state = ends - starts, np.full(len(starts), start, dtype=np.uint64)
+    together = int(lengths[_FEW]) if len(lengths) > _FEW else 0  # so far more than a few have bytes left
+    alive = np.searchsorted(-lengths, -np.arange(1, together + 1), side="right")
+    prime = np.uint64(_PRIME)
+    for i, count in enumerate(alive.tolist()):
+        state[:count] = (state[:count] ^ data[starts[:count] + i]) * prime
+    for i in range(np.count_nonzero(lengths[:_FEW] > together)):
+        value = int(state[i])
+        for byte in data[starts[i] + together : ends[i]].tobytes():
+            value = (value ^ byte) * _PRIME & _WORD
+        state[i] = value
+    hashes = np.empty_like(state)
+    hashes[order] = state
+    return hashes

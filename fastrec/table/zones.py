@@ -1,0 +1,107 @@
+"""Times on the clock of a time zone, right in any year: by the rules that the standard library's ``zoneinfo`` reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from functools import cache
+from zoneinfo import ZoneInfo
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table.column import Column
+from fastrec.table.key_types import UNITS_PER_SECOND
+
+_DAY = 86_400
+_CYCLE = 146_097 * _DAY  # 400 years, after which the calendar, and with it every rule of daylight saving, begins anew
+_FIRST, _LAST = 1800, 2499  # no clock was changed before; the rules of any later year are those of one of the last 400
+_EPOCH = dt.datetime(1970, 1, 1)
+_FIXED = re.compile(r"([+-])(\d\d):?(\d\d)")
+
+
+def local_seconds(column: Column) -> torch.Tensor:
+    """Whole seconds since 1970 on the clock of a time column's zone, rounded down: float64 ``[n]``, NaN where missing.
+
+    Raises:
+        DataError: nobody knows the zone.
+    """
+    missing = column.is_missing()
+    seconds = torch.div(column.integer(), UNITS_PER_SECOND[column.unit], rounding_mode="floor")
+    local = seconds.double()  # exact up to 2^53, and nothing overflows
+    if column.zone is not None:
+        try:
+            local = local + utc_offsets(seconds, column.zone)
+        except (KeyError, ValueError, OSError) as error:  # zoneinfo's ways to say that there is no such zone
+            raise DataError(
+                f"is in the time zone {column.zone!r}, of which there are no rules",
+                column=column.name or None,
+                remedy="Convert the times to a zone of the tz database, or install its rules with pip install tzdata",
+            ) from error
+    return torch.where(missing, torch.nan, local)
+
+
+def no_date(seconds: torch.Tensor) -> torch.Tensor:
+    """Bool ``[n]``: whether seconds (float64) are NaN, or so far from 1970 that a float does not tell them apart."""
+    return ~(seconds.abs() < 1 << 53)
+
+
+def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
+    """How far ahead of UTC a zone's clock is.
+
+    Args:
+        seconds: int64 ``[n]`` since 1970 in UTC.
+        zone: a name of the tz database, or a fixed ``'+05:30'``.
+
+    Returns:
+        int64 ``[n]``, in seconds.
+
+    Raises:
+        KeyError, ValueError, OSError: there is no such zone.
+    """
+    if fixed := _FIXED.fullmatch(zone):
+        sign, hours, minutes = fixed.groups()
+        return torch.full_like(seconds, int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60))
+    end = _start_of(_LAST + 1)
+    seconds = torch.where(seconds < end, seconds, torch.remainder(seconds - end, _CYCLE) + end - _CYCLE)
+    ends = [_start_of(_FIRST), *(torch.aminmax(seconds) if len(seconds) else ())]
+    first, last = (_year_of(max(int(s), ends[0])) for s in (ends[1:] or ends * 2))
+    changes = [c for year in range(first, last + 1) for c in _changes(zone, year)]
+    at = torch.tensor([second for second, _ in changes], dtype=torch.int64, device=seconds.device)
+    ahead = [_ahead(zone, _start_of(first)), *(offset for _, offset in changes)]
+    places = torch.searchsorted(at, seconds, right=True)
+    return torch.tensor(ahead, device=seconds.device).index_select(0, places)
+
+
+def _start_of(year: int) -> int:
+    return (dt.datetime(year, 1, 1) - _EPOCH).days * _DAY
+
+
+def _year_of(second: int) -> int:
+    return (_EPOCH + dt.timedelta(seconds=second)).year
+
+
+@cache
+def _changes(zone: str, year: int) -> list[tuple[int, int]]:
+    """The seconds of a year from which a zone's clock is differently far ahead of UTC, and how far from then on.
+
+    A clock is read once a day: in the whole tz database no two changes are less than three days apart.
+    """
+    found = []
+    before = _ahead(zone, _start_of(year))
+    for low in range(_start_of(year), _start_of(year + 1), _DAY):
+        high = low + _DAY
+        after = _ahead(zone, high)
+        if after != before:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if _ahead(zone, middle) == before else (low, middle)
+            found.append((high, after))
+        before = after
+    return found
+
+
+def _ahead(zone: str, second: int) -> int:
+    rules = ZoneInfo(zone)
+    moment = rules.fromutc((_EPOCH + dt.timedelta(seconds=second)).replace(tzinfo=rules))
+    return round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]

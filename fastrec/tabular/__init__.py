@@ -1,0 +1,26 @@
+"""A frame → ``TabularFrame`` → shuffled batches for a fastai ``Learner``.
+
+In: any frame, procs and column names, as for fastai's ``TabularPandas``. Out: tensors in one packed buffer, loaders.
+``frame.py`` is the object, ``recipe.py`` what it learns from training rows, ``packed.py`` where it lies, ``loader.py``
+and ``order.py`` make batches, ``dataloaders.py`` is the one-line way; ``procs/`` prepares columns, ``stream/`` does all
+this for Parquet files larger than memory.
+"""
+
+from fastrec.tabular.dataloaders import RecDataLoaders
+from fastrec.tabular.frame import TabularFrame
+from fastrec.tabular.loader import TabularLoader
+from fastrec.tabular.procs import Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss
+from fastrec.tabular.stream import ParquetFrame
+
+__all__ = [
+    "Categorify",
+    "Features",
+    "FillMissing",
+    "LogTransform",
+    "Normalize",
+    "ParquetFrame",
+    "RankGauss",
+    "RecDataLoaders",
+    "TabularFrame",
+    "TabularLoader",
+]

@@ -1,0 +1,165 @@
+"""Categorical columns on their way into packed rows: classes learnt, codes ready to be written block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table.column import Column
+from fastrec.table.keys import Coded, Keys
+from fastrec.table.lookup import Lookup
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.column_parts import Columns, Rows, take_values
+from fastrec.tabular.procs.categorify import Categorify
+
+_BLOCK = 1 << 15  # rows at a time: they stay in the cache, and torch does not spread them over threads of its own
+_SPAN = 1 << 16  # a range of whole numbers that is counted in a table however few the rows
+
+
+class Codes:
+    """The codes of a column's rows.
+
+    Args:
+        values: codes ``[n]`` in the frame's order, or the column's numbers.
+        lookup: finds the codes of numbers; None: they are codes.
+        missing: bool ``[n]``, rows of numbers that have none.
+    """
+
+    def __init__(self, values: torch.Tensor, lookup: Lookup | None = None, missing: torch.Tensor | None = None) -> None:
+        self.values, self.lookup, self.missing = values, lookup, missing
+
+    def of(self, rows: Rows) -> torch.Tensor:
+        """Codes of some rows."""
+        values = take_values(self.values, rows)
+        if self.lookup is None:
+            return values
+        codes = self.lookup.numbers(values)
+        if self.missing is not None:
+            return codes.masked_fill_(take_values(self.missing, rows), 0)
+        return codes.masked_fill_(values.isnan(), 0) if values.is_floating_point() else codes
+
+
+def codes_of(columns: Columns, name: str, categorify: Categorify | None, *, fit_rows: int | None = None) -> Codes:
+    """A column's codes.
+
+    Args:
+        columns: where it is.
+        name: the column.
+        categorify: knows its classes; None: its values are codes.
+        fit_rows: its classes are learnt now, from that many first rows; None: they are known.
+
+    Returns:
+        The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
+
+    Raises:
+        DataError: values that cannot be coded.
+    """
+    column = columns.raw(name)
+    if categorify is None:
+        return Codes(_plain_codes(column))
+    if fit_rows is not None:
+        rows, options = columns.rows(0, fit_rows), categorify.options_of(name)
+        vocab = _fit_whole(column, rows, options)
+        if vocab is None:
+            return _fit_keys(column, rows, categorify, options)
+        categorify.set_vocab(name, vocab)
+    vocab = categorify.vocab_of(name)
+    codes = codes_in(vocab, column)
+    if codes.lookup is None or columns.shares(name):
+        return codes
+    return _narrow(codes.of, len(vocab), len(column), columns.device)
+
+
+def _fit_keys(column: Column, rows: Rows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
+    """The codes of a column whose classes are learnt from its distinct values."""
+    coded = _coded(column)
+    counts = torch.bincount(take_values(coded.codes, rows), minlength=coded.size)[1:].cpu()
+    vocab, table = Vocab.of_keys(coded.keys, counts, ordered=column.ordered, name=column.name, **options)
+    categorify.set_vocab(column.name, vocab)
+    return _gathered(coded, table, len(vocab))
+
+
+def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
+    """The codes of a coded column, by a table of its distinct values' codes."""
+    table = table.to(torch.int32).to(coded.codes.device)
+    return _narrow(lambda rows: table.index_select(0, coded.codes[rows]), size, len(coded.codes), coded.codes.device)
+
+
+def classes_of(column: Column, rows: int) -> pa.Array:
+    """The values of a column's first rows, each once: sorted, or in the order of its categories."""
+    first = slice(0, rows)
+    vocab = _fit_whole(column, first, {})
+    if vocab is not None:
+        return vocab.values
+    coded = _coded(column)
+    used = torch.bincount(coded.codes[first], minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
+    known = coded.keys.take(used)
+    return known.columns[0] if column.ordered is not None else known.take(known.sort_order()).columns[0]
+
+
+def encode_narrow(vocab: Vocab, column: Column) -> torch.Tensor:
+    """Codes of all rows by ``vocab``, in as few bytes as hold them."""
+    codes = codes_in(vocab, column)
+    if codes.lookup is not None:
+        codes = _narrow(codes.of, len(vocab), len(column), column.values.device)
+    return codes.values
+
+
+def codes_in(vocab: Vocab, column: Column) -> Codes:
+    """A column's codes by a vocabulary: looked up when they are asked for, where the column holds numbers."""
+    if vocab.takes(column):
+        return Codes(column.values, vocab.lookup, column.missing)
+    coded = _coded(column)
+    return _gathered(coded, vocab.codes_of(coded.keys), len(vocab))
+
+
+def _fit_whole(column: Column, rows: Rows, options: Mapping[str, Any]) -> Vocab | None:
+    """The classes of whole numbers in a range narrow enough to be counted in a table; None: of any others."""
+    values = column.values
+    if column.kind != "number" or values.is_floating_point() or not len(values):
+        return None
+    values = take_values(values.view(torch.uint8) if values.dtype == torch.bool else values, rows)
+    if not len(values):
+        return None
+    low, high = (int(v) for v in torch.aminmax(values))
+    if high - low >= max(_SPAN, len(values)):
+        return None
+    missing = None if column.missing is None else take_values(column.missing, rows)
+    counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
+    step = len(values) if values.is_cuda else max(_BLOCK, len(counts))
+    for start in range(0, len(values), step):
+        place = values[start : start + step].to(torch.int64) - low
+        place = place if missing is None else place[~missing[start : start + step]]
+        counts += torch.bincount(place, minlength=len(counts))
+    used = counts.nonzero().squeeze(1)
+    kept = (used + low).to(column.values.dtype).cpu().numpy()
+    return Vocab.of_counts(pa.array(kept), counts[used].cpu(), name=column.name, **options)
+
+
+def _coded(column: Column) -> Coded:
+    """The column as a key; a category's codes stay int32."""
+    if column.kind == "category":
+        return Coded(column.values, Keys((column.distinct,), (column.name,)))
+    return column.coded()
+
+
+def _narrow(codes: Callable[[Rows], torch.Tensor], size: int, n: int, device: torch.device) -> Codes:
+    """Codes below ``size`` of all rows, made block by block, in as few bytes as hold them."""
+    dtype = torch.uint8 if size <= 1 << 8 else torch.int16 if size <= 1 << 15 else torch.int32
+    kept = torch.empty(n, dtype=dtype, device=device)
+    step = _BLOCK if device.type == "cpu" else max(n, 1)
+    for start in range(0, n, step):
+        rows = slice(start, min(start + step, n))
+        kept[rows] = codes(rows)
+    return Codes(kept)
+
+
+def _plain_codes(column: Column) -> torch.Tensor:
+    if column.kind == "category":
+        raise DataError("holds values that are no codes yet", column=column.name, remedy="Add Categorify to procs")
+    codes = column.integer()
+    return codes if column.missing is None else torch.where(column.missing, 0, codes)

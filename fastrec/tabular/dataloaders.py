@@ -1,0 +1,194 @@
+"""``RecDataLoaders``: from a frame or a CSV file to dataloaders in one line, as fastai's ``TabularDataLoaders``.
+
+Differences from fastai's, all deliberate:
+
+- ``from_df`` takes frames of every library, and paths of CSV and Parquet files.
+- With neither ``cat_names`` nor ``cont_names``, columns are told apart by what they hold; fastai takes all for numbers.
+- ``cont_names`` left out are the other columns in the frame's order; fastai's order changes from run to run.
+- ``seed=`` fixes split and order and leaves torch's own generator alone.
+- With ``groups=``, a random split keeps groups whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+from fastai.tabular.data import TabularDataLoaders
+from fastcore.foundation import L
+
+from fastrec.errors import MissingFileError, UnreadableFileError
+from fastrec.table.column import Column
+from fastrec.table.from_frames import column_names
+from fastrec.table.key_types import is_numeric
+from fastrec.table.table import Table
+from fastrec.tabular.column_parts import coded_of
+from fastrec.tabular.frame import TabularFrame
+from fastrec.tabular.recipe import loaded, size_of
+from fastrec.tabular.splits import split_rows
+
+__all__ = ["RecDataLoaders", "cont_cat_split"]
+
+_VALID_SHARE = 0.2  # as fastai's RandomSplitter
+_FRAME_OPTIONS = [n for n, p in inspect.signature(TabularFrame).parameters.items() if p.kind is p.KEYWORD_ONLY]
+
+
+class RecDataLoaders(TabularDataLoaders):
+    """fastai's ``TabularDataLoaders`` over a ``TabularFrame``."""
+
+    @classmethod
+    def from_df(
+        cls,
+        df: Any,
+        path: str | Path = ".",
+        procs: Any = None,
+        cat_names: Sequence[str] | str | None = None,
+        cont_names: Sequence[str] | str | None = None,
+        y_names: Sequence[str] | str | None = None,
+        y_block: Any = None,
+        valid_idx: Any = None,
+        *,
+        features: Any = None,
+        groups: Sequence[str] | str | None = None,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> RecDataLoaders:
+        """Dataloaders of a frame.
+
+        Args:
+            df: a frame of any library, a ``Table``, a dict of arrays, or a CSV or Parquet path.
+            path: folder for models and exports.
+            procs: as for ``TabularFrame``.
+            cat_names: categorical columns; none if only ``cont_names`` are given.
+            cont_names: continuous columns; if only ``cat_names`` are given, all others but targets and groups. With
+                neither given, ``cont_cat_split`` chooses both.
+            y_names: target columns.
+            y_block: a fastai block; None: by what the targets hold.
+            valid_idx: validation rows: numbers, a mask, a slice. None: a random fifth of the rows, or of the groups.
+            features: a FeatureSet, as for ``TabularFrame``.
+            groups: a column or several that say which rows belong together: they share a side of a random split, and
+                batches hold them whole.
+            seed: the same seed gives the same split and the same order of batches.
+            **kwargs: ``TabularFrame``'s other options (``cat_dtype``, ``y_dtype``, …); all others as for fastai's
+                ``dataloaders`` (``bs``, ``val_bs``, ``shuffle``, ``drop_last``, ``device``, ``wgts``, …).
+
+        Returns:
+            Dataloaders of training and validation rows.
+
+        Raises:
+            MissingColumnError, MissingFileError: a column or the file is not there.
+            DataError: a column that cannot be used as asked, or validation rows that are not there.
+        """
+        df = loaded(df)
+        cats, conts = _inputs_of(df, cat_names, cont_names, [*L(y_names), *L(groups)])
+        splits = _splits_of(df, valid_idx, groups, seed)
+        options = {n: kwargs.pop(n) for n in _FRAME_OPTIONS if n in kwargs}
+        to = TabularFrame(
+            df, procs, cats, conts, y_names, y_block, splits=splits, features=features, groups=groups, **options
+        )
+        if groups is not None:
+            kwargs = {"groups": True, **kwargs}
+        dls = to.dataloaders(path=path, seed=seed, **kwargs)
+        return cls(*dls.loaders, path=dls.path, device=dls.device)
+
+    @classmethod
+    def from_csv(cls, csv: Any, skipinitialspace: bool = True, **kwargs: Any) -> RecDataLoaders:
+        """Dataloaders of a CSV file, read by pandas as fastai reads it (``from_df`` reads a path faster, by Arrow).
+
+        Args:
+            csv: a path, or an open file.
+            skipinitialspace: leave out spaces after a comma.
+            **kwargs: as for ``from_df``.
+
+        Returns:
+            Dataloaders of training and validation rows.
+
+        Raises:
+            MissingFileError: there is no such file.
+            UnreadableFileError: it is not CSV.
+        """
+        import pandas as pd
+
+        file = csv if isinstance(csv, str | Path) else None
+        if file is not None and "://" not in str(file) and not Path(file).exists():
+            raise MissingFileError("there is no such file", file=file, remedy="Check the path")
+        try:
+            frame = pd.read_csv(csv, skipinitialspace=skipinitialspace)
+        except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
+            raise UnreadableFileError(
+                f"it cannot be read as CSV ({error})", file=file, remedy="Check that it is whole, and UTF-8"
+            ) from error
+        return cls.from_df(frame, **kwargs)
+
+
+def cont_cat_split(
+    df: Any, max_card: int = 20, dep_var: Sequence[str] | str | None = None
+) -> tuple[list[str], list[str]]:
+    """Continuous and categorical columns, told apart as fastai's ``cont_cat_split`` does, in any frame.
+
+    Args:
+        df: a frame of any library.
+        max_card: whole numbers with at most that many distinct values (a missing one is one of them) are categorical.
+        dep_var: columns to leave out.
+
+    Returns:
+        ``(cont_names, cat_names)``. Floats are continuous and so are times; text and booleans are categorical; lists,
+        vectors and columns of no usable type are neither.
+    """
+    left_out, found = set(L(dep_var)), {"cont": [], "cat": []}
+    for name in column_names(df):
+        kind = _side_of(Table.read(df, [name])[name], max_card) if name not in left_out else None
+        if kind is not None:
+            found[kind].append(name)
+    return found["cont"], found["cat"]
+
+
+def _side_of(column: Column, max_card: int) -> str | None:
+    if column.kind not in ("number", "datetime", "category"):
+        return None
+    whole = column.kind == "number" and not column.values.is_floating_point()
+    if column.kind == "category":
+        if column.ordered is not None or not is_numeric(column.distinct.type):
+            return "cat"
+        whole = pa.types.is_integer(column.distinct.type)
+    elif column.kind == "number" and column.values.dtype == torch.bool:
+        return "cat"
+    return "cat" if whole and len(torch.unique(coded_of(column).codes)) <= max_card else "cont"
+
+
+def _inputs_of(df: Any, cat_names: Any, cont_names: Any, others: Sequence[str]) -> tuple[list[str], list[str]]:
+    if cat_names is None and cont_names is None:
+        conts, cats = cont_cat_split(df, dep_var=others)
+        return cats, conts
+    cats = list(L(cat_names))
+    if cont_names is not None:
+        return cats, list(L(cont_names))
+    taken = {*cats, *others}
+    return cats, [n for n in column_names(df) if n not in taken]
+
+
+def _splits_of(df: Any, valid_idx: Any, groups: Any, seed: int | None) -> tuple[torch.Tensor, torch.Tensor]:
+    n = size_of(df)
+    if valid_idx is not None:
+        valid = split_rows([valid_idx], n)[0]
+        return _others(valid, n), valid
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    if groups is not None:
+        codes = Table.read(df, list(L(groups))).coded(list(L(groups))).codes.cpu()
+        _, codes = torch.unique(codes, return_inverse=True)
+        count = int(codes.max()) + 1 if n else 0
+        chosen = torch.zeros(count, dtype=torch.bool)
+        chosen[torch.randperm(count, generator=generator)[: int(count * _VALID_SHARE)]] = True
+        return (~chosen[codes]).nonzero().squeeze(1), chosen[codes].nonzero().squeeze(1)
+    order, cut = torch.randperm(n, generator=generator), int(n * _VALID_SHARE)  # draws what fastai would draw
+    return order[cut:], order[:cut]
+
+
+def _others(rows: torch.Tensor, n: int) -> torch.Tensor:
+    left = torch.ones(n, dtype=torch.bool)
+    left[rows] = False
+    return left.nonzero().squeeze(1)

@@ -1,0 +1,352 @@
+"""Columns of lists and of vectors beside the packed rows, and how a batch holds them.
+
+A batch is ``(x_cat, x_cont, *extras, y)``: for each list column a ``ListBatch``, for each vector column float32
+``[b, d]``, in the order of ``list_names`` and then of ``vector_names``. Both are tensors with one entry per row, so
+that fastai moves, joins, reorders and detaches them as it does any other.
+
+- List elements are coded as categorical columns are, by the frame's ``Categorify`` (which counts elements, not rows):
+  0 = missing or never seen. Without ``Categorify`` they are whole numbers that are codes already.
+- A missing list and an empty one hold nothing, and ``missing`` tells them apart; a list of one missing value holds
+  one 0.
+- Missing vectors, and missing elements of vectors, are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError, NotFittedError
+from fastrec.table.column import Column
+from fastrec.table.from_frames import column_names
+from fastrec.table.from_values import as_column
+from fastrec.table.keys import Coded
+from fastrec.table.list_batch import ListBatch
+from fastrec.table.list_columns import of_vectors, packed
+from fastrec.table.offsets import lengths_of
+from fastrec.table.read import check_names
+from fastrec.table.table import Table
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.column_parts import coded_of, training_part
+from fastrec.tabular.procs.categorify import Categorify
+
+__all__ = ["ExtraColumns", "Extras", "ListBatch"]
+
+_SHOWN = 10  # entries of a list or vector that are shown to people
+
+
+class Extras:
+    """The list and vector columns of some rows.
+
+    Args:
+        columns: name → ``ListBatch`` of shape ``[n]`` or float32 ``[n, d]``, in the order of a batch.
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns)
+        self._copies: dict[torch.device, Extras] = {}
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a batch of these rows holds between ``x_cont`` and ``y``."""
+        return tuple(self.columns.values())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the rows."""
+        parts = [p for t in self.tensors for p in ((t.values, t.offsets) if isinstance(t, ListBatch) else (t,))]
+        return sum(p.numel() * p.element_size() for p in parts)
+
+    def as_lists(self) -> dict[str, list]:
+        """Name → one list of codes, or one numpy vector, for each row."""
+        return {n: t.tolist() if isinstance(t, ListBatch) else list(t.cpu().numpy()) for n, t in self.columns.items()}
+
+    def rows(self, start: int, stop: int) -> Extras:
+        """Rows ``start`` up to ``stop``, sharing memory."""
+        return self._map(lambda t: t[start:stop])
+
+    def take(self, rows: Tensor) -> Extras:
+        """The rows at ``rows`` (int64 ``[m]``), copied."""
+        return self._map(lambda t: t.index_select(0, rows.to(t.device)))
+
+    def on(self, device: torch.device) -> Extras:
+        """The rows on another device; the copy is kept for the next call."""
+        if all(t.device == device for t in self.tensors):
+            return self
+        if device not in self._copies:
+            self._copies[device] = self._map(lambda t: t.to(device))
+        return self._copies[device]
+
+    def clone(self) -> Extras:
+        """A copy with memory of its own."""
+        return self._map(Tensor.clone)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Extras:
+        return Extras({name: change(t) for name, t in self.columns.items()})
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A slice would drag all the rows into the file, and a copy on another device would be written twice.
+        return {"columns": self.clone().columns, "_copies": {}}
+
+
+@dataclass
+class ExtraColumns:
+    """Which columns hold lists and vectors, and what was learnt of them.
+
+    Args:
+        lists: columns of lists.
+        vectors: columns of vectors.
+        widths: a vector column's length of vectors, learnt from training rows.
+    """
+
+    lists: list[str] = field(default_factory=list)
+    vectors: list[str] = field(default_factory=list)
+    widths: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns in the order of a batch."""
+        return self.lists + self.vectors
+
+    def read(self, frame: Any) -> dict[str, Column]:
+        """The columns of any frame.
+
+        Raises:
+            MissingColumnError: one is not there.
+            DataError: lists hold values of several types, naming the first row with another type than before.
+        """
+        check_names(list(column_names(frame)) if self.names else [], self.names)
+        return {name: _read(frame, name) for name in self.names}
+
+    def make(
+        self, table: Table, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None = None
+    ) -> Extras | None:
+        """The columns of a table's rows, prepared.
+
+        Args:
+            table: the rows.
+            categorify: codes the elements of lists; None: they are codes already.
+            dtype: of the codes.
+            fit_rows: learn codes and widths from that many first rows; None: they are known.
+
+        Returns:
+            The prepared columns; None where there are none.
+
+        Raises:
+            DataError: a column that holds no lists, or no vectors of one length, naming it and the first such row.
+        """
+        made: dict[str, Tensor] = {}
+        for name in self.lists:
+            made[name] = _coded_lists(table[name], categorify, dtype=dtype, fit_rows=fit_rows)
+        for name in self.vectors:
+            if fit_rows is not None:
+                self.widths[name] = _width_of(table[name], fit_rows)
+            if name not in self.widths:
+                raise NotFittedError(f"the vectors of column {name!r} were not seen yet", remedy="Fit the frame first")
+            made[name] = _vectors(table[name], self.widths[name])
+        return Extras(made) if made else None
+
+    def empty(self, dtype: torch.dtype) -> Extras | None:
+        """The columns of no rows."""
+        made: dict[str, Tensor] = {n: ListBatch.of([], dtype=dtype) for n in self.lists}
+        made |= {n: torch.zeros((0, self.widths.get(n, 0))) for n in self.vectors}
+        return Extras(made) if made else None
+
+    def of_row(self, row: Any, dtype: torch.dtype) -> list[Tensor]:
+        """A batch's tensors of one row that is prepared already (column → codes or numbers)."""
+        lists = [ListBatch.of([None if row[n] is None else list(row[n])], dtype=dtype) for n in self.lists]
+        return lists + [torch.as_tensor(np.asarray(row[n], dtype=np.float32))[None] for n in self.vectors]
+
+    def decode(self, extras: Extras, categorify: Categorify | None, name_codes: Callable[[Vocab, Tensor], Any]) -> dict:
+        """Name → one list of values, or one vector, for each row."""
+        made = extras.as_lists()
+        for name in self.lists if categorify is not None else []:
+            column = extras.columns[name]
+            made[name] = column.nest(name_codes(categorify.vocab_of(name), column.values))
+        return made
+
+    def shorten(self, frame: Any) -> Any:
+        """A pandas frame with long lists and vectors as short texts, for people to look at."""
+        import pandas as pd
+
+        for name in (n for n in self.names if n in frame):
+            short = pd.Series([_short(v) for v in frame[name]], index=frame.index, dtype=object)
+            frame = frame.assign(**{name: short})
+        return frame
+
+
+def _read(frame: Any, name: str) -> Column:
+    try:
+        return Table.read(frame, [name])[name]
+    except DataError as error:
+        row = _mixed_row(frame[name])
+        if row is None:
+            raise
+        raise DataError(
+            "holds lists of values of several types",
+            column=name,
+            row=row,
+            remedy="Make all elements strings, or all of them numbers",
+        ) from error
+
+
+def _mixed_row(values: Iterable[Any]) -> int | None:
+    """The first row whose list has an element of another type than those before it."""
+    first = None
+    for row, value in enumerate(values):
+        if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+            continue
+        for element in value:
+            if element is None or element != element:
+                continue
+            number = isinstance(element, Number) and not isinstance(element, bool)
+            kind = "number" if number else type(element).__name__
+            first = first or kind
+            if kind != first:
+                return row
+    return None
+
+
+def _short(value: Any) -> Any:
+    if value is None or isinstance(value, str) or not hasattr(value, "__len__"):
+        return value
+    words = [f"{v:.4g}" if isinstance(v, float | np.floating) else str(v) for v in value[:_SHOWN]]
+    return f"[{', '.join(words)}{f', … ({len(value)})' if len(value) > _SHOWN else ''}]"
+
+
+# Columns into tensors. -----------------------------------------------------------------------------------------------
+
+
+def _first(rows: Tensor) -> int | None:
+    found = rows.nonzero()
+    return int(found[0]) if len(found) else None
+
+
+def _held(column: Column) -> str:
+    words = {"number": "numbers", "datetime": "times", "opaque": "values of no usable type"}
+    return words.get(column.kind) or f"values of type {column.distinct.type}"
+
+
+def _lists_of(column: Column) -> Column:
+    """The column's lists, the first one at element 0; a column without any value holds missing lists."""
+    if column.kind in ("list", "vector"):
+        return packed(column) if column.kind == "list" else of_vectors(column)
+    missing = column.is_missing()
+    if not bool(missing.all()):
+        raise DataError(
+            f"is among list_names and holds {_held(column)}, no lists",
+            column=column.name,
+            row=_first(~missing),
+            remedy="Name it in cat_names or cont_names, or split its text into lists first",
+        )
+    offsets = torch.zeros(len(column) + 1, dtype=torch.int64, device=missing.device)
+    nothing = as_column(torch.zeros(0), name=column.name).to(missing.device)
+    return Column("list", offsets, name=column.name, missing=missing, elements=nothing)
+
+
+def _coded_lists(
+    column: Column, categorify: Categorify | None, *, dtype: torch.dtype, fit_rows: int | None
+) -> ListBatch:
+    name, column = column.name, _lists_of(column)
+    offsets, missing = column.values, column.missing
+    missing = missing if missing is not None and bool(missing.any()) else None
+    elements = as_column(column.elements, name=name)
+    try:
+        if categorify is None:
+            values = torch.where(elements.is_missing(), 0, _whole(elements)).to(dtype)
+        else:
+            coded = coded_of(elements)
+            if fit_rows is not None:
+                categorify.fit(training_part(elements, coded, int(offsets[fit_rows])))
+            every = Coded(torch.arange(coded.size, device=coded.codes.device), coded.keys)
+            values = categorify.encode(name, every).to(dtype)[coded.codes]
+    except DataError as error:
+        at = error.row if error.row is not None else _first(~elements.is_missing())
+        raise _of_row(error, offsets, at, "lists") from error
+    return ListBatch(values, offsets, missing)
+
+
+def _whole(elements: Column) -> Tensor:
+    """Codes that stand in the lists already."""
+    if elements.kind == "category":
+        raise DataError(
+            "holds values that are no codes yet",
+            column=elements.name,
+            row=_first(elements.values > 0),
+            remedy="Add Categorify to procs",
+        )
+    if elements.kind == "number" and elements.values.is_floating_point():  # whole numbers that met a missing one
+        whole = elements._as_whole(elements.is_missing())
+        return elements.integer() if whole is None else whole
+    return elements.integer()
+
+
+def _width_of(column: Column, rows: int) -> int:
+    """The length of the first training row's vector."""
+    if column.kind == "vector":
+        return column.values.shape[1]
+    if column.kind == "list":
+        seen = _first(~column.is_missing()[:rows])
+        if seen is not None:
+            return int(lengths_of(column.values)[seen])
+    elif not bool(column.is_missing().all()):
+        raise _no_vectors(column)
+    raise DataError("holds no vector in any training row", column=column.name, remedy="Leave it out of vector_names")
+
+
+def _no_vectors(column: Column) -> DataError:
+    return DataError(
+        f"is among vector_names and holds {_held(column)}, no vectors",
+        column=column.name,
+        row=_first(~column.is_missing()),
+        remedy="Name it in cat_names or cont_names",
+    )
+
+
+def _vectors(column: Column, width: int) -> Tensor:
+    """Float32 ``[n, width]``, 0 where missing."""
+    missing = column.is_missing()
+    if column.kind not in ("list", "vector"):
+        if not bool(missing.all()):
+            raise _no_vectors(column)
+        return torch.zeros((len(column), width), device=missing.device)
+    if column.kind == "list":
+        lengths = lengths_of(column.values)
+    else:
+        lengths = torch.full_like(missing, column.values.shape[1], dtype=torch.int64)
+    odd = _first(~missing if not width else (lengths != width) & ~missing)
+    if odd is not None:
+        wanted = f"where {width} are expected" if width else "and there is nothing in it to learn from"
+        raise DataError(
+            f"holds a vector of {int(lengths[odd])} numbers, {wanted}",
+            column=column.name,
+            row=odd,
+            remedy="Give every row a vector of the training rows' length, or none (None)",
+        )
+    if column.kind == "vector":
+        made = column.values.to(torch.float32)
+    else:
+        made = torch.zeros((len(column), width), device=missing.device)
+        made[~missing] = _flat_numbers(packed(column)).reshape(-1, width)
+    made = made.nan_to_num(0.0, torch.inf, -torch.inf)
+    return made.masked_fill_(missing[:, None], 0.0)
+
+
+def _flat_numbers(column: Column) -> Tensor:
+    try:
+        return column.elements.number(torch.float32)
+    except DataError as error:
+        raise _of_row(error, column.values, error.row, "vectors") from error
+
+
+def _of_row(error: DataError, offsets: Tensor, element: int | None, what: str) -> DataError:
+    """An error that names the row in place of the element."""
+    row = None if element is None else int(torch.searchsorted(offsets, element, right=True)) - 1
+    problem = error.problem.replace("holds", f"holds {what} of", 1)
+    return DataError(problem, column=error.column, row=row, remedy=error.remedy)

@@ -1,0 +1,421 @@
+"""``TabularFrame``: fastai's tabular object with tensors inside.
+
+A fastai user takes it for ``TabularPandas``: the same constructor and properties, and stock learners, callbacks and
+loaders work on it. Differences, all deliberate (those of the procs and the loader are listed in their modules):
+
+- Any frame goes in: pandas, polars, Arrow, ``Table``, a dict, a CSV or Parquet path. It is read, not changed and not
+  kept; ``inplace`` and ``reduce_memory`` are taken and change nothing. The caller's lists of names stay as they are.
+- ``items cats conts xs ys all_cols`` are made on demand, for people; they hold the columns that were named, no others.
+  Their index is the rows' positions in the frame. Models get ``x_cat``, ``x_cont`` and ``y``.
+- ``decode`` gives a new frame. ``process`` twice is ``process`` once.
+- Codes are int32 (``cat_dtype``), classes int64, numeric targets keep their own dtype (``y_dtype``): whole numbers
+  int64, float32, float64; fastai shrinks them. ``MixUp`` of numeric targets wants ``y_dtype=torch.float32``.
+- A class that training rows do not have, in validation or test, is an error that names it. A target column that is
+  wholly empty counts as absent.
+- ``y`` is the targets' tensor (fastai's is the first target's column).
+- ``show_results`` shows decoded rows, fastai's shows codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from fastai.data.core import show_results
+from fastai.tabular.core import Tabular
+from fastai.tabular.data import TabularDataLoaders
+from fastai.torch_core import display_df
+from fastcore.foundation import L
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.oom import naming_out_of_memory
+from fastrec.errors import DataError
+from fastrec.table.frames import take_rows
+from fastrec.table.table import Table, concat
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.extras import ExtraColumns, Extras
+from fastrec.tabular.loader import TabularLoader
+from fastrec.tabular.one_row import pack_row
+from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.features import apply_features, fit_features
+from fastrec.tabular.procs.pipeline import ProcPipeline
+from fastrec.tabular.procs.registry import as_procs
+from fastrec.tabular.recipe import Recipe, check_unique, loaded, read_for, size_of
+from fastrec.tabular.splits import joined_rows, split_rows
+from fastrec.tabular.targets import Labels
+from fastrec.tabular.views import PandasViews
+
+__all__ = ["TabularFrame"]
+
+
+class TabularFrame(PandasViews, Tabular):
+    """Named columns of a frame as packed tensors, prepared for fastai.
+
+    Args:
+        df: a frame of pandas, polars or Arrow, a ``Table``, a dict of arrays, or a CSV or Parquet path.
+        procs: ``Categorify``, ``FillMissing``, ``Normalize``: this library's or fastai's, classes or instances;
+            ``LogTransform``, ``RankGauss``, ``Features``.
+        cat_names: categorical columns.
+        cont_names: continuous columns.
+        y_names: target columns; they may be absent from test frames.
+        y_block: a fastai block; None: ``RegressionBlock`` for numbers, else ``CategoryBlock``.
+        splits: row numbers of training and validation; rows in neither are left out. None: all rows train.
+        features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
+            rows, and its numeric outputs become continuous columns.
+        list_names: columns of lists of strings or whole numbers: a batch has a ``ListBatch`` of each, after ``x_cont``
+            (see ``fastrec.extras``).
+        vector_names: columns of vectors of one length: a batch has float32 ``[b, d]`` of each, after the lists.
+        groups: a column or several that say which rows belong together (a session); their ids are ``groups``.
+        device: where the packed rows are; None: ``FASTREC_DEVICE``, else the CPU.
+        cat_dtype: dtype of codes, int32 or int64.
+        y_dtype: dtype of numeric targets: float32, float64 or int64; None: the columns' own.
+        do_setup: learn and prepare now; False: leave the rows raw.
+        inplace: not used.
+        reduce_memory: not used.
+
+    Raises:
+        MissingColumnError: a named column is not in ``df``.
+        DataError: a column that cannot be used as asked, or splits that name rows that are not there.
+    """
+
+    _dl_type = TabularLoader
+    _dbunch_type = TabularDataLoaders
+
+    def __init__(
+        self,
+        df: Any,
+        procs: Any = None,
+        cat_names: Sequence[str] | str | None = None,
+        cont_names: Sequence[str] | str | None = None,
+        y_names: Sequence[str] | str | None = None,
+        y_block: Any = None,
+        splits: Any = None,
+        do_setup: bool = True,
+        device: DeviceLike = None,
+        inplace: bool = False,
+        reduce_memory: bool = True,
+        *,
+        features: Any = None,
+        list_names: Sequence[str] | str | None = None,
+        vector_names: Sequence[str] | str | None = None,
+        groups: Sequence[str] | str | None = None,
+        cat_dtype: torch.dtype = torch.int32,
+        y_dtype: torch.dtype | None = None,
+    ) -> None:
+        cats, conts, ys = (list(L(names)) for names in (cat_names, cont_names, y_names))
+        extras = ExtraColumns(list(L(list_names)), list(L(vector_names)))
+        check_unique([*cats, *conts, *extras.names])
+        labels = Labels(ys, y_block, dtype=y_dtype)
+        recipe = Recipe(cats, conts, as_procs(procs), labels, features, list(L(groups)), cat_dtype, extras)
+        self._assign(recipe, device=device)
+        self._raw = loaded(df)
+        if do_setup:
+            self._setup(splits)
+        elif splits is not None:
+            rows = split_rows(splits, size_of(self._raw))
+            self._raw, self._rows, self.split = take_rows(self._raw, torch.cat(rows)), torch.cat(rows), len(rows[0])
+
+    def _assign(self, recipe: Recipe, *, device: DeviceLike) -> None:
+        self._recipe, self.device = recipe, device
+        self._raw = self._packed = self._extras = self._rows = self.groups = None
+        self._split: int | None = None
+        self._refresh()
+
+    def _refresh(self) -> None:
+        recipe = self._recipe
+        self.cat_names, self.cont_names, self.y_names = L(recipe.cat_names), L(recipe.conts), L(recipe.labels.names)
+        self.list_names, self.vector_names = L(recipe.extras.lists), L(recipe.extras.vectors)
+        self.procs = ProcPipeline([*recipe.procs, *recipe.labels.tfms])
+        self.features = recipe.features
+
+    def _setup(self, splits: Any) -> None:
+        recipe, n = self._recipe, size_of(self._raw)
+        rows = split_rows(splits, n) if splits is not None else None
+        order = joined_rows(rows, n) if rows is not None else None
+        if recipe.features is None:
+            table = read_for(self._raw, recipe)
+            table = table if order is None else table.take(order)
+        else:
+            table = self._make_features(rows if rows is not None else [torch.arange(n)])
+        self._split = n if rows is None else len(rows[0])
+        if order is not None:  # some may have been chosen before
+            self._rows = order if self._rows is None else self._rows[order]
+        del rows, order  # many bytes a row
+        try:
+            recipe.fit(table, self._split)
+            self._fill(table, fit_rows=self._split)
+        except DataError as error:
+            raise self._with_own_row(error) from error.__cause__
+        self._refresh()
+
+    def _with_own_row(self, error: DataError) -> DataError:
+        if error.row is None or self._rows is None:
+            return error
+        row = int(self._rows[error.row])
+        return type(error)(error.problem, file=error.file, column=error.column, row=row, remedy=error.remedy)
+
+    def _make_features(self, rows: list[torch.Tensor]) -> Table:
+        recipe = self._recipe
+        parts = [fit_features(recipe.features, take_rows(self._raw, rows[0]))]
+        parts += [apply_features(recipe.features, take_rows(self._raw, r)) for r in rows[1:] if len(r)]
+        made = Table.read(parts[0], [n for n in recipe.features.outputs if n not in recipe.cats])
+        named = {*recipe.conts, *recipe.extras.names}
+        numeric = [n for n in made.names if made[n].kind in ("number", "datetime") and n not in named]
+        recipe.conts = recipe.conts + numeric
+        return concat([read_for(part, recipe) for part in parts])
+
+    def _fill(self, table: Table, *, fit_rows: int | None = None) -> None:
+        recipe = self._recipe
+        self._pack(recipe, table, fit_rows=fit_rows)
+        if recipe.group_names and all(n in table for n in recipe.group_names):
+            self.groups = _group_ids(table, recipe.group_names)
+        self._raw = None
+
+    def _pack(self, recipe: Recipe, table: Table, *, fit_rows: int | None = None) -> None:
+        device = resolve_device(self.device) if self.device is not None else None
+        what, remedy = f"preparing {len(table):,} rows", "Give fewer rows or columns, or stream them with ParquetFrame"
+        with naming_out_of_memory(what, remedy, device=device or table.device):
+            made = recipe.extras.make(table, recipe.proc(Categorify), dtype=recipe.cat_dtype, fit_rows=fit_rows)
+            self._extras = made if made is None or device is None else made.on(device)
+            self._packed = recipe.pack(table, device=device, fit_rows=fit_rows)
+
+    def _like(self, **state: Any) -> TabularFrame:
+        new = type(self).__new__(type(self))
+        new._assign(self._recipe, device=self.device)
+        for name, value in state.items():
+            setattr(new, name, value)
+        return new
+
+    # ---- what fastai calls
+
+    def new(self, df: Any, inplace: bool = False) -> TabularFrame:
+        """A frame of other rows with what this one learnt, not yet prepared (see ``process``)."""
+        return self._like(_raw=loaded(df))
+
+    def one_row(self, row: Mapping[str, Any]) -> TabularFrame | None:
+        """One raw row, prepared at once and without its target.
+
+        Args:
+            row: column name → raw value.
+
+        Returns:
+            The row; None where it has to go through ``new`` and ``process``, as with ``features``, lists and vectors.
+        """
+        packed = None if self._recipe.extras.names else pack_row(self._recipe, row)
+        return None if packed is None else self._like(_packed=packed)
+
+    def new_empty(self) -> TabularFrame:
+        """The frame without its rows."""
+        layout = self.packed.layout if self._packed is not None else self._recipe.layout(with_y=bool(self.y_names))
+        return self._like(
+            _packed=Packed.empty(0, layout), _extras=self._recipe.extras.empty(self._recipe.cat_dtype), _split=0
+        )
+
+    def setup(self) -> None:
+        """Learn from the rows and prepare them, if they are raw."""
+        if self._raw is not None:
+            self._setup([range(self.split), range(self.split, len(self))])
+
+    def process(self) -> None:
+        """Prepare raw rows with what was learnt from training rows."""
+        if self._raw is None:
+            return
+        features = self._recipe.features
+        made = self._raw if features is None else apply_features(features, self._raw)
+        self._fill(read_for(made, self._recipe, y_needed=False))
+
+    def subset(self, i: int) -> TabularFrame:
+        """Training rows (0) or the others (1)."""
+        return self._between(0, self.split) if i == 0 else self._between(self.split, len(self))
+
+    def _between(self, start: int, stop: int) -> TabularFrame:
+        if self._rows is not None:
+            rows = self._rows[start:stop]
+        else:  # a slice of all numbers would keep them all in memory
+            rows = None if start == 0 else torch.arange(start, stop)
+        if self._packed is None:
+            return self._like(_raw=take_rows(self._raw, torch.arange(start, stop)), _rows=rows)
+        groups = None if self.groups is None else self.groups[start:stop]
+        extras = None if self._extras is None else self._extras.rows(start, stop)
+        return self._like(_packed=self._packed.rows(start, stop), _extras=extras, _rows=rows, groups=groups)
+
+    @property
+    def packed(self) -> Packed:
+        """The rows as loaders gather them; raw rows are packed as they stand, unprepared."""
+        if self._packed is None:
+            plain = Recipe(
+                self._recipe.cat_names, self._recipe.conts, [], Labels(self.y_names), cat_dtype=self._recipe.cat_dtype
+            )
+            plain.extras = ExtraColumns(list(self.list_names), list(self.vector_names))
+            table = read_for(self._raw, plain, y_needed=False)
+            plain.labels.fit({n: table[n] for n in self.y_names if n in table}, len(table))
+            self._pack(plain, table, fit_rows=len(table))
+            self._raw = None
+        return self._packed
+
+    def from_batch(self, b: Sequence[torch.Tensor]) -> TabularFrame:
+        """A frame of a batch's rows.
+
+        Args:
+            b: ``(x_cat, x_cont)``, lists and vectors, and targets or predictions, if any: one tensor or several,
+                ``[b]`` or ``[b, k]``.
+        """
+        cats, conts, *rest = (torch.as_tensor(t).detach().cpu() for t in b)
+        names = self._recipe.extras.names
+        extras, rest = Extras(dict(zip(names, rest, strict=False))) if names else None, rest[len(names) :]
+        ys = torch.cat([t.reshape(len(t), -1) for t in rest], 1) if rest else None
+        if ys is not None and ys.shape[1] != len(self.y_names):
+            ys = None
+        kind, n_y = torch.float32, None if ys is None else ys.shape[1]
+        if ys is not None and (self._recipe.labels.kind == "category" or ys.dtype == torch.int64):
+            kind = torch.int64
+        elif ys is not None and ys.dtype == torch.float64:
+            kind = torch.float64
+        layout = Layout(cats.shape[1], conts.shape[1], n_y, self._recipe.cat_dtype, kind)
+        return self._like(_packed=Packed.of(cats, conts.float(), ys, layout), _extras=extras)
+
+    def decode(self) -> TabularFrame:
+        """A raw frame with the values as they were before they were prepared (filled values stay filled)."""
+        return self._like(_raw=self._decoded(), _rows=self._rows, _split=self._split)
+
+    def _decoded(self) -> Any:
+        import pandas as pd
+
+        recipe, columns = self._recipe, {}
+        categorify = recipe.proc(Categorify)
+        for i, name in enumerate(self.cat_names):
+            codes = self.x_cat[:, i].cpu()
+            columns[name] = codes.numpy() if categorify is None else _named(categorify.vocab_of(name), codes)
+        for i, name in enumerate(self.cont_names):
+            values = self.x_cont[:, i].double()
+            for proc in reversed(recipe.cont_procs):
+                values = proc.invert(name, values)
+            columns[name] = values.cpu().numpy()
+        if self._extras is not None:
+            columns |= recipe.extras.decode(self._extras, categorify, _named)
+        if self.y is not None:
+            columns |= recipe.labels.decode(self.y)
+        return pd.DataFrame(columns, index=self._index())
+
+    def decode_row(self, row: Any) -> Any:
+        """One row of ``items`` (a pandas Series) decoded."""
+        cats = torch.tensor([[int(row[n]) for n in self.cat_names]])
+        conts = torch.tensor([[float(row[n]) for n in self.cont_names]])
+        batch = [cats, conts, *self._recipe.extras.of_row(row, self._recipe.cat_dtype)]
+        if all(n in row for n in self.y_names):
+            batch.append(torch.tensor([[float(row[n]) for n in self.y_names]], dtype=torch.float64))
+        return self.from_batch(batch).decode().items.iloc[0]
+
+    def show(self, max_n: int = 10, **kwargs: Any) -> None:
+        """Display the first rows, decoded."""
+        rows = (self._between(0, min(max_n, len(self))).decode() if self._raw is None else self).items[:max_n]
+        display_df(self._recipe.extras.shorten(rows))
+
+    def copy(self) -> TabularFrame:
+        """A frame with its own copy of the rows."""
+        packed = Packed(self.packed.buffer.clone(), self.packed.layout)
+        extras = None if self._extras is None else self._extras.clone()
+        return self._like(_packed=packed, _extras=extras, _rows=self._rows, _split=self._split, groups=self.groups)
+
+    def to_device(self, d: DeviceLike = None) -> TabularFrame:
+        """Move the rows to a device; the frame itself is given back."""
+        self.device = d
+        if self._packed is not None and d is not None:
+            self._packed = self._packed.on(resolve_device(d))
+            self._extras = None if self._extras is None else self._extras.on(resolve_device(d))
+        return self
+
+    def transform(self, cols: Any, f: Any, all_col: bool = True) -> None:
+        """Refuse what procs of pandas columns call."""
+        raise DataError(
+            "the columns of a TabularFrame are tensors",
+            remedy="Subclass fastrec.procs.ContProc, or change the frame before",
+        )
+
+    # ---- tensors for models
+
+    @property
+    def x_cat(self) -> torch.Tensor:
+        """Codes ``[n, n_cat]``."""
+        return self.packed.views[0]
+
+    @property
+    def x_cont(self) -> torch.Tensor:
+        """Prepared numbers float32 ``[n, n_cont]``."""
+        return self.packed.views[1]
+
+    @property
+    def y(self) -> torch.Tensor | None:
+        """Targets ``[n, n_y]``; None where there are none."""
+        return self.packed.views[2] if self.packed.layout.n_y else None
+
+    @property
+    def extras(self) -> Extras | None:
+        """The list and vector columns; None where there are none."""
+        return self._extras if self.packed is not None else None
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Positions of the rows in the frame that was given, int64 ``[n]``."""
+        return torch.arange(len(self)) if self._rows is None else self._rows
+
+    # ---- rows
+
+    def __len__(self) -> int:
+        return len(self._packed) if self._packed is not None else size_of(self._raw)
+
+    @property
+    def split(self) -> int:
+        """Number of training rows; they come first."""
+        return len(self) if self._split is None else self._split
+
+    @split.setter
+    def split(self, value: int) -> None:
+        self._split = value
+
+    def _index(self) -> Any:
+        return self.rows.numpy() if self._rows is not None else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __repr__(self) -> str:
+        state = "raw" if self._raw is not None else f"packed on {self.packed.device}"
+        names = f"{len(self.cat_names)} categorical, {len(self.cont_names)} continuous, y {list(self.y_names)}"
+        return f"{type(self).__name__}({len(self)} rows, {state}; {names})"
+
+
+def _group_ids(table: Table, names: Sequence[str]) -> torch.Tensor:
+    codes = table.coded(names).codes.cpu()
+    missing = (codes == 0).nonzero()
+    if len(missing):
+        raise DataError(
+            "a row does not say which group it belongs to",
+            column=", ".join(names),
+            row=int(missing[0]),
+            remedy="Fill the column, or leave such rows out",
+        )
+    return codes
+
+
+def _named(vocab: Vocab, codes: torch.Tensor) -> Any:
+    values = vocab.decode(codes).to_pylist()
+    for code, name in enumerate(vocab.reserved):
+        for row in (codes == code).nonzero().squeeze(1).tolist():
+            values[row] = name
+    return values
+
+
+@show_results.dispatch
+def _show_results(
+    x: TabularFrame, y: TabularFrame, samples: Any, outs: Any, ctxs: Any = None, max_n: int = 10, **kwargs: Any
+) -> None:
+    """Show decoded rows, targets and predictions side by side."""
+    shown = x._between(0, min(max_n, len(x))).decode().items
+    predicted = y._between(0, min(max_n, len(y))).decode().items
+    for name in x.y_names:
+        if name in predicted:
+            shown[f"{name}_pred"] = predicted[name].to_numpy()
+    display_df(x._recipe.extras.shorten(shown))

@@ -1,0 +1,366 @@
+"""``TabularLoader``: batches of a ``TabularFrame`` from memory, for fastai.
+
+An epoch is one permutation and a few large gathers of packed rows; batches are views of these. Every row comes exactly
+once, or ``floor(n / bs) * bs`` of them with ``drop_last``. Differences from fastai's ``TabDataLoader``, all deliberate:
+
+- ``seed=`` fixes the order; without it Python's ``random`` does, as in fastai.
+- ``num_workers`` is taken and not used: handing rows to other processes costs more than gathering them.
+- ``x_cat`` has the frame's code dtype, int32 unless asked otherwise (``nn.Embedding`` takes either); fastai's is int64.
+- A loader made with ``new`` for other rows does not take over weights; nor ranks, where the rows are another frame's:
+  test rows come whole on every rank.
+- Without weights, shuffled training rows are a permutation; what fastai takes for ``TabularPandas``, ``TabWeightedDL``,
+  draws them with replacement in any case.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from fastai.data.core import TfmdDL
+from fastai.tabular.core import ReadTabBatch
+from fastcore.foundation import L
+from fasttransform import Pipeline
+
+from fastrec._core.oom import naming_out_of_memory
+from fastrec.errors import DataError
+from fastrec.tabular.extras import Extras
+from fastrec.tabular.order import check_joined, count_groups, group_bounds, grouped_order, permutation, shared_seed
+from fastrec.tabular.packed import HostGather, Packed, one_ahead
+from fastrec.tabular.shares import batch_sizes, check_rank
+
+Place = Literal["auto", "device", "host"]
+_ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
+_CHUNK_BYTES = 1 << 22  # gathered at once: large enough to spread over threads, small enough for the cache
+
+
+class ReadBatch(ReadTabBatch):
+    """Turns a batch back into a ``TabularFrame``; on the way in there is nothing to do."""
+
+    def __call__(self, b: Any, split_idx: int | None = None, **kwargs: Any) -> Any:
+        """The batch as it is."""
+        return b
+
+    def decode(self, b: Any, split_idx: int | None = None, **kwargs: Any) -> Any:
+        """A frame of the batch's rows."""
+        return self.to.from_batch(b)
+
+
+class TabularLoader(TfmdDL):
+    """Batches ``(x_cat, x_cont, *extras, y)`` of a ``TabularFrame``; extras are its lists and vectors, if any.
+
+    Args:
+        dataset: the frame.
+        bs: rows in a batch, up to the whole set.
+        shuffle: a new uniform permutation every epoch.
+        after_batch: transforms of a batch on its device.
+        num_workers: not used.
+        wgts: chance of each row, relative: with ``shuffle``, ``n`` rows are drawn with replacement.
+        groups: True = the frame's groups, or their ids int64 ``[n]``: rows of a group come together, in one batch, in
+            their order; ``shuffle`` permutes groups. An epoch has ``min(ceil(n / bs), number of groups)`` batches, and
+            none is dropped: a batch is closed by the group that fills its share of the rows and may exceed ``bs`` by
+            less than a group.
+        seed: same seed, same order (on a CPU and on a GPU another one).
+        place: where rows are gathered when batches go to another device than the frame's: ``'device'`` copies the frame
+            there once, ``'host'`` copies batches (to a CUDA device ahead of their use, through pinned memory),
+            ``'auto'`` copies the frame to a CUDA device if it takes less than half of the free memory there.
+        rank, world_size: this process's number and how many there are; None: as torch's process group says, else 0
+            of 1. Every rank draws the same order and takes its share of it: together they yield every row once, in
+            as many batches each, none of them empty and all as even as that needs; ``drop_last`` leaves
+            ``floor(floor(n / world_size) / bs)`` full ones. Groups stay whole. Every rank has to begin as many epochs
+            as the others; without a seed rank 0 sends its own at the beginning of each.
+        **kwargs: as for fastai's ``TfmdDL`` (``drop_last``, ``n``, ``device``, ``before_iter`` …).
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        bs: int = 64,
+        shuffle: bool = False,
+        after_batch: Any = None,
+        num_workers: int = 0,
+        *,
+        wgts: Any = None,
+        groups: Any = None,
+        seed: int | None = None,
+        place: Place = "auto",
+        rank: int | None = None,
+        world_size: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if bs is not None and bs < 1:
+            raise DataError(f"a batch of {bs} rows was asked for", remedy="Give bs=1 or more")
+        super().__init__(
+            dataset, bs=bs, shuffle=shuffle, after_batch=_with_reader(after_batch, dataset), num_workers=0, **kwargs
+        )
+        self.seed, self.place, self.wgts = seed, place, wgts
+        self._asked_groups = groups
+        self.groups = self._group_ids(groups)
+        self._cdf = self._weights(wgts) if shuffle and wgts is not None else None
+        if self._cdf is not None and self.groups is not None:
+            raise DataError("weights and groups were both given", remedy="Choose one of wgts= and groups=")
+        if seed is not None:
+            self.rng = random.Random(seed)
+        self.rank, self.world_size = check_rank(rank, world_size)
+        self._check_share()
+        self._last: torch.Tensor | None = None
+        self._ours = False
+
+    def new(self, dataset: Any = None, cls: type | None = None, **kwargs: Any) -> TabularLoader:
+        """A loader with the same settings but for those given (fastai's ``DataLoader.new``)."""
+        same = dataset is None or dataset is self.dataset
+        own = {"seed": self.seed, "place": self.place, "rank": 0, "world_size": 1}
+        if same or _same_memory(dataset, self.dataset):
+            own |= {"rank": self.rank, "world_size": self.world_size}
+        if same:
+            own |= {"wgts": self.wgts, "groups": self._asked_groups}
+        elif self._asked_groups is True and dataset.groups is not None:
+            own["groups"] = True
+        return super().new(dataset, cls, **{**own, **kwargs})
+
+    def _group_ids(self, groups: Any) -> np.ndarray | None:
+        if groups is None or groups is False:
+            return None
+        if groups is True:
+            groups = self.dataset.groups
+            if groups is None:
+                raise DataError(
+                    "the frame has no groups", remedy="Give groups='column' to the TabularFrame, or their ids here"
+                )
+        ids = groups.cpu().numpy() if isinstance(groups, torch.Tensor) else np.asarray(groups)
+        if ids.shape != (len(self.dataset),):
+            raise DataError(
+                f"groups of shape {ids.shape} for {len(self.dataset)} rows", remedy="Give one id per row of this loader"
+            )
+        return ids
+
+    def _weights(self, wgts: Any) -> np.ndarray:
+        weights = np.asarray(wgts, dtype=np.float64)
+        if (
+            weights.shape != (self.n,)
+            or not np.isfinite(weights).all()
+            or (weights < 0).any()
+            or (self.n and weights.sum() == 0)
+        ):
+            raise DataError(
+                f"{weights.size} weights for {self.n} rows, or not all of them numbers ≥ 0",
+                remedy="Give one weight per training row",
+            )
+        return np.cumsum(weights)
+
+    def _check_share(self) -> None:
+        """Refuse what leaves a rank without a batch, or with an order of its own."""
+        if self.world_size == 1 or not self.n:
+            return
+        units, what = self.n, "rows"
+        if self.groups is not None:
+            units, what = count_groups(self.groups[: self.n]), "groups"
+        if units < self.world_size:
+            raise DataError(f"{units} {what} for {self.world_size} ranks", remedy=f"Use fewer ranks, or more {what}")
+        if self.shuffle and self.seed is None:
+            check_joined(self.world_size)
+
+    def __len__(self) -> int:
+        if self.groups is not None and self.bs is not None:
+            return self._group_batches()
+        return super().__len__() if self.world_size == 1 else len(self._sizes())
+
+    def _group_batches(self) -> int:
+        """Batches of whole groups, on every rank."""
+        groups = count_groups(self.groups[: self.n])
+        return min(-(-self.n // (self.bs * self.world_size)), groups // self.world_size)
+
+    def _sizes(self) -> np.ndarray:
+        """Rows of each of this rank's batches."""
+        ranks = {"rank": self.rank, "world_size": self.world_size}
+        return batch_sizes(self.n, self.bs or self.n or 1, drop_last=self.drop_last, **ranks)
+
+    def _places(self) -> tuple[int, int]:
+        """Where this rank's rows begin and end in the order of an epoch."""
+        return self.n * self.rank // self.world_size, self.n * (self.rank + 1) // self.world_size
+
+    def get_idxs(self) -> np.ndarray:
+        """This epoch's rows, in order: int64 ``[n]`` numpy; of several ranks this one's."""
+        return self._share(self._order()).cpu().numpy()
+
+    def _order(self) -> torch.Tensor:
+        """All rows of an epoch, the same on every rank."""
+        if self.n == 0:
+            return torch.empty(0, dtype=torch.int64)
+        seed = self.rng.getrandbits(63) if self.shuffle else None
+        if seed is not None and self.world_size > 1 and self.seed is None:
+            seed = shared_seed(seed, self.world_size)
+        if seed is not None and self.groups is None and self._cdf is None:
+            with naming_out_of_memory(f"drawing the order of {self.n:,} rows", _ON_HOST, need=8 * self.n):
+                return permutation(self.n, seed, self._packed().device)
+        generator = None if seed is None else np.random.default_rng(seed)
+        if self.groups is not None:
+            return torch.from_numpy(grouped_order(self.groups[: self.n], generator))
+        if generator is None:
+            return torch.arange(self.n)
+        drawn = np.searchsorted(self._cdf, generator.random(self.n) * self._cdf[-1], side="right")
+        return torch.from_numpy(drawn.clip(max=self.n - 1))
+
+    def _share(self, order: torch.Tensor) -> torch.Tensor:
+        """This rank's rows of an epoch."""
+        if self.world_size == 1:
+            return order
+        low, high = self._places()
+        if self.groups is not None and self.bs is not None:
+            batches = self._group_batches()
+            bounds = group_bounds(self.groups[order.numpy()], batches * self.world_size)
+            low, high = bounds[batches * self.rank], bounds[batches * (self.rank + 1)]
+        return order[low:high]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.batches_from(0)
+
+    def batches_from(self, first: int) -> Iterator[Any]:
+        """An epoch without its first batches, which are not gathered; its order is drawn now, before any is asked for.
+
+        Args:
+            first: number of the batch to begin with, from 0.
+        """
+        # fastai goes through torch's loader here, which costs more per batch than gathering it; the hooks are the same.
+        self.randomize()
+        self.before_iter()
+        hooked = "get_idxs" in self.__dict__ or type(self).get_idxs is not TabularLoader.get_idxs
+        rows = self.get_idxs() if hooked else self._share(self._order())
+        return self._yielded(rows, first)
+
+    def _yielded(self, rows: Any, first: int) -> Iterator[Any]:
+        self._ours = True
+        batches = self.create_batches(rows, **({"first": first} if first else {}))
+        self._ours = False
+        for batch in batches:
+            yield self.after_batch(batch)
+        self.after_iter()
+
+    def create_batches(self, samps: Iterable[int], *, first: int = 0) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Batches of the rows in ``samps``, on the loader's device, ``after_batch`` not applied.
+
+        Args:
+            samps: row numbers.
+            first: number of the batch to begin with, from 0; those before it are not gathered.
+
+        Raises:
+            DataError: another loader asks (fastai's ``DistributedDL``), which would share out this rank's share again.
+        """
+        if self.world_size > 1 and not self._ours:
+            raise DataError(
+                f"this loader yields a share of the rows already, rank {self.rank} of {self.world_size}",
+                remedy="Give rank=0, world_size=1 for a loader that fastai's DistributedDL is to share out",
+            )
+        extras = self._extras()
+        batches = self._packed_batches(samps, first)
+        return batches if extras is None else (self._with_extras(batch, extras) for batch in batches)
+
+    def _packed_batches(self, samps: Iterable[int], skipped: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        rows, packed = self._as_rows(samps), self._packed()
+        bounds = self._bounds(rows)
+        chunk = max(1, _CHUNK_BYTES // max(1, 4 * packed.layout.words))
+        ends = [min(skipped, len(bounds) - 1)]  # of the batches gathered together: several small ones, or one
+        while ends[-1] < len(bounds) - 1:
+            last = int(np.searchsorted(bounds, bounds[ends[-1]] + chunk, side="right")) - 1
+            ends.append(max(last, ends[-1] + 1))
+        index, starts, sizes = rows.to(packed.device), bounds.tolist(), np.diff(bounds).tolist()
+        pieces = [index[starts[i] : starts[j]] for i, j in pairwise(ends)]
+        for (first, last), block in zip(pairwise(ends), self._gathered(packed, pieces), strict=True):
+            parts = [view.split(sizes[first:last]) for view in packed.layout.views(block)]
+            for i, batch in enumerate(zip(*parts, strict=True), first):
+                self._last = rows[starts[i] : starts[i + 1]]
+                yield batch
+
+    def _bounds(self, rows: torch.Tensor) -> np.ndarray:
+        """Where the batches of some rows begin and end, int64 ``[batches + 1]``."""
+        n, bs = len(rows), self.bs or max(len(rows), 1)
+        if self.groups is not None and self.bs is not None:
+            batches = -(-n // bs) if self.world_size == 1 else self._group_batches()
+            return group_bounds(self.groups[rows.cpu().numpy()], batches)
+        low, high = self._places()
+        if self.world_size > 1 and n == high - low:
+            return np.append(0, np.cumsum(self._sizes()))
+        stop = n - n % bs if self.drop_last else n
+        return np.append(np.arange(0, stop, bs), stop)
+
+    def create_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
+        """One batch of the rows in ``b``."""
+        packed, extras = self._packed(), self._extras()
+        rows = self._as_rows(b)
+        self._last = rows = rows if self.n else rows[:0]
+        batch = packed.layout.views(next(iter(self._gathered(packed, [rows.to(packed.device)]))))
+        return batch if extras is None else self._with_extras(batch, extras)
+
+    def _extras(self) -> Extras | None:
+        """The lists and vectors, where the packed rows are gathered."""
+        extras = self.dataset.extras
+        return None if extras is None else extras.on(self._packed().device)
+
+    def _with_extras(self, batch: tuple[torch.Tensor, ...], extras: Extras) -> tuple[torch.Tensor, ...]:
+        """The batch that came last with the lists and vectors of its rows."""
+        found = extras.take(self._last)
+        found = found if self.device is None else found.on(self.device)
+        return (*batch[:2], *found.tensors, *batch[2:])
+
+    def do_batch(self, b: Iterable[int]) -> tuple[torch.Tensor, ...]:
+        """One batch of the rows in ``b`` (an empty frame gives an empty batch)."""
+        return self.create_batch(self.before_batch(b))
+
+    def do_item(self, s: int | None) -> int:
+        """A row's number stands for the row."""
+        return 0 if s is None else s
+
+    @property
+    def batch_rows(self) -> np.ndarray | None:
+        """The rows of the batch that came last, int64 ``[b]``; None before the first."""
+        return None if self._last is None else self._last.cpu().numpy()
+
+    @property
+    def batch_groups(self) -> torch.Tensor | None:
+        """Group ids int64 ``[b]`` of the batch that came last; None without groups."""
+        if self.groups is None or self._last is None:
+            return None
+        return torch.from_numpy(self.groups[self.batch_rows].astype(np.int64))
+
+    def _as_rows(self, samps: Iterable[int]) -> torch.Tensor:
+        if isinstance(samps, torch.Tensor):
+            return samps.to(torch.int64)
+        if not hasattr(samps, "__len__"):
+            samps = np.fromiter(islice(samps, self.n), dtype=np.int64)
+        return torch.from_numpy(np.ascontiguousarray(samps, dtype=np.int64))
+
+    def _packed(self) -> Packed:
+        """The rows where they are gathered."""
+        packed, device = self.dataset.packed, self.device
+        if device is None or device == packed.device or self.place == "host":
+            return packed
+        return packed.on(device) if self.place == "device" or packed.fits(device) else packed
+
+    def _gathered(self, packed: Packed, pieces: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The rows at each piece of an index, on the loader's device."""
+        if self.device is None or self.device == packed.device:
+            return (packed.buffer.index_select(0, index) for index in pieces)
+        if self.device.type == "cuda":
+            host = HostGather(packed, self.device, max(map(len, pieces), default=0))
+            return one_ahead(host.begin, host.end, pieces)
+        return (packed.buffer.index_select(0, index).to(self.device) for index in pieces)
+
+
+def _same_memory(one: Any, other: Any) -> bool:
+    """Whether two datasets are parts of one frame."""
+    parts = [getattr(d, "_packed", None) for d in (one, other)]
+    if any(p is None for p in parts):
+        return False
+    first, second = (p.buffer.untyped_storage().data_ptr() for p in parts)
+    return first == second != 0
+
+
+def _with_reader(after_batch: Any, dataset: Any) -> Any:
+    given = after_batch.fs if isinstance(after_batch, Pipeline) else L(after_batch)
+    if any(isinstance(tfm, ReadTabBatch) for tfm in given):
+        return after_batch
+    return L(ReadBatch(dataset)) + given

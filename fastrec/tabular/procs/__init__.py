@@ -1,0 +1,36 @@
+"""Preprocessing of a ``TabularFrame``'s columns: categories to codes, numbers filled and brought to mean 0 and sd 1.
+
+The names and defaults are fastai's, and so are the codes, fill values and scales. The differences, all deliberate:
+
+- Classes come from training rows alone; fastai's default lets validation's strings in.
+- ``FillMissing`` learns a value for every continuous column, so that one first missing at test time is filled. Only
+  columns missing in training get a ``_na`` column, as in fastai; its classes are always ``#na#``, False, True. A column
+  with no training value at all is filled with 0.
+- ``Normalize`` takes mean and sd in float64, block by block, each in two passes. A constant column becomes 0 (and is
+  not scaled where a later value differs).
+- Statistics are taken of the values as given: fastai first shrinks float64 to float32.
+
+``base.py`` is the contract for one of your own (``ContProc``), ``registry.py`` takes fastai's classes for ours.
+"""
+
+from fastrec.tabular.procs.base import ContProc, FrameProc
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.features import Features
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.log_transform import LogTransform
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.tabular.procs.registry import as_procs, proc_from_state
+
+__all__ = [
+    "Categorify",
+    "ContProc",
+    "Features",
+    "FillMissing",
+    "FrameProc",
+    "LogTransform",
+    "Normalize",
+    "RankGauss",
+    "as_procs",
+    "proc_from_state",
+]

@@ -1,0 +1,87 @@
+"""Preprocessing of a ``TabularFrame``'s columns: categories to codes, numbers filled and brought to mean 0 and sd 1.
+
+The names and defaults are fastai's, and so are the codes, fill values and scales. The differences, all deliberate:
+
+- Classes come from training rows alone; fastai's default lets validation's strings in.
+- ``FillMissing`` learns a value for every continuous column, so that one first missing at test time is filled. Only
+  columns missing in training get a ``_na`` column, as in fastai; its classes are always ``#na#``, False, True. A column
+  with no training value at all is filled with 0.
+- ``Normalize`` takes mean and sd in float64, block by block, each in two passes. A constant column becomes 0 (and is
+  not scaled where a later value differs).
+- Statistics are taken of the values as given: fastai first shrinks float64 to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from fastai.tabular.core import TabularProc
+
+from fastrec.errors import DataError, NotFittedError
+
+__all__ = ["ContProc", "FrameProc"]
+
+
+class FrameProc(TabularProc):
+    """Base of what prepares a ``TabularFrame``'s columns."""
+
+    several = False  # whether a frame may have more than one of this kind
+
+    @property
+    def name(self) -> str:
+        """The class's name."""
+        return type(self).__name__
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Forget what was learnt and make ready to learn these columns."""
+        raise NotImplementedError
+
+    def setup(self, items: Any = None, train_setup: bool = False) -> Any:
+        """Refuse fastai's own way of fitting: a ``TabularFrame`` fits its procs."""
+        raise DataError(f"{self.name} prepares a TabularFrame's columns", remedy="Pass it as procs= to a TabularFrame")
+
+    def to_state(self) -> dict[str, Any]:
+        """What was learnt: tensors, Arrow arrays and JSON-able values; ``from_state`` takes it back."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> FrameProc:
+        """The inverse of ``to_state``."""
+        raise NotImplementedError
+
+
+class ContProc(FrameProc):
+    """Base of what prepares continuous columns, one at a time, all in float64."""
+
+    def fit(self, name: str, values: torch.Tensor) -> None:
+        """Learn a column.
+
+        Args:
+            name: the column.
+            values: training rows, float64 ``[n]``, NaN = missing, as the procs before this one leave them.
+        """
+        raise NotImplementedError
+
+    def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """The prepared values of any rows, float64 ``[m]``; the input is left as it is."""
+        raise NotImplementedError
+
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """The prepared values of one row: of every column in ``names`` one, float64 ``[len(names)]``."""
+        return torch.cat([self.apply(n, v) for n, v in zip(names, values.split(1), strict=True)])
+
+    def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """The raw values of prepared ones, as far as they can be had."""
+        return values
+
+
+def _learnt(proc: FrameProc, known: Mapping[str, float], name: str) -> float:
+    if name not in known:
+        raise NotFittedError(f"{proc.name} has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
+    return known[name]
+
+
+def _float64(values: Iterable[float]) -> torch.Tensor:
+    return torch.tensor(list(values), dtype=torch.float64)

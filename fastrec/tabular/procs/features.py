@@ -1,0 +1,156 @@
+"""``Features``: a FeatureSet as one of a ``TabularFrame``'s procs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fastrec._core.oom import FEWER_FEATURES, naming_out_of_memory
+from fastrec.errors import DataError
+from fastrec.table.frames import attach
+from fastrec.table.from_frames import column_names
+from fastrec.table.state import load_state, save_state
+from fastrec.table.table import Table
+from fastrec.tabular.procs.base import FrameProc
+
+__all__ = ["FeatureChain", "Features", "apply_features", "features_of", "fit_features"]
+
+
+class Features(FrameProc):
+    """A FeatureSet among the procs: the same as ``features=`` of ``TabularFrame``.
+
+    It is fitted on the training rows, which get their out-of-fold or causal values, and goes before all other procs.
+    Its numeric outputs become continuous columns; others are used where ``cat_names`` lists them. Of several the later
+    ones may read what the earlier ones made; a target encoding of another one's output belongs in one FeatureSet with
+    it, which nests the two.
+
+    Args:
+        feature_set: a ``FeatureSet``, or anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs``, names.
+
+    Raises:
+        DataError: it is no such thing.
+    """
+
+    order = -1
+    several = True
+
+    def __init__(self, feature_set: Any) -> None:
+        super().__init__()
+        absent = [n for n in ("fit_transform", "transform", "outputs") if not hasattr(feature_set, n)]
+        if absent:
+            raise DataError(
+                f"{feature_set!r} is no set of features: it has no {absent[0]}",
+                remedy="Give a FeatureSet, as in Features(FeatureSet([CountEncode('city')]))",
+            )
+        self.feature_set = feature_set
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Nothing: a feature set forgets when it is fitted."""
+
+    def to_state(self) -> dict[str, Any]:
+        """Configuration and state of a FeatureSet; of anything else the names of its outputs."""
+        state = {"kind": self.name, "outputs": list(self.feature_set.outputs)}
+        if not hasattr(self.feature_set, "save"):
+            return state
+        with TemporaryDirectory() as folder:
+            self.feature_set.save(Path(folder) / "features")
+            config = json.loads((Path(folder) / "features" / "features.json").read_text(encoding="utf-8"))
+            del config["digests"]  # of files that there will not be
+            names = [step["state"] for step in config["steps"] if step["state"] is not None]
+            return {**state, "config": config, "states": {n: load_state(Path(folder) / "features" / n) for n in names}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Features:
+        """The inverse of ``to_state``.
+
+        Raises:
+            DataError: it was not a FeatureSet.
+        """
+        from fastrec.features import FeatureSet
+        from fastrec.features._engine.saving import state_place
+
+        if "config" not in state:
+            raise DataError("the features were not a FeatureSet and cannot be restored", remedy="Make them anew")
+        with TemporaryDirectory() as folder:
+            (Path(folder) / "features.json").write_text(json.dumps(state["config"]), encoding="utf-8")
+            for name, learned in state["states"].items():
+                save_state(state_place(Path(folder), name), learned)
+            return cls(FeatureSet.load(folder))
+
+
+class FeatureChain:
+    """Several feature sets, one after the other.
+
+    Args:
+        sets: each with ``fit_transform(df)``, ``transform(df)`` and ``outputs``.
+    """
+
+    def __init__(self, sets: Sequence[Any]) -> None:
+        self.sets = list(sets)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The columns that they add."""
+        return list(dict.fromkeys(n for s in self.sets for n in s.outputs))
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that a frame to transform must have (known only where every set says so)."""
+        return self._needed([s.inputs for s in self.sets])
+
+    @property
+    def fit_inputs(self) -> list[str]:
+        """The columns that a frame to fit on must have (known only where every set says so)."""
+        return self._needed([s.fit_inputs for s in self.sets])
+
+    def _needed(self, inputs: Iterable[Sequence[str]]) -> list[str]:
+        found: dict[str, None] = {}
+        made: set[str] = set()
+        for feature_set, names in zip(self.sets, inputs, strict=True):
+            found |= dict.fromkeys(n for n in names if n not in made)
+            made |= set(feature_set.outputs)
+        return list(found)
+
+    def fit_transform(self, df: Any) -> Any:
+        """Fit each on what the ones before it made of training rows, and give these rows with all outputs."""
+        for feature_set in self.sets:
+            df = fit_features(feature_set, df)
+        return df
+
+    def transform(self, df: Any) -> Any:
+        """Any rows with all outputs."""
+        for feature_set in self.sets:
+            df = apply_features(feature_set, df)
+        return df
+
+
+def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
+    """What computes a frame's features, of ``features=`` and of every ``Features`` among the procs; None: nothing."""
+    sets: list[Any] = []
+    for given in [features, *(p.feature_set for p in procs if isinstance(p, Features))]:
+        parts = given.sets if isinstance(given, FeatureChain) else [given] if given is not None else []
+        sets += [p for p in parts if not any(p is s for s in sets)]
+    return FeatureChain(sets) if len(sets) > 1 else sets[0] if sets else None
+
+
+def fit_features(features: Any, df: Any) -> Any:
+    """Training rows with the features fitted on them; what a set leaves out of its result (``keep``) stays."""
+    with naming_out_of_memory("making the features of training rows", FEWER_FEATURES):
+        return _joined(df, features.fit_transform(df), features.outputs)
+
+
+def apply_features(features: Any, df: Any) -> Any:
+    """Any rows with their features; what a set leaves out of its result (``keep``) stays."""
+    with naming_out_of_memory("making features", FEWER_FEATURES):
+        return _joined(df, features.transform(df), features.outputs)
+
+
+def _joined(df: Any, made: Any, outputs: Sequence[str]) -> Any:
+    there = set(column_names(made))
+    if there.issuperset(column_names(df)):
+        return made
+    table = Table.read(made, [n for n in outputs if n in there])
+    return attach(df, {n: table[n] for n in table.names})

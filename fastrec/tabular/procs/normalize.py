@@ -1,0 +1,76 @@
+"""``Normalize``: continuous columns to mean 0 and standard deviation 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fastrec.tabular.moments import Moments
+from fastrec.tabular.procs.base import ContProc, _float64, _learnt
+
+__all__ = ["Normalize"]
+
+
+_EPS = 1e-7  # fastai adds it to every standard deviation
+
+
+_CONSTANT = 1e-12  # a spread below this share of the mean may be rounding
+
+
+_BLOCK = 1 << 15  # rows whose moments are taken at a time: they stay in the cache
+
+
+class Normalize(ContProc):
+    """Continuous columns to mean 0 and standard deviation 1 over the training rows (missing values left out)."""
+
+    order = 99
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.means: dict[str, float] = {}
+        self.stds: dict[str, float] = {}
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Forget what was learnt and make ready to learn these columns."""
+        self.means, self.stds = dict.fromkeys(names, 0.0), dict.fromkeys(names, 1.0)
+
+    def fit(self, name: str, values: torch.Tensor) -> None:
+        """Learn a column's mean and standard deviation."""
+        moments = Moments()
+        for part in values.split(max(len(values), 1) if values.is_cuda else _BLOCK):
+            moments.add(part[~part.isnan()] if bool(part.sum().isnan()) else part, extremes=False)
+        if moments.count:
+            self.means[name], self.stds[name] = moments.mean, moments.std + _EPS
+            # Rounding may leave a constant column a little spread.
+            if moments.std <= _CONSTANT * abs(moments.mean):
+                low, high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
+                if low == high:
+                    self.means[name], self.stds[name] = low, 1.0
+
+    def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """``(value - mean) / sd``."""
+        return (values - _learnt(self, self.means, name)).div_(self.stds[name])
+
+    def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """One row of several columns."""
+        means = _float64(_learnt(self, self.means, n) for n in names)
+        return (values - means).div_(_float64(self.stds[n] for n in names))
+
+    def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """``value * sd + mean``."""
+        return values * self.stds[name] + self.means[name]
+
+    def to_state(self) -> dict[str, Any]:
+        """Names, and float64 tensors of means and standard deviations."""
+        means, stds = _float64(self.means.values()), _float64(self.stds.values())
+        return {"kind": self.name, "names": list(self.means), "means": means, "stds": stds}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Normalize:
+        """The inverse of ``to_state``."""
+        proc = cls()
+        proc.means = dict(zip(state["names"], state["means"].tolist(), strict=True))
+        proc.stds = dict(zip(state["names"], state["stds"].tolist(), strict=True))
+        return proc

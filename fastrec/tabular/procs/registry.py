@@ -1,0 +1,68 @@
+"""Procs by name: what a user gave, fastai's own among them, as ours; saved ones read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastai.data.transforms import Categorize, RegressionSetup
+from fastai.data.transforms import Normalize as FastaiNormalize
+from fastai.tabular.core import Categorify as FastaiCategorify
+from fastai.tabular.core import FillMissing as FastaiFillMissing
+from fastcore.foundation import L
+from fasttransform import Pipeline
+
+from fastrec.errors import DataError
+from fastrec.tabular.procs.base import FrameProc
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
+
+__all__ = ["as_procs", "proc_from_state"]
+
+
+def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
+    """The proc that ``to_state`` described."""
+    from fastrec.tabular.procs.features import Features  # these build on this module
+    from fastrec.tabular.procs.log_transform import LogTransform
+    from fastrec.tabular.procs.rank_gauss import RankGauss
+
+    known = (Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss)
+    return {c.__name__: c for c in known}[state["kind"]].from_state(state)
+
+
+def as_procs(procs: Any) -> list[FrameProc]:
+    """Procs in the order they work in: classes made, fastai's own translated, a ``Pipeline`` taken apart.
+
+    Args:
+        procs: None, one or several of this library's or fastai's procs, classes or instances, or another frame's
+            ``procs``.
+
+    Raises:
+        DataError: something else, or two of a kind.
+    """
+    given = procs.fs if isinstance(procs, Pipeline) else L(procs)
+    found = [_as_proc(p) for p in given if not isinstance(p, Categorize | RegressionSetup)]
+    kinds = [type(p) for p in found if not p.several]
+    if len(set(kinds)) < len(kinds):
+        raise DataError(f"{[k.__name__ for k in kinds]} names a proc twice", remedy="Give each kind of proc once")
+    return sorted(found, key=lambda p: p.order)
+
+
+def _as_proc(proc: Any) -> FrameProc:
+    made = proc() if isinstance(proc, type) else proc
+    if isinstance(made, FrameProc):
+        return made
+    if isinstance(made, FastaiCategorify):
+        return Categorify()
+    if isinstance(made, FastaiFillMissing):
+        rule = made.fill_strategy
+        name = rule if isinstance(rule, str) else rule.__name__
+        return FillMissing(name if name in ("median", "constant", "mode") else rule, made.add_col, made.fill_vals)
+    if isinstance(made, FastaiNormalize):
+        return Normalize()
+    raise DataError(
+        f"{made!r} cannot prepare a TabularFrame's columns",
+        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, Features, "
+        "or subclass fastrec.procs.ContProc",
+    )

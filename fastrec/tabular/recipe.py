@@ -1,0 +1,261 @@
+"""How a frame's columns become packed rows: what was learnt from training rows, and what it makes of any rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from fastrec._core.malloc import held, keeping_memory, make_room
+from fastrec._core.threads import run_parallel
+from fastrec.errors import DataError
+from fastrec.table.from_frames import column_names
+from fastrec.table.read import check_names, read_file
+from fastrec.table.table import Table
+from fastrec.table.vocab import Vocab
+from fastrec.tabular.cat_codes import Codes, codes_of
+from fastrec.tabular.column_parts import Columns, as_number, numbers_of
+from fastrec.tabular.extras import ExtraColumns
+from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.procs.base import ContProc, FrameProc
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.features import features_of
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.targets import Labels, known
+
+_BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
+
+
+_DEVICE_BLOCK = 1 << 24  # the same on a GPU, where each step has a cost of its own, however few the rows
+
+
+_FEW = 1 << 18  # rows: copies of so few are held together
+
+
+_FLAGS = Vocab(pa.array([False, True]))
+
+
+@dataclass
+class Recipe:
+    """What a frame learnt and what its subsets and test frames share."""
+
+    cats: list[str]
+    conts: list[str]
+    procs: list[FrameProc]
+    labels: Labels
+    features: Any = None
+    group_names: list[str] = field(default_factory=list)
+    cat_dtype: torch.dtype = torch.int32
+    extras: ExtraColumns = field(default_factory=ExtraColumns)
+
+    def __post_init__(self) -> None:
+        self.features = features_of(self.procs, self.features)
+
+    def proc(self, kind: type) -> Any:
+        """The proc of a kind, or None."""
+        return next((p for p in self.procs if isinstance(p, kind)), None)
+
+    @property
+    def cont_procs(self) -> list[ContProc]:
+        """The procs of continuous columns, in the order they work in."""
+        return [p for p in self.procs if isinstance(p, ContProc)]
+
+    @property
+    def flagged(self) -> list[str]:
+        """The continuous columns with a ``_na`` column."""
+        fill = self.proc(FillMissing)
+        return fill.flagged if fill is not None else []
+
+    def check_flags(self) -> None:
+        """Refuse a column that has the name of another one's ``_na`` column, which would take its place.
+
+        Raises:
+            DataError: naming it.
+        """
+        taken = {*self.cats, *self.conts, *self.extras.names, *self.labels.names}
+        again = next((n for n in self.flagged if f"{n}_na" in taken), None)
+        if again is not None:
+            raise DataError(
+                f"FillMissing makes a column of this name, for where {again!r} is missing",
+                column=f"{again}_na",
+                remedy="Rename the column, or use FillMissing(add_col=False)",
+            )
+
+    @property
+    def cat_names(self) -> list[str]:
+        """Categorical columns as packed, the ``_na`` columns last."""
+        return self.cats + [f"{n}_na" for n in self.flagged]
+
+    def layout(self, *, with_y: bool) -> Layout:
+        """How rows are packed."""
+        n_y = len(self.labels.names) if with_y else None
+        return Layout(len(self.cat_names), len(self.conts), n_y, self.cat_dtype, self.labels.dtype)
+
+    def fit(self, table: Table | Columns, rows: int) -> None:
+        """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
+        columns = Columns.of(table)
+        self.labels.fit({n: columns[n] for n in self.labels.names}, rows)
+        for proc in self.cont_procs:
+            proc.reset(self.conts)
+        categorify = self.proc(Categorify)
+        if categorify is not None:
+            categorify.reset(self.cats)
+
+    def pack(
+        self,
+        table: Table | Columns,
+        *,
+        device: torch.device | None,
+        fit_rows: int | None = None,
+        into: Packed | None = None,
+    ) -> Packed:
+        """A table's rows prepared and packed.
+
+        Args:
+            table: the columns, named as in training.
+            device: where the rows go; None: where the table is.
+            fit_rows: the procs learn from that many first rows; None: they have learnt.
+            into: room for the rows, whose layout says whether there are targets; None: new memory.
+        """
+        with keeping_memory() if into is None else nullcontext():  # what fills a buffer has its memory already
+            packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
+        return packed if device is None or device == packed.device else packed.copy_to(device)
+
+    def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
+        n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
+        targets = [columns[name] for name in names] if all(name in columns for name in names) else []
+        with_y = into.layout.n_y is not None if into is not None else known(targets)
+        tasks: list[Callable[[], Any]] = [partial(self.labels.encode, c) for c in targets if with_y and n]
+        n_y = len(tasks)
+        # Those that take longest come first, so that no thread waits for another one at the end.
+        tasks += [partial(codes_of, columns, name, categorify, fit_rows=fit_rows) for name in self.cats]
+        if fit_rows is not None:
+            tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
+        made = run_parallel(lambda task: task(), tasks, rows=n)
+        del targets, tasks  # they may hold copies
+        if fit_rows is not None:
+            self.check_flags()
+        if fit_rows is not None and categorify is not None:
+            for name in self.flagged:
+                categorify.set_vocab(f"{name}_na", _FLAGS)
+        packed = into
+        if packed is None:
+            layout = self.layout(with_y=with_y)
+            make_room(4 * layout.words * n, before)
+            packed = Packed.empty(n, layout, device=columns.device)
+        _Writer(self, columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed).write()
+        return packed
+
+    def _fit_cont(self, columns: Columns, name: str, rows: int) -> None:
+        values, last = numbers_of(columns.raw(name), columns.rows(0, rows)), len(self.cont_procs) - 1
+        for i, proc in enumerate(self.cont_procs):
+            proc.fit(name, values)
+            values = proc.apply(name, values) if i < last else values
+
+
+class _Writer:
+    """Writes prepared rows into packed ones, block by block.
+
+    Args:
+        recipe: how numbers are prepared.
+        columns: where they are.
+        codes: the codes of categorical columns.
+        ys: the targets ``[n]``.
+        packed: room for the rows.
+    """
+
+    def __init__(
+        self, recipe: Recipe, columns: Columns, codes: list[Codes], ys: list[torch.Tensor], packed: Packed
+    ) -> None:
+        self.recipe, self.columns, self.codes, self.ys, self.packed = recipe, columns, codes, ys, packed
+        self.shift = int(recipe.proc(Categorify) is not None)
+        self.flags = {n: len(recipe.cats) + i for i, n in enumerate(recipe.flagged)}
+        self.procs = recipe.cont_procs
+        self.step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
+        few = len(columns) <= _FEW
+        places = {n: i for i, n in enumerate(recipe.conts)}
+        self.held = {i: as_number(columns.raw(n)) for n, i in places.items() if few or columns.shares(n)}
+        self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
+
+    def write(self) -> None:
+        """All rows."""
+        n = len(self.columns)
+        run_parallel(self._write_block, range(0, n, self.step), rows=n)
+        run_parallel(self._write_column, self.apart, rows=n)
+
+    def _write_block(self, start: int) -> None:
+        stop = min(start + self.step, len(self.columns))
+        rows, views = self.columns.rows(start, stop), [v[start:stop] for v in self.packed.views]
+        self.packed.clear_pad(start, stop)
+        # Gathered column by column and turned at once: that writes whole rows, which is twice as fast as columns.
+        codes, numbers = (v.new_empty(v.shape[::-1]) for v in views[:2])
+        for out, column in zip(codes, self.codes, strict=False):
+            out.copy_(column.of(rows))
+        for i, column in self.held.items():
+            self._prepare(i, numbers_of(column, rows), numbers[i], codes)
+        views[0].copy_(codes.T)
+        if not self.apart:
+            views[1].copy_(numbers.T)
+        else:
+            for i in self.held:
+                views[1][:, i] = numbers[i]
+        for i, y in enumerate(self.ys):
+            views[2][:, i] = y[start:stop]
+
+    def _write_column(self, i: int) -> None:
+        column = as_number(self.columns.raw(self.recipe.conts[i]))
+        for start in range(0, len(self.columns), self.step):
+            stop = min(start + self.step, len(self.columns))
+            views = [v[start:stop] for v in self.packed.views]
+            self._prepare(i, numbers_of(column, self.columns.rows(start, stop)), views[1][:, i], views[0].T)
+
+    def _prepare(self, i: int, values: torch.Tensor, out: torch.Tensor, codes: torch.Tensor) -> None:
+        name = self.recipe.conts[i]
+        if name in self.flags:
+            codes[self.flags[name]] = values.isnan() + self.shift
+        for proc in self.procs:
+            values = proc.apply(name, values)
+        out.copy_(values)
+
+
+def loaded(df: Any) -> Any:
+    """A frame; of a path what the file holds."""
+    return read_file(df) if isinstance(df, str | Path) else df
+
+
+def size_of(df: Any) -> int:
+    """Number of rows of a frame of any supported library."""
+    return (
+        len(next(iter(df.values()), ()))
+        if isinstance(df, Mapping)
+        else df.num_rows
+        if isinstance(df, pa.Table | pa.RecordBatch)
+        else len(df)
+    )
+
+
+def read_for(made: Any, recipe: Recipe, *, y_needed: bool = True) -> Columns:
+    """The columns of ``made`` that a recipe needs; targets and groups may be absent where ``y_needed`` is not set."""
+    there = set(column_names(made))
+    wanted = [*recipe.cats, *recipe.conts, *(n for n in recipe.labels.names if y_needed or n in there)]
+    wanted += [n for n in recipe.group_names if y_needed or n in there]
+    names = list(dict.fromkeys(wanted))
+    check_names(list(column_names(made)), names)
+    return Columns(made, names, size_of(made), ready=recipe.extras.read(made))
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Refuse a name that stands there twice."""
+    again = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if again is not None:
+        raise DataError(
+            "the column is named twice among cat_names, cont_names, list_names and vector_names",
+            column=str(again),
+            remedy="Name it once",
+        )

@@ -1,0 +1,53 @@
+"""Batch sizes, and every rank's share of an epoch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastrec.errors import DataError
+
+
+def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
+    """Rows of each of a rank's batches, int64 ``[batches]``: as many batches on every rank.
+
+    Alone, all batches but the last have ``bs`` rows. Of several ranks, the one with a row more may need a batch that
+    another has no rows for: then batches are as even as they can be, and none is empty.
+
+    Args:
+        rows: of all ranks together.
+        bs: rows asked for.
+        drop_last: leave out rows that do not fill a batch on every rank.
+        rank, world_size: which of how many.
+
+    Raises:
+        DataError: there are fewer rows than ranks.
+    """
+    if world_size > 1 and 0 < rows < world_size:
+        raise DataError(f"{rows} rows for {world_size} ranks", remedy="Train on fewer ranks, or on more rows")
+    mine = rows * (rank + 1) // world_size - rows * rank // world_size
+    fewest, most = rows // world_size, -(-rows // world_size)
+    if drop_last:
+        return np.full(fewest // bs, bs, dtype=np.int64)
+    batches = min(-(-most // bs), fewest) if world_size > 1 else -(-rows // bs)
+    if batches == -(-mine // bs):
+        sizes = np.full(batches, bs, dtype=np.int64)
+        if batches:
+            sizes[-1] = mine - bs * (batches - 1)
+        return sizes
+    return np.diff(np.arange(batches + 1) * mine // batches)
+
+
+def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Which rank of how many: as given, else as torch's process group says, else the only one.
+
+    Raises:
+        DataError: only one of them was given, or there is no such rank.
+    """
+    if rank is None and world_size is None:
+        import torch.distributed as group
+
+        on = group.is_available() and group.is_initialized()
+        return (group.get_rank(), group.get_world_size()) if on else (0, 1)
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        raise DataError(f"rank={rank} of world_size={world_size}", remedy="Give both, ranks counted from 0")
+    return rank, world_size

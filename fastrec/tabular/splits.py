@@ -1,0 +1,79 @@
+"""Splits: which rows are for training and which for validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec.errors import DataError, DataWarning
+from fastrec.tabular.recipe import _BLOCK
+
+
+def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
+    """Row numbers of each split, int64; lists, arrays, ranges, slices and masks are taken.
+
+    Raises:
+        DataError: a row that is not there, or one list of row numbers in place of two.
+    """
+    splits = list(splits)
+    if any(not isinstance(s, slice | Iterable) or getattr(s, "ndim", 1) == 0 for s in splits):
+        raise DataError(
+            "splits are row numbers themselves",
+            remedy="Give one list for training and one for validation, as in (a, b)",
+        )
+    rows = [_row_numbers(s, n) for s in splits]
+    for part in rows:
+        bad = part[(part < 0) | (part >= n)]
+        if len(bad):
+            raise DataError(
+                f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
+            )
+    _warn_of_overlap(rows, n)
+    return rows
+
+
+def joined_rows(rows: Sequence[torch.Tensor], n: int) -> torch.Tensor | None:
+    """The rows of several splits one after the other, int64 ``[m]``; None: these are all ``n`` rows as they stand."""
+    places = np.cumsum([0, *map(len, rows)]).tolist()
+    runs = (_is_run(part, start) for part, start in zip(rows, places, strict=False))
+    return None if places[-1] == n and all(runs) else torch.cat(list(rows))
+
+
+def _is_run(rows: torch.Tensor, first: int) -> bool:
+    """Whether row numbers count up by one from ``first``."""
+    return all(
+        torch.equal(part, torch.arange(first + i * _BLOCK, first + i * _BLOCK + len(part)))
+        for i, part in enumerate(rows.split(_BLOCK))
+    )
+
+
+def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
+    """A validation row that was trained on makes the score look better than it is."""
+    if len(rows) < 2:
+        return
+    trained = torch.zeros(n, dtype=torch.bool)
+    trained[rows[0]] = True
+    both = torch.cat(list(rows[1:]))
+    both = both[trained[both]]
+    if len(both):
+        warnings.warn(
+            f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
+            "the validation score is not to be trusted",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def _row_numbers(split: Any, n: int) -> torch.Tensor:
+    if isinstance(split, range | slice):
+        start, stop, step = (split.start, split.stop, split.step) if isinstance(split, range) else split.indices(n)
+        return torch.from_numpy(np.arange(start, stop, step, dtype=np.int64))
+    if isinstance(split, torch.Tensor):
+        split = split.cpu().numpy()
+    rows = split if isinstance(split, np.ndarray) else np.array(list(split))
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+    return torch.from_numpy(np.ascontiguousarray(rows))

@@ -1,0 +1,302 @@
+"""Parquet files as a list of row groups: what there is to read, whether the files agree, blocks of a group's rows."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.table.key_types import is_text
+from fastrec.table.read import check_names
+
+_AGAIN = "Make the ParquetFrame again, and leave its files alone while it is used"
+
+Paths = str | Path | Sequence[str | Path]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Rows that are read together.
+
+    Args:
+        start, rows: the first of them among all rows of the source, and how many.
+        file, group: where they are.
+    """
+
+    start: int
+    rows: int
+    file: int = 0
+    group: int = 0
+
+
+class ParquetSource:
+    """The rows of several Parquet files, one file after the other.
+
+    Args:
+        paths: a file, a folder (all ``*.parquet`` and ``*.pq`` below it, but for files and folders whose names begin
+            with ``.`` or ``_``), a pattern with ``*``, or a list of these.
+        columns: the columns that are read.
+        optional: columns that are read where every file has them.
+
+    Raises:
+        MissingFileError, UnreadableFileError, MissingColumnError: naming the file.
+        DataError: a column has another kind of values in one file than in the first.
+    """
+
+    def __init__(self, paths: Paths, columns: Sequence[str], optional: Sequence[str] = ()) -> None:
+        self.files = list_files(paths)
+        self.stamps = [_stamp(file) for file in self.files]
+        self._footers: list[str] | None = None
+        self._metadata = [_metadata(file) for file in self.files]
+        schemas = [_schema(m, file) for m, file in zip(self._metadata, self.files, strict=True)]
+        there = [n for n in optional if n not in columns and all(n in s.names for s in schemas)]
+        self.columns = list(dict.fromkeys([*columns, *there]))
+        for schema, file in zip(schemas, self.files, strict=True):
+            check_names(schema.names, self.columns, file=file)
+        self.schema = _agreed(schemas, self.files, self.columns)
+        self._text = [f.name for f in self.schema if is_text(f.type)]
+        self.units: list[Unit] = []
+        self.rows = 0
+        for i, metadata in enumerate(self._metadata):
+            for group in range(metadata.num_row_groups):
+                rows = metadata.row_group(group).num_rows
+                if rows:
+                    self.units.append(Unit(self.rows, rows, i, group))
+                    self.rows += rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def blocks(
+        self, unit: Unit, most: int, columns: Sequence[str] | None = None, *, skip: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """A unit's rows in order.
+
+        Args:
+            unit: one of ``units``.
+            most: rows of a block, at most; a larger group is decoded piece by piece.
+            columns: some of the source's columns; None: all.
+            skip, stop: the first row of the unit that is wanted, and the first that is not any more.
+
+        Yields:
+            The block's first row among all rows of the source, and the block.
+
+        Raises:
+            UnreadableFileError: naming the file and the row group.
+        """
+        names = self.columns if columns is None else list(columns)
+        stop = unit.rows if stop is None else stop
+        if not names:
+            return
+        try:
+            with self._open(unit) as file:
+                at = 0
+                for table in self._tables(file, unit, most, names):
+                    low, high = max(skip - at, 0), min(stop - at, len(table))
+                    if low < high:
+                        yield unit.start + at + low, table.slice(low, high - low)
+                    at += len(table)
+                    if at >= stop:
+                        return
+                if at < unit.rows:
+                    raise pa.ArrowInvalid(f"row group {unit.group} ends after {at} of {unit.rows} rows")
+        except (pa.ArrowException, OSError, EOFError) as error:
+            if isinstance(error, UnreadableFileError):
+                raise
+            raise UnreadableFileError(
+                f"row group {unit.group} cannot be read ({str(error).splitlines()[0]})",
+                file=self.files[unit.file],
+                remedy="Check that the file is whole and does not change while it is read; fetch or write it again",
+            ) from error
+
+    def scan(self, most: int, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """All rows in order, small row groups several at a time.
+
+        Args:
+            most: rows of a block, at most.
+            columns: some of the source's columns; None: all.
+
+        Yields:
+            See ``blocks``.
+        """
+        names = self.columns if columns is None else list(columns)
+        waiting: list[Unit] = []
+        for unit in [*self.units, None]:
+            full = waiting and (
+                unit is None or unit.file != waiting[0].file or sum(u.rows for u in waiting) + unit.rows > most
+            )
+            if full and names:
+                yield from self._several(waiting, most, names)
+            waiting = [] if full else waiting
+            waiting += [unit] if unit is not None else []
+
+    def _several(self, units: list[Unit], most: int, names: list[str]) -> Iterator[tuple[int, pa.Table]]:
+        if len(units) == 1:
+            yield from self.blocks(units[0], most, names)
+            return
+        try:
+            with self._open(units[0]) as file:
+                table = file.read_row_groups([u.group for u in units], columns=names).select(names)
+            for column in table.columns:
+                column.validate()
+        except (pa.ArrowException, OSError, EOFError):  # one of them: which one is said when they are read by one
+            for unit in units:
+                yield from self.blocks(unit, most, names)
+            return
+        yield units[0].start, table
+
+    def _open(self, unit: Unit) -> pq.ParquetFile:
+        # Text is read as codes and distinct values, as it lies in the file: nothing is to be hashed.
+        self._check_unchanged(unit.file)
+        path, metadata = self.files[unit.file], self._metadata[unit.file]
+        return pq.ParquetFile(path, metadata=metadata, read_dictionary=self._text)
+
+    def _tables(self, file: pq.ParquetFile, unit: Unit, most: int, names: list[str]) -> Iterator[pa.Table]:
+        if unit.rows <= most:
+            table = file.read_row_group(unit.group, columns=names)
+            for column in table.columns:
+                column.validate()
+            yield table.select(names)
+            return
+        for batch in file.iter_batches(most, row_groups=[unit.group], columns=names):
+            yield pa.Table.from_batches([batch]).select(names)
+
+    def footers(self) -> list[tuple[int, str]]:
+        """Bytes of every file, and the digest of its footer: types, row groups, and places and bounds of all columns.
+
+        Raises:
+            UnreadableFileError: a file is not there any more, or is another one.
+        """
+        if self._footers is None:
+            for i in range(len(self.files)):
+                self._check_unchanged(i)
+            self._footers = [_footer(file) for file in self.files]
+        return [(size, footer) for (size, _), footer in zip(self.stamps, self._footers, strict=True)]
+
+    def _check_unchanged(self, i: int) -> None:
+        """Refuse a file that has been replaced: what was learned and the places of its pages are those of the other."""
+        stamp = _stamp(self.files[i])
+        if stamp == self.stamps[i]:
+            return
+        if stamp[0] != self.stamps[i][0] or not _metadata(self.files[i]).equals(self._metadata[i]):
+            raise UnreadableFileError(
+                "the file is not the one any more that was first read", file=self.files[i], remedy=_AGAIN
+            )
+
+    def where(self, row: int) -> tuple[Path, int]:
+        """The file that holds a row of the source, and the row's number in that file."""
+        unit = next(u for u in reversed(self.units) if u.start <= row)
+        first = next(u.start for u in self.units if u.file == unit.file)
+        return self.files[unit.file], row - first
+
+
+def list_files(paths: Paths) -> list[Path]:
+    """The Parquet files that paths name, in the order given; those of a folder or a pattern by name.
+
+    Raises:
+        MissingFileError: nothing is there.
+    """
+    found: list[Path] = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        path = Path(path).expanduser()
+        if path.is_dir():
+            found_here = [p for ending in ("*.parquet", "*.pq") for p in path.rglob(ending)]
+            files = sorted(p for p in found_here if not _is_hidden(p.relative_to(path)))
+        elif path.exists():
+            files = [path]
+        else:
+            files = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
+        if not files:
+            raise MissingFileError("there are no Parquet files here", file=path, remedy="Check the path or the pattern")
+        found += files
+    if not found:
+        raise MissingFileError("no Parquet file was named", remedy="Give a file, a folder, a pattern or a list of them")
+    return found
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a file, or a folder that it is in, is not meant to be read: it is being written, for one."""
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def _metadata(file: Path) -> Any:
+    try:
+        return pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableFileError(
+            f"the file is no Parquet file, or not all of one ({str(error).splitlines()[0]})",
+            file=file,
+            remedy="Fetch or write it again",
+        ) from error
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """A file's bytes, and when they were written."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise UnreadableFileError(
+            f"the file is not there any more ({error.strerror})", file=file, remedy=_AGAIN
+        ) from error
+    return found.st_size, found.st_mtime_ns
+
+
+def _footer(path: Path) -> str:
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - 8, 0))
+        length = int.from_bytes(file.read(4), "little")  # the footer's, which stands before it
+        file.seek(max(size - 8 - length, 0))
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _schema(metadata: Any, file: Path) -> pa.Schema:
+    try:
+        return metadata.schema.to_arrow_schema()
+    except pa.ArrowException as error:
+        raise UnreadableFileError(
+            f"its columns cannot be made out ({str(error).splitlines()[0]})", file=file, remedy="Write it again"
+        ) from error
+
+
+def _agreed(schemas: Sequence[pa.Schema], files: Sequence[Path], columns: Sequence[str]) -> pa.Schema:
+    """The columns' types, of the first file that has values in them; all files must hold the same kind."""
+    fields = []
+    for name in columns:
+        first = None
+        for schema, file in zip(schemas, files, strict=True):
+            kind = schema.field(name).type
+            if pa.types.is_null(kind):  # a column without a value fits any other
+                continue
+            if first is None:
+                first, where = kind, file
+            elif _family(kind) != _family(first):
+                raise DataError(
+                    f"holds {kind} here, but {first} in {where.name}",
+                    file=file,
+                    column=name,
+                    remedy="Write the files with the same types, or leave the odd one out",
+                )
+        fields.append(pa.field(name, first if first is not None else pa.null()))
+    return pa.schema(fields)
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types whose values may stand in one column."""
+    if pa.types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if pa.types.is_integer(kind):
+        return "uint64" if pa.types.is_uint64(kind) else "integer"
+    if pa.types.is_floating(kind):
+        return "float"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    return str(kind)

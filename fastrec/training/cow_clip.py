@@ -1,0 +1,106 @@
+"""``CowClip``: embeddings' gradients clipped id by id, for batches of 100,000 rows and more."""
+
+from __future__ import annotations
+
+import torch
+from fastai.callback.core import Callback
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.models.embedding import EmbeddingTables
+from fastrec.table.list_batch import ListBatch
+
+__all__ = ["CowClip"]
+
+
+class CowClip(Callback):
+    """Adaptive column-wise clipping of embedding gradients (arXiv 2204.06240, algorithm 1).
+
+    The gradient of an id that stands ``n`` times in the batch is clipped to the norm ``n · max(r · ‖w‖, ζ)``, ``w``
+    being the id's vector: what one row may move grows with the vector, never with the batch. The paper's recipe beside
+    it: the embeddings' learning rate stays as the batch grows, the others' grows by its root
+    (``scale_lr(…, rule='cowclip')`` with ``splitter=split_embeddings``), the embeddings' weight decay grows with the
+    batch, and the learning rate warms up.
+
+    Args:
+        r: share of the vector's norm that one row may have.
+        zeta: the smallest norm that is clipped to (ζ).
+
+    Raises:
+        DataError: a setting below 0, or a model without ``EmbeddingTables``.
+    """
+
+    checkpointed = ("_ids",)
+    order = 20  # after gradients have been unscaled and added up, before the step
+
+    def __init__(self, r: float = 1.0, zeta: float = 1e-5) -> None:
+        super().__init__()
+        if r < 0 or zeta < 0:
+            raise DataError(f"CowClip with r {r} and zeta {zeta}", remedy="Both must be ≥ 0")
+        self.r, self.zeta = r, zeta
+        self._ids: list[list[dict[str, Tensor]]] = []
+
+    def before_fit(self) -> None:
+        """Find the tables."""
+        self.tables = [m for m in self.learn.model.modules() if isinstance(m, EmbeddingTables)]
+        if not self.tables:
+            raise DataError(
+                f"{type(self.learn.model).__name__} has no EmbeddingTables to clip", remedy="Leave out CowClip"
+            )
+
+        self._ids = [[] for _ in self.tables]
+
+    def after_backward(self) -> None:
+        """Keep which ids the batch looked up: several batches may be added up before a step."""
+        x_cat, lists = self.learn.xb[0], [x for x in self.learn.xb[1:] if isinstance(x, ListBatch)]
+        for tables, seen in zip(self.tables, self._ids, strict=True):
+            seen.append(_ids(tables, x_cat, lists))
+
+    def before_step(self) -> None:
+        """Clip."""
+        for tables, seen in zip(self.tables, self._ids, strict=True):
+            for group, weight in tables.weights.items():
+                ids = [found[group] for found in seen if group in found]
+                if weight.grad is not None and ids:
+                    weight.grad = clipped(weight.grad, weight.detach(), torch.cat(ids), r=self.r, zeta=self.zeta)
+            seen.clear()
+
+
+def clipped(grad: Tensor, weight: Tensor, ids: Tensor, *, r: float, zeta: float) -> Tensor:
+    """A table's gradient, clipped id by id.
+
+    Args:
+        grad: ``[rows, width]``, dense (changed in place) or row-sparse.
+        weight: ``[rows, width]``.
+        ids: the rows that the batch looked up, int64 ``[m]``, each as often as it stands there.
+        r: share of the vector's norm that one row may have.
+        zeta: the smallest norm that is clipped to.
+
+    Returns:
+        As ``grad``; a row-sparse one has every row once.
+    """
+    rows, counts = torch.unique(ids, return_counts=True)
+    if grad.is_sparse:
+        grad = grad.coalesce()
+        found, values = grad.indices()[0], grad.values()
+        place = torch.searchsorted(rows, found).clamp_(max=max(len(rows) - 1, 0))
+        counts = torch.where(rows[place] == found, counts[place], 0)
+        rows = found
+    else:
+        values = grad.index_select(0, rows)
+    limit = counts * (r * weight.index_select(0, rows).norm(dim=1)).clamp_min(zeta)
+    norm = values.norm(dim=1)
+    factor = torch.where(norm > limit, limit / norm.clamp_min(torch.finfo(norm.dtype).tiny), 1).unsqueeze(1)
+    if grad.is_sparse:
+        ids = grad.indices()
+        return torch.sparse_coo_tensor(ids, values * factor, grad.shape, is_coalesced=True, check_invariants=False)
+    return grad.index_copy_(0, rows, values * factor)
+
+
+def _ids(tables: EmbeddingTables, x_cat: Tensor, lists: list[ListBatch]) -> dict[str, Tensor]:
+    """The rows of each parameter that a batch looked up."""
+    found = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
+    for name, batch in zip(tables.list_names, lists, strict=False):
+        s = tables.slice_of(name)
+        found.setdefault(s.group, []).append(batch.values.long() + s.start)
+    return {g: torch.cat(parts) for g, parts in found.items()}

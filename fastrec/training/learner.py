@@ -1,0 +1,305 @@
+"""``rec_learner``: a fastai Learner for tabular and recommender data in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from numbers import Integral
+from pathlib import Path
+from typing import Any
+
+import fastai.callback.progress
+import fastai.callback.schedule  # noqa: F401 - gives every Learner fit_one_cycle, lr_find, no_bar
+import pandas as pd
+import torch
+from fastai.data.transforms import get_c
+from fastai.learner import Learner
+from fastai.tabular.learner import TabularLearner
+from fastai.torch_core import find_bs
+from fastcore.basics import tuplify
+from fastcore.foundation import L
+from torch import nn
+
+from fastrec._core.malloc import keeping_memory
+from fastrec._core.oom import naming_out_of_memory
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.models.embedding import EmbeddingTables
+from fastrec.models.embedding_layout import embedding_sizes
+from fastrec.models.learned_tables import load_tables, save_tables, table_frame
+from fastrec.models.tabular_net import TabularNet
+from fastrec.optim.wrapper import adamw, as_opt_func
+from fastrec.tabular.frame import TabularFrame
+from fastrec.training.amp import BF16Autocast
+from fastrec.training.lean_learner import LeanLearner
+from fastrec.training.options import training_callbacks
+from fastrec.training.settle_rows import SettleRows
+from fastrec.training.stop_on_nan import StopOnNaN
+
+LEARNER_OPTIONS = frozenset(inspect.signature(Learner.__init__).parameters) - {"self", "dls", "model"}
+TRAINING_OPTIONS = frozenset(inspect.signature(training_callbacks).parameters) - {"device"}
+
+_SMALLER = (
+    "Lower the batch size (bs=), train in 16 bits (amp='bf16'), make embeddings narrower (emb_szs=) or their gradients "
+    "row-sparse (grads='rows'), or keep the rows on the host (place='host')"
+)
+
+
+class RecLearner(LeanLearner, TabularLearner):
+    """fastai's tabular Learner, whose ``predict`` takes a row from any library, and ``to_bf16`` a CPU."""
+
+    graph_reason: str | None = "no CUDA graph was asked for"
+    compile_reason: str | None = "no compiled model was asked for"
+
+    def to_bf16(self) -> RecLearner:
+        """bfloat16 autocast: on CUDA fastai's, else ``BF16Autocast``."""
+        on_cuda = torch.device(getattr(self.dls, "device", None) or "cpu").type == "cuda"
+        return super().to_bf16() if on_cuda else self.add_cb(BF16Autocast())
+
+    def to_fp32(self) -> RecLearner:
+        """float32 throughout."""
+        super().to_fp32()
+        return self.remove_cb(BF16Autocast)
+
+    def fit(
+        self,
+        n_epoch: int,
+        lr: Any = None,
+        wd: float | None = None,
+        cbs: Any = None,
+        reset_opt: bool = False,
+        start_epoch: int = 0,
+    ) -> None:
+        """As fastai's ``fit``; where memory does not suffice, the error says for what.
+
+        On a CPU freed memory is kept for the next batch meanwhile: those of large batches are fetched anew otherwise.
+
+        Raises:
+            DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
+        """
+        on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
+        keeping = keeping_memory() if on_cpu else nullcontext()
+        with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
+            super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
+
+    def one_batch(self, i: int, b: Any) -> None:
+        """Train or validate on one batch; autocast is off afterwards, whatever happened."""
+
+        def doing() -> str:
+            return f"{'training on' if self.training else 'predicting'} a batch of {find_bs(b):,} rows"
+
+        try:
+            with naming_out_of_memory(doing, _SMALLER):
+                super().one_batch(i, b)
+        finally:
+            for cb in self.cbs:
+                if isinstance(cb, BF16Autocast):
+                    cb.leave()
+
+    def predict(self, row: Any) -> tuple[Any, Any, Any]:
+        """Predict one raw row.
+
+        Args:
+            row: column name to raw value: a dict, a pandas Series, a named polars row (``df.row(0, named=True)``),
+                or a pandas or polars frame of one row.
+
+        Returns:
+            The row with its prediction (its ``show()`` and ``decode()`` give names back), the decision (class code
+            or number) and the raw outputs (probabilities or numbers), as fastai's ``predict``.
+
+        Raises:
+            MissingColumnError: the row lacks a column that the model was trained on.
+            DataError: it is no row, or more than one.
+        """
+        dl = self._row_loader(_as_mapping(row))
+        inputs, outputs, _, decided = self.get_preds(dl=dl, with_input=True, with_decoded=True)
+        decoded = self.dls.decode((*tuplify(inputs), *tuplify(decided)))
+        return decoded, decided[0], outputs[0]
+
+    def table(self, name: str) -> pd.DataFrame:
+        """What the net has learnt of a column's categories: one row per category, its index, and its vector's numbers.
+
+        Args:
+            name: a categorical or list column.
+        """
+        return table_frame(self._embeds(), self.dls.classes, name)
+
+    def save_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> None:
+        """Save embedding tables by the names of columns and categories, see ``fastrec.models.save_tables``."""
+        save_tables(self._embeds(), self.dls.classes, folder, names)
+
+    def load_tables(self, folder: str | Path, names: Sequence[str] | None = None) -> dict[str, int]:
+        """Start from saved embedding tables; new categories stay as they are, see ``fastrec.models.load_tables``.
+
+        Returns:
+            Column → how many of its categories were found.
+        """
+        return load_tables(self._embeds(), self.dls.classes, folder, names)
+
+    def _embeds(self) -> EmbeddingTables:
+        found = next((m for m in self.model.modules() if isinstance(m, EmbeddingTables)), None)
+        if found is None:
+            raise DataError(f"{type(self.model).__name__} has no EmbeddingTables", remedy="Use a model of fastrec")
+        return found
+
+    def _row_loader(self, row: Mapping[str, Any]) -> Any:
+        known = self.dls.train_ds
+        prepared = known.one_row(row) if isinstance(known, TabularFrame) else None
+        if prepared is not None:
+            return self.dls.valid.new(prepared)
+        try:
+            return self.dls.test_dl(_frame_of(row, known))
+        except KeyError as error:
+            if isinstance(error, MissingColumnError):
+                raise
+            raise MissingColumnError(
+                f"the row lacks a column that the model needs: {error}",
+                remedy=f"Give every column that the model was trained on; the row has {list(row)}",
+            ) from error
+
+
+def rec_learner(
+    dls: Any,
+    model: Callable[..., nn.Module] | nn.Module = TabularNet,
+    *,
+    layers: Sequence[int] | None = None,
+    emb_szs: Mapping[str, int] | Sequence[tuple[int, int]] | None = None,
+    n_out: int | None = None,
+    y_range: tuple[float, float] | None = None,
+    opt_func: Any = adamw,
+    loss_func: Any = None,
+    metrics: Any = None,
+    **options: Any,
+) -> RecLearner:
+    """A Learner with its model, made for the columns of ``dls``.
+
+    Args:
+        dls: tabular dataloaders: of fastai's ``TabularPandas``, or anything with its ``cat_names``, ``cont_names``
+            and ``classes``.
+        model: a class called as ``model(emb_szs, n_cont, n_out, …)``, or a model already built. A class may have
+            ``options_for(dls, given)``, options that it learns from the data; a model ``wrap_loss(loss)``, the loss
+            that fits its outputs.
+        layers: width of each hidden layer; by default the model's own, or 200 and 100 where it has none.
+        emb_szs: column name to width, where it is not to follow ``emb_sz_rule``; or ``(rows, width)`` of every column.
+        n_out: number of outputs; by default the loss's own ``n_out``, else what the targets need.
+        y_range: ``(low, high)`` of the outputs.
+        opt_func: a fastai ``opt_func``, or a torch optimizer's class, see ``as_opt_func``.
+        loss_func: the loss; by default what fastai takes for the targets.
+        metrics: fastai metrics.
+        **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); how to train (``amp='bf16'``, …), see
+            ``training_callbacks``; all others go to the model.
+
+    Returns:
+        The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
+
+    Raises:
+        DataError: the training loader yields no batch; model options came with a model already built; or the model
+            takes no lists and vectors, and the frame has some.
+        MissingColumnError: ``emb_szs`` names a column that is not categorical.
+    """
+    if not len(dls.train):
+        raise DataError(
+            f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
+            f"drop_last={dls.train.drop_last}",
+            remedy="Use a batch size of at most the number of rows, or drop_last=False",
+        )
+    learner_options = {k: v for k, v in options.items() if k in LEARNER_OPTIONS}
+    training = {k: v for k, v in options.items() if k in TRAINING_OPTIONS}
+    config = {k: v for k, v in options.items() if k not in LEARNER_OPTIONS | TRAINING_OPTIONS}
+    config |= {k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}
+    if isinstance(model, nn.Module):
+        _refuse_options(config | {k: v for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None})
+        net = model
+    else:
+        n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
+        net = _build(dls, model, emb_szs, n_out, config)
+    _check_takes_extras(net, dls)
+    loss_func = loss_func or getattr(dls.train_ds, "loss_func", None)
+    if loss_func is not None and hasattr(net, "wrap_loss"):
+        loss_func = net.wrap_loss(loss_func)
+    opt_func = as_opt_func(opt_func, model=net)
+    if any(name.endswith("_rows") for m in net.modules() if isinstance(m, EmbeddingTables) for name in m.weights):
+        learner_options["cbs"] = [*L(learner_options.get("cbs")), SettleRows()]
+    given = L(learner_options.pop("cbs", None))
+    if any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in given):
+        training["stop_on_nan"] = False  # it is there
+    learner_options["cbs"] = [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]
+    return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
+
+
+def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, config: dict[str, Any]) -> nn.Module:
+    if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
+        raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
+    names, frame = list(dls.cat_names), dls.train_ds
+    lists = list(frame.list_names) if isinstance(frame, TabularFrame) else []
+    list_szs: list[tuple[int, int]] = []
+    if emb_szs is None or isinstance(emb_szs, Mapping):
+        every = [*names, *lists]
+        sizes = embedding_sizes(frame.classes if every else {}, every, widths=emb_szs)
+        emb_szs, list_szs = sizes[: len(names)], sizes[len(names) :]
+    elif len(emb_szs) == len(names) + len(lists):
+        emb_szs, list_szs = list(emb_szs[: len(names)]), list(emb_szs[len(names) :])
+    else:
+        raise DataError(
+            f"{len(emb_szs)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns",
+            remedy=f"Give one each for {[*names, *lists]}",
+        )
+    accepted = inspect.signature(model).parameters
+    offered = {"layers": [200, 100], "cat_names": names or None}
+    defaults = {k: v for k, v in offered.items() if k in accepted and (k != "layers" or _is_needed(accepted[k]))}
+    if any(p.kind is p.VAR_KEYWORD and k == "inputs" for k, p in accepted.items()):  # it is made of FieldNet's inputs
+        own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
+        vectors = [own[n].shape[1] for n in own if n not in lists]
+        defaults |= {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
+    learnt = getattr(getattr(model, "func", model), "options_for", None)  # of a partial its class's
+    if learnt is not None:
+        defaults |= learnt(dls, {**getattr(model, "keywords", {}), **config})
+    return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    return parameter.default is inspect.Parameter.empty
+
+
+def _check_takes_extras(net: nn.Module, dls: Any) -> None:
+    frame = dls.train_ds
+    names = [*frame.list_names, *frame.vector_names] if isinstance(frame, TabularFrame) else []
+    if not names:
+        return
+    try:
+        inspect.signature(net.forward).bind(*range(2 + len(names)))
+    except TypeError:
+        raise DataError(
+            f"{type(net).__name__} takes no lists or vectors, but the frame has {names}",
+            remedy="Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names",
+        ) from None
+
+
+def _refuse_options(config: Mapping[str, Any]) -> None:
+    if config:
+        raise DataError(
+            f"{sorted(config)} cannot change a model that is already built", remedy="Pass the model's class instead"
+        )
+
+
+def _as_mapping(row: Any) -> Mapping[str, Any]:
+    if isinstance(row, pd.Series):
+        return row.to_dict()
+    if hasattr(row, "to_dicts"):  # polars
+        row = row.to_dicts()
+    elif isinstance(row, pd.DataFrame):
+        row = row.to_dict("records")
+    if isinstance(row, list) and len(row) == 1:
+        row = row[0]
+    if not isinstance(row, Mapping):
+        raise DataError(f"one row is needed, not {type(row).__name__}", remedy="Give a dict, a Series or a named row")
+    return row
+
+
+def _frame_of(row: Mapping[str, Any], known: Any) -> pd.DataFrame:
+    """A frame of one row without its target, which may well be wrong or of no known class."""
+    inputs = {*known.cat_names, *known.cont_names}
+    # a missing number must not turn its column into one of objects
+    numbers = {k: float("nan") for k, v in row.items() if v is None and k in known.cont_names}
+    given = {**row, **numbers}
+    return pd.DataFrame([{k: v for k, v in given.items() if k in inputs or k not in known.y_names}])

@@ -1,0 +1,239 @@
+"""``StopOnNaN``: a loss that is no number ends the training, and says where it came from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from fastai.callback.core import Callback
+from fastai.callback.fp16 import MixedPrecision
+from torch import Tensor, nn
+
+from fastrec.errors import TrainingError
+from fastrec.table.list_batch import ListBatch
+
+__all__ = ["StopOnNaN"]
+
+_EVERY_ON_DEVICES = 50  # batches: looking at a loss waits for the device
+_PATIENCE = 10  # losses in a row: with a scaled loss (fp16) single overflows are met by skipping a step
+
+
+class _Seen(NamedTuple):
+    """What is known of a batch without waiting for the device."""
+
+    epoch: int
+    batch: int
+    lr: float
+
+
+class StopOnNaN(Callback):
+    """Stops a training whose loss is NaN or infinite, before that reaches the weights.
+
+    The error names epoch, batch, loss and learning rate, and what was no finite number before: a target or an input,
+    by column and row, or a weight. On a CPU every batch is looked at before its backward pass. On other devices losses
+    stay there and are looked at together, so that nothing waits: the error comes up to ``every`` batches later, and
+    says from which batch on it went wrong.
+
+    Targets that are no finite numbers are refused at the start, wherever the training rows are in memory, since some
+    losses pass over them without a word.
+
+    Args:
+        every: batches between two looks; None: 1 on a CPU, else 50.
+        targets: whether to refuse such targets; False for losses that leave missing targets out.
+
+    Raises:
+        TrainingError: the loss, or a target, is no finite number.
+    """
+
+    order, run_valid = MixedPrecision.order + 1, False
+
+    def __init__(self, *, every: int | None = None, targets: bool = True) -> None:
+        super().__init__()
+        self.every, self.targets = every, targets
+        self._on, self._seen, self._losses, self._sound = False, [], None, None
+
+    def before_fit(self) -> None:
+        """Look at the targets."""
+        learn = self.learn
+        if learn.lock.locked():  # validate or get_preds, perhaps within a training
+            return
+        self._on, self._seen = not hasattr(learn, "lr_finder"), []
+        if not self._on:  # a search of rates goes on until the loss explodes
+            return
+        device = next(learn.model.parameters()).device
+        self._period = self.every or (1 if device.type == "cpu" else _EVERY_ON_DEVICES)
+        self._losses = torch.zeros(self._period, device=device)
+        self._sound = torch.ones(self._period, 2, dtype=torch.bool, device=device)  # inputs, targets
+        y = getattr(learn.dls.train_ds, "y", None)
+        self._known_targets = isinstance(y, Tensor) and len(y) > 0
+        if self.targets and self._known_targets and (at := _first(y)) is not None:
+            names, row = list(learn.dls.train_ds.y_names), int(learn.dls.train_ds.rows[at[0]])
+            raise _target_error(y[at].item(), _name(names, at), row, "")
+
+    def after_loss(self) -> None:
+        """Look at the loss, or keep it for a later look."""
+        learn = self.learn
+        if not self._on or not len(learn.yb):
+            return
+        place, loss = len(self._seen), learn.loss.detach()
+        loss = loss if loss.ndim == 0 else loss.float().sum()
+        looks_at_y = self.targets and not self._known_targets
+        if self._period == 1 and math.isfinite(loss.item()) and not looks_at_y:
+            return
+        self._losses[place] = loss
+        self._seen.append(_Seen(learn.epoch, learn.iter, float(learn.opt.hypers[-1]["lr"])))
+        if self._period > 1:
+            self._sound[place, 0] = _all_finite(learn.xb)
+        if looks_at_y:
+            self._sound[place, 1] = _all_finite(learn.yb)
+        if len(self._seen) == self._period:
+            self.check()
+
+    def after_train(self) -> None:
+        """Look at the losses that are left."""
+        if self._on:
+            self.check()
+
+    def after_fit(self) -> None:
+        """Let go of what was kept."""
+        if not self.learn.lock.locked():
+            self._on, self._seen, self._losses, self._sound = False, [], None, None
+
+    def check(self) -> None:
+        """Look at the losses since the last look; on a device this waits for it.
+
+        Raises:
+            TrainingError: one of them is no finite number.
+        """
+        seen, self._seen = self._seen, []
+        if not self._on or not seen:
+            return
+        losses, sound = self._losses[: len(seen)].cpu(), self._sound[: len(seen)].cpu().clone()
+        self._sound.fill_(True)
+        bad = ~losses.isfinite()
+        if _is_scaled(self.learn) and not bad[-_PATIENCE:].all():
+            bad[:] = False
+        if self.targets:
+            bad |= ~sound[:, 1]
+        if bad.any():
+            at = int(bad.int().argmax())
+            raise self._error(seen[at], losses[at].item(), sound[at].tolist())
+
+    def _error(self, seen: _Seen, loss: float, sound: list[bool]) -> TrainingError:
+        learn, data = self.learn, self.learn.dls.train_ds
+        where = f"batch {seen.batch} of epoch {seen.epoch} (learning rate {seen.lr:.3g}, loss {loss:.4g})"
+        if self._period > 1:
+            return self._late_error(where, sound)
+        names = [list(getattr(data, k, [])) for k in ("y_names", "cont_names", "vector_names")]
+        if (found := _locate(learn.yb, [names[0]])) is not None:
+            return _target_error(found.value, found.column, *self._row(found.row, where))
+        if (found := _locate(learn.xb[1:], [names[1], *([n] for n in names[2])])) is not None:
+            return _input_error(found.value, found.column, *self._row(found.row, where))
+        if (name := _bad_weight(learn.model)) is not None:
+            return TrainingError(
+                f"the weights {name} hold NaN or infinity in {where}; inputs and targets are finite",
+                remedy="Load sound weights, or train again with a lower learning rate",
+            )
+        return _own_error(where, "inputs, targets and weights are finite")
+
+    def _late_error(self, where: str, sound: list[bool]) -> TrainingError:
+        where = f"{where}, the first of those since the last look"
+        data = self.learn.dls.train_ds
+        if not sound[0]:
+            x = getattr(data, "x_cont", None)
+            at = _first(x) if isinstance(x, Tensor) else None
+            if at is None:
+                return _input_error(float("nan"), None, None, where)
+            return _input_error(x[at].item(), _name(list(data.cont_names), at), int(data.rows[at[0]]), where)
+        if not sound[1]:
+            return _target_error(float("nan"), None, None, where)
+        return _own_error(where, "its inputs and targets are finite")
+
+    def _row(self, row: int, where: str) -> tuple[int | None, str]:
+        """The row's number in the frame that was given, where that is known, and what to say of the place."""
+        where = f"row {row} of {where}"
+        rows, data = getattr(self.learn.dl, "batch_rows", None), self.learn.dls.train_ds
+        given = getattr(data, "rows", None)
+        if rows is None or not isinstance(given, Tensor) or row >= len(rows):
+            return None, where
+        return int(given[int(rows[row])]), where
+
+
+class _Found(NamedTuple):
+    value: float
+    column: str | None
+    row: int
+
+
+def _floats(tensors: Sequence[Any]) -> Iterator[Tensor]:
+    for x in tensors:
+        if isinstance(x, Tensor) and not isinstance(x, ListBatch) and x.is_floating_point():
+            yield x
+
+
+def _all_finite(tensors: Sequence[Any]) -> Tensor | bool:
+    found: Tensor | bool = True
+    for x in _floats(tensors):
+        found = x.isfinite().all() & found
+    return found
+
+
+def _first(x: Tensor) -> tuple[int, ...] | None:
+    """Where the first entry is that is no finite number."""
+    if not x.is_floating_point() or bool(x.isfinite().all()):
+        return None
+    return tuple((~x.isfinite()).nonzero()[0].tolist())
+
+
+def _locate(tensors: Sequence[Any], names: Sequence[Sequence[str]]) -> _Found | None:
+    """The first entry of some tensors that is no finite number; ``names`` are those of their columns."""
+    dense = [x for x in tensors if isinstance(x, Tensor) and not isinstance(x, ListBatch)]
+    for i, x in enumerate(dense):
+        if (at := _first(x)) is not None:
+            own = names[i] if i < len(names) else []
+            return _Found(x[at].item(), own[0] if len(own) == 1 else _name(own, at), at[0])
+    return None
+
+
+def _name(names: Sequence[str], at: tuple[int, ...]) -> str | None:
+    column = at[1] if len(at) > 1 else 0
+    return names[column] if column < len(names) else None
+
+
+def _bad_weight(model: nn.Module) -> str | None:
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
+        if _first(x.detach()) is not None:
+            return name
+    return None
+
+
+def _is_scaled(learn: Any) -> bool:
+    scaler = getattr(learn, "scaler", None)
+    return scaler is not None and scaler.is_enabled()
+
+
+def _target_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:
+    return TrainingError(
+        f"a target is {value:.4g}" + (f" in {where}" if where else ""),
+        column=column,
+        row=row,
+        remedy="Fill it or leave such rows out; StopOnNaN(targets=False) is for losses that pass over them",
+    )
+
+
+def _input_error(value: float, column: str | None, row: int | None, where: str) -> TrainingError:
+    return TrainingError(
+        f"an input is {value:.4g} in {where}",
+        column=column,
+        row=row,
+        remedy="Add FillMissing to the procs, or mend the feature",
+    )
+
+
+def _own_error(where: str, sound: str) -> TrainingError:
+    return TrainingError(
+        f"the loss is no finite number in {where}; {sound}",
+        remedy="Lower the learning rate, clip gradients (fastai's GradientClip), or scale inputs with Normalize",
+    )

@@ -1,0 +1,287 @@
+"""Compiled loops against torch's own calls and against sums written out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fastrec._core import kernels
+from fastrec._core.kernels import compiled, without_compiled
+from fastrec.errors import DataError
+from fastrec.models import embedding_layout
+from fastrec.models._lookup.compiled import can_compile
+from fastrec.models._lookup.joined import join
+from fastrec.models.embedding import EmbeddingTables, side_by_side
+from fastrec.optim import AdamW, Lamb
+
+pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+
+PARTS = st.integers(1, 2)
+
+
+@pytest.fixture(autouse=True)
+def however_little(monkeypatch):
+    """Loops for few numbers too."""
+    monkeypatch.setattr(kernels, "_WORTH", 0)
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    """Set how many parts a loop is cut into, whatever its size."""
+
+    def set_to(count: int) -> None:
+        monkeypatch.setattr(kernels, "threads_for", lambda numbers: count)
+
+    return set_to
+
+
+def tables_and_batch(sizes, rows, id_type, seed, **options):
+    torch.manual_seed(seed)
+    tables = EmbeddingTables(sizes, pad=False, std=1.0, **options)
+    return tables, torch.stack([torch.randint(0, n, (rows,)) for n, _ in sizes], 1).to(id_type)
+
+
+def sparse(ids, values, like):
+    """A row-sparse gradient."""
+    return torch.sparse_coo_tensor(torch.tensor([ids]), values, like.shape, check_invariants=True)
+
+
+def grads_of(out, pull, params):
+    found = torch.autograd.grad((out.float() * pull).sum(), params)
+    return [g.to_dense() if g.is_sparse else g for g in found]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 20), min_size=1, max_size=7),
+    others=st.lists(st.integers(1, 3), max_size=2),
+    rows=st.integers(0, 40),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    id_type=st.sampled_from([torch.int64, torch.int32]),
+    grads=st.sampled_from(["dense", "rows"]),
+    count=PARTS,
+    seed=st.integers(0, 99),
+)
+def test_joined_lookups_are_those_of_the_pieces(widths, others, rows, dtype, id_type, grads, count, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedding_layout, "SPARSE_FROM", 6)
+        patch.setattr(kernels, "threads_for", lambda numbers: count)
+        sizes = [(3 + i, w) for i, w in enumerate(widths)]
+        tables, x_cat = tables_and_batch(sizes, rows, id_type, seed, grads=grads)
+        values = [torch.randn(rows, w, requires_grad=True) for w in others]
+        params = [*tables.parameters(), *values]
+        out = join(tables, x_cat, values, dtype)
+        plain = side_by_side([*tables.pieces(x_cat), *values]).to(dtype)
+        assert torch.equal(out, plain)
+        pull = torch.randn(plain.shape)
+        for a, b in zip(grads_of(out, pull, params), grads_of(plain, pull, params), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_that_are_none_and_those_without_end_stay_so():
+    tables, _ = tables_and_batch([(6, 2)], 1, torch.int64, 0)
+    odd = [[np.nan, np.inf], [-np.inf, -0.0], [3.4e38, 1e-40], [-np.nan, 1.0], [0.0, 1.00390625], [1.0, 2.0]]
+    odd = torch.tensor(odd)
+    tables.load_table("0", odd)
+    ids = torch.arange(6)[:, None]
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.testing.assert_close(join(tables, ids, [], dtype), odd.to(dtype), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("bad", [-1, 6, 2**31 - 1])
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_id_out_of_range_is_named_before_anything_is_read(parts, bad, count):
+    parts(count)
+    tables, x_cat = tables_and_batch([(5, 4), (6, 4)], 9, torch.int32, 0)
+    x_cat[7, 1] = bad
+    with pytest.raises(DataError, match=f"id {bad} is outside"):
+        join(tables, x_cat, [], torch.float32)
+    with pytest.raises(DataError, match=r"shape \[b, 2\]"):
+        join(tables, x_cat[:, :1], [], torch.float32)
+
+
+def test_what_the_loops_do_not_take_is_refused_as_ever():
+    tables, x_cat = tables_and_batch([(5, 4), (6, 4)], 9, torch.int64, 0)
+    with pytest.raises((RuntimeError, IndexError), match=r"index|indices"):
+        join(tables, x_cat.double(), [], torch.float32)
+    expected = join(tables, x_cat, [], torch.float32)
+    assert torch.equal(join(tables, x_cat.to(torch.uint8), [], torch.float32), expected)
+    # tables without memory on this side, as on a GPU: an address of theirs must not be read
+    assert can_compile(tables, x_cat, torch.float32)
+    assert not can_compile(tables.to("meta"), x_cat, torch.float32)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=25), min_size=1, max_size=6),
+    width=st.sampled_from([1, 3, 16, 20]),
+    beta1=st.sampled_from([0.0, 0.9]),
+    wd=st.sampled_from([0.0, 0.3]),
+    count=PARTS,
+)
+def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd, count):
+    torch.manual_seed(0)
+    start, ends = torch.randn(31, width), []
+    grads = [torch.randn(len(ids), width) for ids in batches]
+    for way in ("loops", "calls"):
+        table = nn.Parameter(start.clone())
+        opt = AdamW([table], lr=0.1, betas=(beta1, 0.95), eps=1e-6, weight_decay=wd)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kernels, "threads_for", lambda numbers: count)
+            patch.setattr("fastrec.row_adamw.compiled", lambda numbers, way=way: way == "loops")
+            for ids, values in zip(batches, grads, strict=True):
+                table.grad = sparse(ids, values.clone(), table)
+                opt.step()
+                assert torch.equal(table.grad._values(), values)  # a step reads gradients only
+        ends.append((table.detach(), opt.state[table]["exp_avg_sq"], opt.state[table]["last"]))
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("shape", [(5_000, 16), (80_000,), (40, 3), (7,), (), (0, 4)])
+@pytest.mark.parametrize("debias", ["paper", True, False])
+def test_lambs_loops_take_its_step(parts, shape, count, debias):
+    parts(count)
+    torch.manual_seed(0)
+    start, ends = torch.randn(shape), []
+    for way in (True, False):
+        p = nn.Parameter(start.clone())
+        if len(shape) == 2:
+            p.segments = (0, shape[0] // 3, shape[0])
+        opt = Lamb([p], lr=0.05, weight_decay=0.1, clamp=2.0, debias=debias)
+        torch.manual_seed(1)
+        for _ in range(4):
+            p.grad = torch.randn(shape)
+            if way:
+                opt.step()
+            else:
+                with without_compiled():
+                    opt.step()
+        ends.append(p.detach())
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=2e-6)
+
+
+def test_a_step_by_loops_counts_as_a_change_of_the_weights():
+    table = nn.Parameter(torch.randn(70_000, 2))
+    for opt in (Lamb([table], lr=0.1), AdamW([table], lr=0.1)):
+        loss = (table * table).sum()
+        table.grad = sparse([0, 5], torch.ones(2, 2), table) if isinstance(opt, AdamW) else torch.ones_like(table)
+        opt.step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_e_to_the_x_is_as_exact_as_a_float():
+    loops = pytest.importorskip("fastrec.kernels.step_loops")
+    from numba import njit
+
+    @njit
+    def all_of(x, out):
+        for i in range(len(x)):
+            out[i] = loops._exp(x[i])
+
+    x = np.append(-np.logspace(-9, np.log10(87), 20_000), 0.0).astype(np.float32)
+    out = np.empty_like(x)
+    all_of(x, out)
+    np.testing.assert_allclose(out, np.exp(x.astype(np.float64)), rtol=3e-7)
+
+
+def test_torchs_number_of_threads_stays_as_it_was_set():
+    code = (
+        "import torch; torch.set_num_threads(1); from fastrec import kernels; kernels.net(); kernels.steps();"
+        "kernels.threads_for(1 << 30); print(torch.get_num_threads())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"]
+
+
+def test_numbas_own_threads_take_one_caller_at_a_time():
+    code = (
+        "import torch; from concurrent.futures import ThreadPoolExecutor as P; from fastrec.optim import Lamb\n"
+        "def go(_):\n"
+        "    p = torch.nn.Parameter(torch.ones(300_000)); o = Lamb([p])\n"
+        "    for _ in range(20): p.grad = torch.ones_like(p); o.step()\n"
+        "with P(4) as pool: list(pool.map(go, range(8)))\n"
+        "print('done')"
+    )
+    env = {**os.environ, "NUMBA_THREADING_LAYER": "workqueue"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=env)
+    assert done.stdout.split() == ["done"], done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_forked_child_goes_without():
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"  # that threads and forks go ill together
+        "import multiprocessing as m, torch; from fastrec import kernels; from fastrec.segments import rank_in_group\n"
+        "torch.set_num_threads(1)\n"  # torch's own threads do not outlive a fork either
+        "codes = torch.arange(1 << 18) // 20; values = codes * 7919 % 1000\n"
+        "def go(_): return float(rank_in_group(values, codes).sum()), kernels.compiled(1 << 30)\n"
+        "first = go(0)\n"
+        "with m.get_context('fork').Pool(1) as pool: then = pool.map_async(go, [0]).get(60)[0]\n"
+        "print(first[0] == then[0], first[1], then[1])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr
+
+
+def test_small_work_is_one_threads():
+    assert kernels.threads_for(1) == kernels.threads_for(0) == 1
+    assert 1 <= kernels.threads_for(1 << 40) <= torch.get_num_threads()
+
+
+def test_without_numba_torchs_calls_do_it():
+    code = (
+        "import sys; sys.modules['numba'] = None\n"
+        "import torch; from fastrec import kernels; from fastrec.models.embedding import EmbeddingTables\n"
+        "from fastrec.models.joined_lookup import join; from fastrec.optim import Lamb\n"
+        "kernels._WORTH = 0; assert not kernels.compiled(1 << 30)\n"
+        "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
+        "Lamb(e.parameters()).step(); print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["done"]
+
+
+def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
+    monkeypatch.undo()
+    assert not compiled(1000)
+    assert compiled(1 << 20)
+    with without_compiled():
+        assert not compiled(1 << 20)
+
+
+def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
+    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
+    code = (
+        "import warnings, sys; sys.path.insert(0, sys.argv[1]); from fastrec import kernels\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always'); print(kernels.compiled(1 << 30), kernels.compiled(1 << 30))\n"
+        "print(*[t.message for t in told])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    first, second = done.stdout.splitlines()
+    assert first == "False False"
+    assert second == "numba cannot be used, fastrec goes on without: Numba needs NumPy 2.4 or less"
+
+
+def test_lambs_loops_are_as_exact_as_floats_can_be():
+    torch.manual_seed(0)
+    start, grads, ends = torch.randn(5_000, 16), [torch.randn(5_000, 16) for _ in range(6)], []
+    for dtype in (torch.float32, torch.float64):  # doubles go torch's way
+        p = nn.Parameter(start.to(dtype).clone())
+        opt = Lamb([p], lr=0.05, weight_decay=0.1)
+        for grad in grads:
+            p.grad = grad.to(dtype)
+            opt.step()
+        ends.append(p.detach().double())
+    assert (ends[0] - ends[1]).abs().max() < 1.5e-6  # 1 - β2 taken from floats makes 2.6e-6, the double 6e-7

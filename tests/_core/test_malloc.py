@@ -1,0 +1,105 @@
+"""What is freed stays at hand between calls, and goes back to the system when it is asked for or after a pause."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from fastrec._core import malloc as memory
+
+pytestmark = pytest.mark.skipif(memory._glibc() is None, reason="only glibc is told what to keep")
+
+BLOCKS = """
+import os, time
+import numpy as np
+from fastrec import memory
+from fastrec.memory import give_back, keeping_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+memory._PAUSE = {pause}
+before = resident()
+with keeping_memory():
+    blocks = [np.ones(12_500_000) for _ in range(12)]
+    del blocks
+kept = resident() - before
+{then}
+print(kept, resident() - before)
+"""
+
+
+def run(then: str, pause: float = 60) -> tuple[int, int]:
+    """MB kept when a call is over, and those kept after something else was done."""
+    code = BLOCKS.format(then=then, pause=pause)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert not done.stderr
+    kept, left = done.stdout.split()
+    return int(kept), int(left)
+
+
+def test_freed_memory_is_kept_until_it_is_given_back() -> None:
+    kept, left = run("give_back()")
+    assert kept > 1000
+    assert left < 600
+
+
+def test_freed_memory_is_given_back_after_a_pause() -> None:
+    kept, left = run("time.sleep(1.5)", pause=0.2)
+    assert kept > 1000
+    assert left < 600
+
+
+def test_a_call_under_way_keeps_its_memory() -> None:
+    then = "with keeping_memory():\n    time.sleep(1.0)\n    give_back()"
+    kept, left = run(then, pause=0.2)
+    assert kept > 1000
+    assert left > 1000
+
+
+def test_a_child_process_starts_anew() -> None:
+    then = """
+with memory._lock:
+    child = os.fork()
+    if not child:
+        with keeping_memory():
+            pass
+        os._exit(7 if memory._users else 0)
+assert os.waitpid(child, 0)[1] == 0"""
+    run("import warnings\nwarnings.simplefilter('ignore')" + then)
+
+
+def test_training_keeps_the_memory_of_its_batches() -> None:
+    code = """
+import os, warnings
+warnings.simplefilter("ignore")
+import numpy as np, pandas as pd
+from fastai.callback.core import Callback
+from fastrec import memory
+from fastrec.learner import rec_learner
+from fastrec.tabular import TabularFrame
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+class Much(Callback):
+    def after_batch(self):
+        before = resident()
+        blocks = [np.ones(12_500_000) for _ in range(4)]
+        del blocks
+        self.learn.kept = resident() - before
+
+frame = pd.DataFrame({"x": np.arange(8.0), "y": np.arange(8.0)})
+learn = rec_learner(TabularFrame(frame, cont_names=["x"], y_names="y").dataloaders(8), cbs=Much())
+with learn.no_bar(), learn.no_logging():
+    learn.fit(1)
+print(learn.kept, memory._users)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    kept, users = map(int, done.stdout.split())
+    assert kept > 300
+    assert users == 0

@@ -1,0 +1,272 @@
+"""Out of memory has a name, says how much and what to lower; torch and RAPIDS share one pool."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.data.block import CategoryBlock
+
+import fastrec._core.device
+from fastrec._core.device import pool_is_shared, share_pool
+from fastrec._core.oom import free_memory, is_out_of_memory, naming_out_of_memory, shown_bytes
+from fastrec.errors import DataError, DeviceError, DeviceMemoryError, FastrecError, MissingPackageError
+from fastrec.estimators import xgb as xgb_ranker
+from fastrec.table import Column, Table
+from fastrec.tabular import TabularFrame
+from fastrec.tabular.packed import Layout, Packed
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.features import apply_features, fit_features
+from fastrec.training.learner import rec_learner
+
+CUDA = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which 5.32 GiB is "
+    "free. Of the allocated memory 60.00 GiB is allocated by PyTorch."
+)
+TORCH = torch.cuda.OutOfMemoryError  # torch.OutOfMemoryError under the name that torch 2.4 has too
+SAID = [
+    (TORCH(CUDA), 20 * 2**30),
+    (MemoryError("std::bad_alloc: out_of_memory: Maximum pool size exceeded (failed to allocate 1.5 GiB)"), 3 * 2**29),
+    (
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes."),
+        4096,
+    ),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), None),
+    (
+        ValueError("Memory allocation error: bad_alloc\n- Free memory: 2GB\n- Requested memory: 3GB"),
+        3 * 2**30,
+    ),
+]
+
+
+def failing(error: Exception) -> Any:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(("error", "asked"), SAID)
+def test_what_libraries_say_becomes_one_named_error(error: Exception, asked: int | None) -> None:
+    with (
+        pytest.raises(DeviceMemoryError, match="ran out of memory while sorting 7 rows") as found,
+        naming_out_of_memory("sorting 7 rows", "Give fewer rows", device="cpu"),
+    ):
+        raise error
+    assert found.value.__cause__ is error
+    assert found.value.asked == asked
+    assert found.value.remedy == "Give fewer rows"
+    assert str(found.value).endswith("Give fewer rows.")
+    assert (f"{shown_bytes(asked)} asked for" in str(found.value)) if asked else ("asked for" not in str(found.value))
+    assert all(isinstance(found.value, kind) for kind in (DeviceError, FastrecError, MemoryError))
+
+
+def named(error: Exception, what: Any = "a", remedy: str = "b", **how: Any) -> DeviceMemoryError:
+    with pytest.raises(DeviceMemoryError) as found, naming_out_of_memory(what, remedy, **how):
+        raise error
+    return found.value
+
+
+def test_the_device_is_the_one_that_the_error_names() -> None:
+    assert str(named(TORCH(CUDA))).startswith("the device cuda:1 ran out of memory")
+    assert str(named(TORCH(CUDA), device="cuda:0")).startswith("the device cuda:0 ran out of memory")
+    with pytest.raises(MemoryError) as found:
+        np.empty(1 << 52)
+    assert str(named(found.value, device="cuda:0")).startswith("the host ran out of memory")  # numpy's is the host's
+
+
+def test_what_is_needed_and_what_is_free_are_said() -> None:
+    said = named(TORCH(CUDA), device="cpu", need=3 << 20)
+    assert ": 3.0 MiB needed, 20.0 GiB asked for, " in str(said)
+    assert " free of " in str(said)
+    assert said.free == pytest.approx(free_memory("cpu")[0], rel=0.5)
+    assert free_memory("cuda:77") is None
+
+
+def test_of_nested_ones_the_innermost_speaks_and_a_function_says_it_only_then() -> None:
+    calls = []
+    inner = named(MemoryError(), lambda: calls.append(1) or "inside")
+    assert calls == [1]
+    with pytest.raises(DeviceMemoryError, match="while inside") as found, naming_out_of_memory("outside", "x"):
+        raise inner
+    assert found.value is inner
+    with naming_out_of_memory(lambda: calls.append(2) or "", ""):
+        pass
+    assert calls == [1]
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), DataError("no"), RuntimeError("shape"), KeyError("out of memory")])
+def test_other_errors_stay_what_they_are(error: Exception) -> None:
+    with pytest.raises(type(error)) as found, naming_out_of_memory("a", "b"):
+        raise error
+    assert found.value is error
+    assert not is_out_of_memory(error)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (3 << 39, "1.5 TiB")]
+)
+def test_bytes_as_people_read_them(count: int, text: str) -> None:
+    assert shown_bytes(count) == text
+
+
+# Where fastrec allocates ---------------------------------------------------------------------------------------------
+
+
+def test_room_for_rows_that_no_host_has() -> None:
+    with pytest.raises(DeviceMemoryError, match=r"making room for 70,368,744,177,664 packed rows: 2\.0 PiB needed"):
+        Packed.empty(1 << 46, Layout(4, 4))
+
+
+class _Full:
+    """A buffer that fits nowhere else."""
+
+    to = staticmethod(failing(TORCH(CUDA)))
+
+    def __len__(self) -> int:
+        return 40_000_000
+
+    def numel(self) -> int:
+        return 1_000_000_000
+
+
+def test_packed_rows_that_do_not_fit_a_device() -> None:
+    packed = Packed(_Full(), Layout(4, 4))
+    with pytest.raises(
+        DeviceMemoryError, match=r"copying 40,000,000 packed rows to cuda:0: 3\.7 GiB needed, 20\.0"
+    ) as e:
+        packed.copy_to(torch.device("cuda:0"))
+    assert "place='host'" in e.value.remedy
+
+
+def test_a_column_that_does_not_fit_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    column = Table.read({"price": [1.0, 2.0]})["price"]
+    monkeypatch.setattr(Column, "_copied", failing(TORCH(CUDA)))
+    monkeypatch.setattr("fastrec.table.resolve_device", torch.device)
+    with pytest.raises(DeviceMemoryError, match=r"copying the column 'price' of 2 rows to cuda:0"):
+        column.to("cuda:0")
+
+
+@pytest.fixture
+def frame() -> TabularFrame:
+    df = pd.DataFrame({"city": [1, 2, 3, 1] * 4, "price": np.arange(16.0), "y": [0, 1] * 8})
+    return TabularFrame(df, [Categorify], ["city"], ["price"], "y", CategoryBlock, device="cpu")
+
+
+def test_preparing_a_frame(monkeypatch: pytest.MonkeyPatch, frame: TabularFrame) -> None:
+    monkeypatch.setattr("fastrec.prepare.Recipe.pack", failing(TORCH(CUDA)))
+    with pytest.raises(DeviceMemoryError, match=r"preparing 1 rows.*fewer rows"):
+        frame.new(pd.DataFrame({"city": [1], "price": [2.0]})).process()
+
+
+@pytest.mark.parametrize(("call", "method"), [(fit_features, "fit_transform"), (apply_features, "transform")])
+def test_making_features(call: Any, method: str) -> None:
+    features = SimpleNamespace(outputs=["x"], **{method: failing(MemoryError("std::bad_alloc"))})
+    with pytest.raises(DeviceMemoryError, match=r"making .*features.*fewer rows or generators"):
+        call(features, pd.DataFrame({"a": [1]}))
+
+
+@pytest.mark.parametrize("phase", ["training on", "predicting"])
+def test_a_batch_that_does_not_fit(frame: TabularFrame, phase: str) -> None:
+    learn = rec_learner(frame.dataloaders(bs=8), layers=[4])
+    learn.model.forward = failing(TORCH(CUDA))
+    said = rf"{phase} a batch of 8 rows.*Lower the batch size \(bs=\)"
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DeviceMemoryError, match=said):
+        learn.fit(1, 1e-3) if phase == "training on" else learn.get_preds(ds_idx=0)
+
+
+def test_a_model_that_does_not_fit(frame: TabularFrame) -> None:
+    learn = rec_learner(frame.dataloaders(bs=8), layers=[4])
+    learn.model.to = failing(TORCH(CUDA))
+    learn.opt_func = failing(TORCH(CUDA))
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DeviceMemoryError, match="beginning to train"):
+        learn.fit(1, 1e-3)
+
+
+# One pool ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rapids(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """RMM, CuPy and a CUDA device that only write down what is asked of them."""
+    calls: list[Any] = []
+    modules = {
+        n: ModuleType(n) for n in ("rmm", "rmm.allocators", "rmm.allocators.torch", "rmm.allocators.cupy", "cupy")
+    }
+    modules["rmm"].reinitialize = lambda **how: calls.append(("rmm", how))
+    modules["rmm.allocators.torch"].rmm_torch_allocator = "torch's"
+    modules["rmm.allocators.cupy"].rmm_cupy_allocator = "cupy's"
+    modules["cupy"].cuda = SimpleNamespace(set_allocator=lambda a: calls.append(("cupy", a)))
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_device", failing(AssertionError("this would begin torch's allocator")))
+    monkeypatch.setattr(torch.cuda.memory, "change_current_allocator", lambda a: calls.append(("torch", a)))
+    monkeypatch.setattr(fastrec.device, "_pooled", [])
+    return calls
+
+
+def test_one_pool_of_rmm_is_made_once(rapids: list[Any]) -> None:
+    assert not pool_is_shared()
+    assert share_pool(size=1 << 30) == torch.device("cuda:0")
+    how = {"pool_allocator": True, "initial_pool_size": 1 << 30, "devices": 0}
+    assert rapids == [("rmm", how), ("torch", "torch's"), ("cupy", "cupy's")]
+    assert pool_is_shared()
+    share_pool("cuda:0")
+    assert len(rapids) == 3
+
+
+def test_without_cupy_the_other_two_share(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert share_pool("cuda:1") == torch.device("cuda:1")
+    assert [name for name, _ in rapids] == ["rmm", "torch"]
+
+
+def test_a_pool_is_refused_once_torch_has_begun(rapids: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    with pytest.raises(DeviceError, match=r"begun to use the GPU.*share_pool\(\) first"):
+        share_pool()
+    with pytest.raises(DeviceError, match="on a CUDA device, not on cpu"):
+        share_pool("cpu")
+    with pytest.raises(DeviceError, match="there are 2 CUDA devices"):
+        share_pool("cuda:5")
+    assert rapids == []
+
+
+def test_without_rmm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rmm", None)
+    with pytest.raises(MissingPackageError, match=r"RMM is needed.*fastrec-tabular\[gpu\]"):
+        share_pool()
+
+
+def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastrec.training.cuda_graph import CudaGraph
+
+    monkeypatch.setattr(fastrec.device, "_pooled", [torch.device("cuda:0")])
+    on_gpu = SimpleNamespace(device=torch.device("cuda:0"))
+    graph = CudaGraph()
+    graph.learn = SimpleNamespace(model=SimpleNamespace(parameters=lambda: iter([on_gpu])), cbs=[])
+    assert "shares RMM's pool" in graph._why_not()
+    monkeypatch.setattr(fastrec.device, "_pooled", [])
+    assert graph._why_not() is None
+
+
+# XGBoost -------------------------------------------------------------------------------------------------------------
+
+
+def test_columns_on_a_gpu_go_to_xgboost_as_cupy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = SimpleNamespace(is_cuda=True, cpu=lambda: torch.ones(2))
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(from_dlpack=lambda t: ("cupy", t)))
+    assert xgb_ranker._handed(on_gpu, on_gpu=True) == ("cupy", on_gpu)
+    assert isinstance(xgb_ranker._handed(on_gpu, on_gpu=False), np.ndarray)  # trees grow on the host
+    assert isinstance(xgb_ranker._handed(torch.ones(2), on_gpu=True), np.ndarray)  # the table is there
+    assert xgb_ranker._handed(None, on_gpu=True) is None
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert isinstance(xgb_ranker._handed(on_gpu, on_gpu=True), np.ndarray)

@@ -1,0 +1,324 @@
+"""The ``fastrec`` command, and a competition's file as a plain script: as a person meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fastrec import __version__
+from fastrec.cli.app import app, load_competition
+from fastrec.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[1]
+TRIVAGO = ROOT / "competitions" / "trivago2019"
+RECIPE = """
+from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
+from competitions.trivago2019.data import ITEM_ACTIONS
+from fastrec.features import FeatureSet
+from fastrec.rankers import NetRanker, XGBRanker
+from fastrec.stack import Stack
+from features import clickstream
+
+class Tiny(Trivago2019):
+    name = "Tiny"
+    plain = ("position",)
+    categories = ("touch_last_action_type", "session_touch_last_action_type")
+
+    def features(self):
+        keys = {"session": "session_id", "item": "item_id"}
+        made = clickstream.touches(**keys, **EVENT, order=ORDER, kinds=ITEM_ACTIONS)
+        return FeatureSet([made], key=self.fold_key)
+
+    def models(self, *, bs):
+        return [MODEL]
+
+    def stack(self):
+        return Stack(rounds=2)
+"""
+TREES = 'XGBRanker("xgb", rounds=3, max_depth=2)'
+ENDLESS = 'NetRanker("net", layers=[8], epochs=10**6, max_rows=10**12)'
+
+
+def invoke(*arguments: object) -> tuple[int, str, str]:
+    """The command in this process: exit code, standard output, standard error."""
+    try:
+        runner = CliRunner(mix_stderr=False)  # click before 8.2
+    except TypeError:
+        runner = CliRunner()
+    done = runner.invoke(app, [str(a) for a in arguments], env={"COLUMNS": "100"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.stdout, done.stderr
+
+
+def start(*arguments: object, setup: str = "", cwd: Path | None = None) -> subprocess.Popen:
+    """The command in a process of its own, with ``setup`` run first."""
+    interrupts = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also where none are wanted
+    code = f"{interrupts}; {setup}\nfrom fastrec.cli import app; app()"
+    return process([sys.executable, "-c", code, *map(str, arguments)], cwd)
+
+
+def process(command: list[str], cwd: Path | None = None) -> subprocess.Popen:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, cwd=cwd, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def refused(arguments: list, message: str) -> None:
+    """The command ends with code 1 and one line about it."""
+    code, out, err = invoke(*arguments)
+    assert code == 1
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("error: ")
+    assert re.search(message, lines[0]), lines[0]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "data"
+    code, out, err = invoke("simulate", TRIVAGO, "--sessions", 100, "--out", folder, "--seed", 4)
+    assert code == 0
+    assert "sessions 100" in out
+    assert re.search(r"simulate: 100 sessions in .* sessions/s", err)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A workspace of its own, elsewhere, with a recipe that is quick and one that does not end."""
+    root = tmp_path_factory.mktemp("workspace")
+    for name, model in (("tiny", TREES), ("endless", ENDLESS)):
+        (root / "competitions" / name).mkdir(parents=True)
+        (root / "competitions" / name / "competition.py").write_text(RECIPE.replace("MODEL", model))
+    return root / "competitions"
+
+
+@pytest.fixture(scope="module")
+def script_run(data, tmp_path_factory):
+    """The real recipe as a plain script, from another folder, with a path relative to it."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    command = [sys.executable, str(TRIVAGO / "competition.py"), "--data", str(data), "--out", "made", "--rows", "500"]
+    running = process(command, elsewhere)
+    out, err = running.communicate(timeout=300)
+    assert running.returncode == 0, err
+    return elsewhere / "made", out, err
+
+
+# ---------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_lists_the_commands():
+    code, out, _ = invoke("--help")
+    assert code == 0
+    for word in ("run", "simulate", "check", "score", "report"):
+        assert re.search(rf"^│ {word} +[A-Z]", out, re.M), word
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", ["competition", "--data", "--out", "--device", "--rows", "--seed", "--bs", "auto"]),
+        ("simulate", ["competition", "--sessions", "--out", "--seed"]),
+        ("check", ["submission", "test"]),
+        ("score", ["submission", "truth", "mrr"]),
+        ("report", ["run_directory", "report.html"]),
+    ],
+)
+def test_help_of_each(command, words):
+    code, out, _ = invoke(command, "--help")
+    assert code == 0
+    assert all(word in out.lower() for word in words)
+    assert "`" not in out  # marks of the source are not shown
+
+
+def test_version():
+    assert invoke("--version")[:2] == (0, f"fastrec {__version__}\n")
+
+
+def test_a_command_that_is_not_there():
+    code, _, err = invoke("ruin")
+    assert code == 2
+    assert "No such command" in err
+
+
+# ----------------------------------------------------------------------------------------------------- from end to end
+
+
+def test_the_plain_script_makes_a_run(script_run):
+    folder, out, err = script_run
+    assert {p.name for p in folder.iterdir()} >= {"config.json", "scores.json", "submission.csv", "report.html"}
+    for stage in ("read", "features", "models", "stack"):
+        assert re.search(rf"^{stage}: [\d,]+ rows in [\d.]+ s \([\d,]+ rows/s\)$", err, re.M), stage
+    assert re.search(r"^ stack +0\.\d{4}", out, re.M)
+    assert out.splitlines()[-2:] == ["submission made/submission.csv", "report made/report.html"]
+    assert json.loads((folder / "config.json").read_text())["command"].startswith("competition.py --data ")
+
+
+def test_check_and_score_of_a_run(script_run, data):
+    folder, _, _ = script_run
+    code, out, _ = invoke("check", folder / "submission.csv", data / "test.csv")
+    assert (code, out.splitlines()[-1].split()[0]) == (0, "ok")
+    code, out, _ = invoke("score", folder / "submission.csv", data / "ground_truth.csv")
+    assert code == 0
+    scores = json.loads((folder / "scores.json").read_text())
+    assert out.splitlines()[-1] == f"mrr {scores['models']['stack']:.5f}"
+
+
+def test_report_is_written_anew(script_run):
+    folder, _, _ = script_run
+    page = (folder / "report.html").read_bytes()
+    (folder / "report.html").unlink()
+    code, out, _ = invoke("report", folder)
+    assert code == 0
+    assert re.search(r"^ stack +0\.\d{4}", out, re.M)
+    assert (folder / "report.html").read_bytes() == page
+
+
+def test_run_of_a_workspace_elsewhere(workspace, data, tmp_path):
+    code, out, err = invoke("run", workspace / "tiny", "--data", data, "--out", tmp_path / "a", "--rows", 900)
+    assert code == 0, err
+    assert out.splitlines()[-2:] == [f"submission {tmp_path}/a/submission.csv", f"report {tmp_path}/a/report.html"]
+    config = json.loads((tmp_path / "a" / "config.json").read_text())
+    assert (config["competition"], config["rows"]) == ("Tiny", 900)
+
+
+def test_odd_data_is_told_of_in_a_line(workspace, data, tmp_path):
+    for file in data.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    with (tmp_path / "train.csv").open("a") as train:
+        train.write("u,new,1541000000,1,strange action,,DE,Berlin,mobile,,,\n" * 2)
+    code, _, err = invoke("run", workspace / "tiny", "--data", tmp_path, "--out", tmp_path / "run")
+    assert code == 0
+    assert re.search(r"^warning: .*train\.csv: unknown action type 'strange action'", err, re.M)
+    assert re.search(r"^warning: .*train\.csv: 2 rows share session and step", err, re.M)
+
+
+# -------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_files_that_are_not_there(tmp_path, data):
+    refused(["run", TRIVAGO, "--data", tmp_path / "no", "--out", tmp_path / "o"], r"/no': there is no such folder")
+    refused(["run", TRIVAGO, "--data", tmp_path, "--out", tmp_path / "o"], r"train\.csv': there is no such file")
+    refused(["check", tmp_path / "s.csv", data / "test.csv"], r"s\.csv': there is no such file")
+    refused(["score", tmp_path / "s.csv", data / "ground_truth.csv"], r"s\.csv': there is no such file")
+    refused(["report", tmp_path / "r"], "r'")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_competition_that_is_not_there(tmp_path, data):
+    options = ["--data", data, "--out", tmp_path / "out"]
+    refused(["run", tmp_path / "nothing", *options], r"nothing/competition\.py': there is no such file")
+    refused(
+        ["simulate", tmp_path, "--sessions", 100, "--out", tmp_path / "out"], r"simulate\.py': there is no such file"
+    )
+    (tmp_path / "competition.py").write_text("x = 1\n")
+    refused(["run", tmp_path, *options], "holds 0 subclasses of Competition")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_with_a_mistake_can_be_mended(tmp_path):
+    file = tmp_path / "a" / "b" / "competition.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("import no_such_module\n")
+    for _ in range(2):
+        with pytest.raises(ModuleNotFoundError):
+            load_competition(file.parent)
+    file.write_text(RECIPE.replace("MODEL", TREES))
+    assert load_competition(file.parent).name == "Tiny"
+
+
+def test_two_recipes_in_one_file(tmp_path):
+    file = tmp_path / "c" / "d" / "competition.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(RECIPE.replace("MODEL", TREES) + "\nclass Second(Tiny):\n    pass\n")
+    with pytest.raises(DataError, match="2 subclasses"):
+        load_competition(file.parent)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_that_is_not_there(tmp_path, data):
+    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path / "o", "--device", "cuda"], "finds no CUDA device")
+    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path / "o", "--device", "tpu?"], "is not a device")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_other_things(tmp_path, data):
+    (tmp_path / "mine.txt").write_text("x")
+    refused(["run", TRIVAGO, "--data", data, "--out", tmp_path], "something that is not a run")
+    refused(["simulate", TRIVAGO, "--sessions", 100, "--out", tmp_path], "mine.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_bad_rows_are_named(tmp_path, data):
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).write_bytes((data / name).read_bytes())
+    lines = (tmp_path / "train.csv").read_text().splitlines(keepends=True)
+    k = next(i for i, line in enumerate(lines) if "clickout item" in line)
+    lines[k] = lines[k].rstrip("\n") + "|dear\n"
+    (tmp_path / "train.csv").write_text("".join(lines))
+    refused(
+        ["run", TRIVAGO, "--data", tmp_path, "--out", tmp_path / "o"], rf"train\.csv', column 'prices', row {k - 1}: "
+    )
+
+
+@pytest.mark.parametrize("option", [("--rows", "0"), ("--seed", "-1"), ("--bs", "many")])
+def test_options_out_of_range(option, data, tmp_path):
+    code, _, err = invoke("run", TRIVAGO, "--data", data, "--out", tmp_path / "o", *option)
+    assert code == 2
+    assert "Invalid value" in err
+
+
+def test_too_few_sessions_to_simulate(tmp_path):
+    refused(["simulate", TRIVAGO, "--sessions", 3, "--out", tmp_path / "o"], "at least 100, not 3")
+    assert list(tmp_path.iterdir()) == []
+
+
+# ----------------------------------------------------------------------------------------------------- broken off, full
+
+
+def test_ctrl_c_leaves_nothing(workspace, data, tmp_path):
+    running = start("run", workspace / "endless", "--data", data, "--out", tmp_path / "out")
+    for line in running.stderr:
+        if line.startswith("features:"):
+            break
+    time.sleep(1)  # into the training that does not end
+    running.send_signal(signal.SIGINT)
+    out, err = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "stopped; nothing was written"
+    assert "Traceback" not in err
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [2_000, 40_000])
+def test_a_full_disk_while_simulating(size, tmp_path):
+    """No file can grow above ``size`` bytes."""
+    setup = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
+    running = start("simulate", TRIVAGO, "--sessions", 100, "--out", tmp_path / "out", setup=setup)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert len(err.splitlines()) == 1
+    assert re.match(r"error: file .*/out.*could not be written", err)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_at_the_end_of_a_run(workspace, data, tmp_path):
+    setup = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))"
+    running = start("run", workspace / "tiny", "--data", data, "--out", tmp_path / "out", setup=setup)
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert re.match(r"error: file .*/out.*could not be written", err.splitlines()[-1])
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,336 @@
+"""A run from files to a run directory: complete, repeatable, all or nothing."""
+
+from __future__ import annotations
+
+import json
+import resource
+import warnings
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
+from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
+from competitions.trivago2019.simulate import simulate
+from fastrec._core.progress import Stages
+from fastrec.competition.check import check_submission
+from fastrec.competition.run import check_candidates, check_run_folder, run
+from fastrec.competition.score import score_submission
+from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
+from fastrec.estimators import NetRanker, XGBRanker
+from fastrec.features import FeatureSet
+from fastrec.stacking.stack import Stack
+from features import clickstream, price
+
+MODELS = ["display_order", "recency", "net", "xgb", "stack"]
+
+
+class Tiny(Trivago2019):
+    """The recipe with a few of its features, one epoch and a few trees."""
+
+    plain = ("position", "is_last")
+    categories = ("touch_last_action_type", "session_touch_last_action_type", "device")
+
+    def features(self):
+        keys = {"session": "session_id", "item": "item_id"}
+        made = [clickstream.touches(**keys, **EVENT, order=ORDER, kinds=ITEM_ACTIONS)]
+        made += [clickstream.clicks(**keys, **EVENT, order=ORDER, click=CLICK)]
+        made += [price.in_list(group="list_id", price="price", position="position")]
+        return FeatureSet(made, key=self.fold_key)
+
+    def models(self, *, bs):
+        return [NetRanker("net", layers=[8], epochs=1, bs=bs), XGBRanker("xgb", rounds=5, max_depth=2)]
+
+    def stack(self):
+        return Stack(rounds=5)
+
+
+def quiet_run(recipe, data, out, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        return run(recipe, data, out, device="cpu", stages=Stages(quiet=True), **options)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("competition") / "data"
+    simulate(150, folder, seed=2)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(data, tmp_path_factory):
+    return quiet_run(Tiny(), data, tmp_path_factory.mktemp("runs") / "first", seed=3, bs=500, command="the command")
+
+
+@pytest.fixture(scope="module")
+def found(data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        return Tiny().load(data, rows=None, device=torch.device("cpu"))
+
+
+def scores_of(folder: Path) -> dict:
+    return json.loads((folder / "scores.json").read_text())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# ---------------------------------------------------------------------------------------------------- what a run holds
+
+
+def test_the_run_directory_is_complete(made):
+    names = {"config.json", "curves.json", "features", "importance.json", "lists.parquet", "models", "oof"}
+    assert {p.name for p in made.iterdir()} == names | {"report.html", "scores.json", "submission.csv", "test"}
+    for split in ("oof", "test"):
+        assert sorted(p.stem for p in (made / split).iterdir()) == sorted(MODELS)
+    for name in MODELS:
+        assert sorted(p.name for p in (made / "models" / name).iterdir()) == [f"fold{k}" for k in range(5)]
+    page = (made / "report.html").read_text()
+    assert "<html" in page
+    assert f"Run {made.name} " in page
+    assert ".part" not in page
+    kinds = {p.suffix for p in made.rglob("*") if p.is_file()}
+    assert kinds == {".json", ".parquet", ".csv", ".html", ".safetensors", ".ubj"}  # and no pickle
+
+
+def test_config_tells_how_it_was_made(made, data):
+    config = json.loads((made / "config.json").read_text())
+    assert config["competition"] == Trivago2019.name
+    wanted = {"seed": 3, "bs": 500, "device": "cpu", "data": data.name, "command": "the command", "folds": 5}
+    assert {n: config[n] for n in wanted} == wanted
+    assert config["versions"]["torch"] == torch.__version__
+    assert config["git_revision"] is None or len(config["git_revision"]) >= 7
+    assert {"position", "is_last", "device", "touch_steps", "price_over_mean"} <= set(config["features"])
+
+
+def test_scores_have_the_documented_form(made):
+    scores = scores_of(made)
+    assert scores["metric"] == "mrr"
+    assert list(scores["models"]) == list(scores["oof"]) == MODELS
+    assert all(0 < v <= 1 for part in ("models", "oof") for v in scores[part].values())
+    assert 0 < scores["oracle"] <= 1
+    assert set(scores["seconds"]) == {"read", "features", "models", "stack", "write"}
+    assert set(scores["stack_tried"]) >= {"xgb_ranker", "blend"}
+    assert scores["oof"]["stack"] == pytest.approx(max(scores["stack_tried"].values()), abs=1e-12)
+
+
+def test_the_score_is_the_official_one(made, data):
+    assert check_submission(made / "submission.csv", data / "test.csv").warnings == ()
+    official = score_submission(made / "submission.csv", data / "ground_truth.csv")
+    assert scores_of(made)["models"]["stack"] == pytest.approx(official.mrr, abs=1e-12)
+    lists = pq.read_table(made / "lists.parquet").to_pandas()
+    ours = sorted(lists[lists.split == "test"].rr_stack)
+    assert ours == pytest.approx(sorted(official.per_row.reciprocal_rank), abs=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_out_of_fold_scores_give_the_reported_figure(made, found, model):
+    """By a plain loop over the written scores: last clicks only, ties by place in the list."""
+    lists: dict[int, list] = {}
+    for row in pq.read_table(made / "oof" / f"{model}.parquet").to_pylist():
+        lists.setdefault(row["list_id"], []).append(row)
+    last = dict(zip(found.train["list_id"].integer().tolist(), found.train["is_last"].integer().tolist()))
+    assert list(lists) == list(last)
+    gains = []
+    for number, rows in lists.items():
+        assert len({row["fold"] for row in rows}) == 1
+        ranked = sorted(rows, key=lambda row: -row["score"])
+        if last[number]:
+            gains.append(next((1 / (k + 1) for k, row in enumerate(ranked) if row["clicked"]), 0.0))
+    assert len(gains) < len(lists)  # earlier clicks of a session are not counted
+    assert scores_of(made)["oof"][model] == pytest.approx(sum(gains) / len(gains), abs=1e-12)
+
+
+def test_each_session_is_in_one_fold(made, found):
+    table = pq.read_table(made / "oof" / "xgb.parquet").to_pandas()
+    assert table.item_id.tolist() == found.train["item_id"].to_arrow().to_pylist()
+    session = found.train["session_id"].to_arrow().to_pylist()
+    assert table.assign(session=session).groupby("session").fold.nunique().max() == 1
+    assert sorted(table.fold.unique()) == [0, 1, 2, 3, 4]
+
+
+def test_features_can_be_loaded_again(made, found):
+    features = FeatureSet.load(made / "features")
+    assert features.outputs == Tiny().features().outputs
+    assert len(features.transform(found.test, tables=found.tables)) == len(found.test)
+
+
+# ---------------------------------------------------------------------------------------------------------- repeating
+
+
+def test_the_same_seed_gives_the_same_bytes(made, data, tmp_path):
+    again = quiet_run(Tiny(), data, tmp_path / "again", seed=3, bs=500)
+    assert (again / "submission.csv").read_bytes() == (made / "submission.csv").read_bytes()
+    assert scores_of(again)["oof"] == scores_of(made)["oof"]
+    for part in ("test/net.parquet", "oof/xgb.parquet"):
+        assert pq.read_table(again / part).equals(pq.read_table(made / part))
+
+
+def test_without_an_answer_no_test_score_is_given(data, tmp_path):
+    for name in ("train.csv", "test.csv"):
+        (tmp_path / name).symlink_to(data / name)
+    out = quiet_run(Tiny(), tmp_path, tmp_path / "out", rows=800)
+    scores = scores_of(out)
+    assert scores["models"] == {}
+    assert scores["oracle"] is None
+    assert list(scores["oof"]) == MODELS
+    assert len(check_submission(out / "submission.csv", data / "test.csv").warnings) == 0
+    assert json.loads((out / "config.json").read_text())["rows"] == 800
+    lists = pq.read_table(out / "lists.parquet").to_pandas().query("split == 'test'")
+    assert lists.rr_stack.isna().all()
+
+
+class ByUser(Tiny):
+    fold_key = "user_id"
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=2, max_depth=2)]
+
+
+def test_folds_may_be_of_another_key(data, found, tmp_path):
+    out = quiet_run(ByUser(), data, tmp_path / "out")
+    assert (out / "report.html").exists()
+    lists = pq.read_table(out / "lists.parquet").to_pandas().query("split == 'oof'")
+    assert set(lists.fold_key) <= set(found.train["user_id"].to_arrow().to_pylist())
+    table = pq.read_table(out / "oof" / "xgb.parquet").to_pandas()
+    user = found.train["user_id"].to_arrow().to_pylist()
+    assert table.assign(user=user).groupby("user").fold.nunique().max() == 1
+
+
+# ------------------------------------------------------------------------------------------------------ all or nothing
+
+
+@pytest.fixture
+def kept(made, tmp_path):
+    """A copy of a finished run, which must stay as it is when a later one does not come to its end."""
+    out = tmp_path / "kept"
+    out.mkdir()
+    for name, content in contents(made).items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(content)
+    before = contents(out)
+    yield out
+    assert contents(out) == before
+    assert [p.name for p in tmp_path.iterdir()] == ["kept"]  # no half run beside it
+
+
+class Cheap(Tiny):
+    """Trees alone; what goes wrong, goes wrong where ``breaks`` says."""
+
+    breaks = None
+
+    def models(self, *, bs):
+        return [Breaking(self.breaks)]
+
+    def stack(self):
+        return Stack(rounds=2)
+
+
+class Breaking(XGBRanker):
+    def __init__(self, breaks) -> None:
+        super().__init__("xgb", rounds=2, max_depth=2)
+        self.breaks = breaks
+
+    def fit(self, *args, **options):
+        if self.breaks and self.breaks[0] == "fit":
+            raise self.breaks[1]
+        return super().fit(*args, **options)
+
+    def save(self, folder):
+        super().save(folder)
+        if self.breaks and self.breaks[0] == "save":
+            raise self.breaks[1]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()], ids=["error", "Ctrl-C"])
+@pytest.mark.parametrize("where", ["fit", "save"])
+def test_a_run_that_breaks_off_leaves_nothing(where, error, data, kept):
+    recipe = Cheap()
+    recipe.breaks = (where, error)
+    with pytest.raises(type(error)):
+        quiet_run(recipe, data, kept)
+
+
+@contextmanager
+def disk_with_room_for(size: int):
+    """No file can grow above ``size`` bytes: what a full disk looks like to who writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class Large(Cheap):
+    """Trees that are larger than all other files."""
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=60, max_depth=4)]
+
+
+@pytest.mark.parametrize(("recipe", "size"), [(Cheap, 100), (Cheap, 3_000), (Large, 20_000)])
+def test_a_full_disk_leaves_the_earlier_run(recipe, size, data, kept):
+    with disk_with_room_for(size), pytest.raises(WriteError, match="could not be written") as caught:
+        quiet_run(recipe(), data, kept)
+    assert str(kept) in str(caught.value)
+    assert "untouched" in str(caught.value)
+
+
+def test_a_second_run_takes_the_place_of_the_first(data, tmp_path):
+    out = quiet_run(Cheap(), data, tmp_path / "out", seed=1)
+    quiet_run(Cheap(), data, out, seed=2)
+    assert json.loads((out / "config.json").read_text())["seed"] == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_with_something_else_is_refused(data, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="something that is not a run"):
+        quiet_run(Tiny(), data, tmp_path)
+    with pytest.raises(DataError, match="a file, not a run directory"):
+        quiet_run(Tiny(), data, tmp_path / "notes.txt")
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteError, match="not a folder to write to"):
+        check_run_folder(tmp_path / "file" / "run")
+    check_run_folder(tmp_path / "new" / "deep" / "run")
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_test_lists_that_cannot_be_submitted_are_refused_before_training(found):
+    check_candidates(Tiny(), found)
+    row = int((found.test["list_id"].integer()[1:] == found.test["list_id"].integer()[:-1]).nonzero()[0]) + 1
+    rows = torch.arange(len(found.test))
+    rows[row] = row - 1
+    with pytest.raises(DataError, match="twice") as caught:
+        check_candidates(Tiny(), replace(found, test=found.test.take(rows)))
+    assert (caught.value.column, caught.value.row) == ("item_id", row)
+    with pytest.raises(DataError, match="targets"):
+        check_candidates(Tiny(), replace(found, targets=found.targets.take(torch.arange(3))))
+
+
+def test_too_few_sessions_are_refused(data, tmp_path):
+    for name in ("train.csv", "test.csv"):
+        lines = (data / name).read_text().splitlines(keepends=True)
+        (tmp_path / name).write_text("".join([lines[0], *[s for s in lines[1:] if CLICK in s][-2:]]))
+    with pytest.raises(DataError, match=r"fold \d of 5 has no row|nothing to rank"):
+        quiet_run(Cheap(), tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+def test_cuda_that_is_not_there_is_refused(data, tmp_path):
+    with pytest.raises(DeviceError, match="no CUDA device"):
+        run(Tiny(), data, tmp_path / "out", device="cuda", stages=Stages(quiet=True))
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,301 @@
+"""NetRanker: what it learns, what it is indifferent to, and what it saves."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from fastrec.errors import DataError
+from fastrec.estimators import ColumnRanker, NetRanker
+from fastrec.estimators import net as module
+from fastrec.estimators.net import WeightedListLoss
+from fastrec.metrics import mrr
+from fastrec.models import TabularNet
+from fastrec.table import Table
+from fastrec.table.state import load_state
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.validate.lists import Lists
+
+KINDS = ["gym", "pool", "spa"]
+
+
+def clicks(lists: int = 40, size: int = 5, seed: int = 0) -> Lists:
+    """Clicks by a number within its list, the list's level being noise, and by a kind; display order says a little."""
+    rng = np.random.default_rng(seed)
+    taste, level = rng.normal(size=(lists, size)), 20 * rng.normal(size=(lists, 1))
+    kind = rng.integers(0, 3, (lists, size))
+    position = np.tile(np.arange(size), (lists, 1))
+    utility = 2.5 * taste + np.array([1.5, 0.0, -1.5])[kind] - 0.15 * position + rng.gumbel(size=taste.shape)
+    label = np.zeros(taste.shape)
+    label[np.arange(lists), utility.argmax(1)] = 1
+    price = (taste + level).ravel()
+    table = Table(
+        {
+            "position": position.ravel(),
+            "gap": price - np.repeat(price.reshape(lists, size).mean(1), size),
+            "price": np.where(rng.random(price.size) < 0.1, np.nan, price),
+            "kind": [KINDS[k] for k in kind.ravel()],
+        }
+    )
+    groups = torch.arange(lists).repeat_interleave(size) * 10
+    conts = ["position", "gap", "price"]
+    return Lists(table, groups, cats=["kind"], conts=conts, label=torch.from_numpy(label.ravel()))
+
+
+def small(**options) -> NetRanker:
+    return NetRanker("net", **{"layers": [8], "epochs": 1, "bs": 60, **options})
+
+
+def hidden(data: Lists) -> Lists:
+    return replace(data, label=None, weight=None)
+
+
+def score(model, data: Lists) -> float:
+    return mrr(model.predict(hidden(data)), data.label, data.groups)
+
+
+def test_learns_a_planted_signal_within_lists():
+    train, test = clicks(300), clicks(200, seed=1)
+    model = small(layers=[16], epochs=6, bs=150, lr=3e-2, ps=0.0).fit(train, seed=0)
+    order = ColumnRanker("display_order", ["position"]).fit(train)
+    assert score(model, test) > score(order, test) + 0.25
+    # The kind alone matters too: gyms are clicked most.
+    twin = (
+        test.table.with_columns({"kind": ["gym"] * len(test)}),
+        test.table.with_columns({"kind": ["spa"] * len(test)}),
+    )
+    gym, spa = (model.predict(hidden(test.with_table(t))) for t in twin)
+    assert (gym > spa).double().mean() > 0.95
+
+
+def test_same_seed_same_bytes_other_seed_other_scores():
+    data = clicks()
+    a, b, c = (small(epochs=2).fit(data, seed=s).predict(data) for s in (1, 1, 2))
+    assert a.numpy().tobytes() == b.numpy().tobytes()
+    assert not torch.equal(a, c)
+
+
+def test_reporting_on_other_lists_changes_no_score():
+    data, valid = clicks(), clicks(seed=1)
+    alone, with_valid = small(epochs=2).fit(data, seed=1), small(epochs=2).fit(data, valid, seed=1)
+    assert torch.equal(alone.predict(valid), with_valid.predict(valid))
+    assert [set(c) for c in alone.trace.curves] == [{"epoch", "train_loss"}] * 2
+    first, last = with_valid.trace.curves
+    assert set(first) == {"epoch", "train_loss", "valid_loss", "mrr"}
+    assert last["mrr"] == pytest.approx(score(with_valid, valid))
+    assert last["epoch"] == 1
+    with pytest.raises(DataError, match="labels"):
+        small().fit(data, hidden(valid))
+    nobody = valid.take(torch.zeros(len(valid), dtype=torch.bool))
+    assert set(small().fit(data, nobody).trace.curves[0]) == {"epoch", "train_loss"}
+
+
+def test_validation_loss_is_the_mean_over_lists():
+    data, valid = clicks(), clicks(seed=1)
+    model = small().fit(data, valid, seed=1)
+    scores = model.predict(valid)
+    losses = []
+    for g in valid.groups.unique():
+        rows = valid.groups == g
+        losses.append(-float(torch.log_softmax(scores[rows], 0)[valid.label[rows].bool()].sum()))
+    # batches hold unequal numbers of lists only where lists are of unequal length
+    assert model.trace.curves[0]["valid_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
+
+
+def counted(monkeypatch, name: str) -> list[int]:
+    calls, made = [], getattr(module, name)
+
+    def count(params, *args, **kwargs):
+        calls.append(1)
+        return made(params, *args, **kwargs)
+
+    monkeypatch.setattr(module, name, count)
+    return calls
+
+
+@pytest.mark.parametrize("bs", [1, 60, 10**9])
+def test_any_batch_size_up_to_the_whole_set(bs, monkeypatch):
+    lamb, adamw = counted(monkeypatch, "lamb"), counted(monkeypatch, "adamw")
+    data = clicks(20)
+    got = small(bs=bs).fit(data, seed=1).predict(data)
+    assert got.isfinite().all()
+    assert (len(lamb), len(adamw)) == (0, 1)
+
+
+def test_large_batches_are_trained_by_lamb(monkeypatch):
+    lamb, adamw = counted(monkeypatch, "lamb"), counted(monkeypatch, "adamw")
+    data = clicks(32_768 // 5 + 1)
+    model = small(bs=32_768, lr=2e-3, epochs=4).fit(data, seed=1)
+    assert (len(lamb), len(adamw)) == (1, 0)
+    losses = [c["train_loss"] for c in model.trace.curves]
+    assert losses[-1] < losses[0]
+    assert model.predict(data).isfinite().all()
+
+
+def test_epochs_are_cut_where_rows_are_many():
+    data = clicks(20)  # 100 candidates
+    for most, epochs in ((10**6, 4), (200, 2), (50, 1)):
+        assert len(small(epochs=4, max_rows=most).fit(data).trace.curves) == epochs
+
+
+def test_missing_values_get_one_flag_per_pattern():
+    data = clicks(20)
+    gone = torch.arange(len(data)) % 3 == 0
+    number = torch.arange(len(data), dtype=torch.float64)
+    columns = {
+        "a": torch.where(gone, torch.nan, number),
+        "b": torch.where(gone, torch.nan, -number),
+        "c": torch.where(~gone, torch.nan, number),
+        "whole": number,
+        "never": torch.full_like(number, torch.nan),
+        "a_is_missing": number,  # a name that a flag would have
+    }
+    model = small().fit(replace(data, table=Table(columns), cats=(), conts=list(columns)), seed=1)
+    assert model._flags == {"a_is_missing_": "a", "c_is_missing": "c"}
+    assert model.predict(replace(data, table=Table(columns), cats=(), conts=list(columns))).isfinite().all()
+
+
+def test_a_flag_tells_what_the_numbers_do_not():
+    lists, size = 200, 4
+    rng = np.random.default_rng(0)
+    answer = rng.integers(0, size, lists)
+    x = rng.normal(size=(lists, size))
+    x[np.arange(lists), answer] = np.nan  # the clicked one's value is missing; its fill, the middle, says nothing
+    label = np.zeros_like(x)
+    label[np.arange(lists), answer] = 1
+    groups = torch.arange(lists).repeat_interleave(size)
+    data = Lists(Table({"x": x.ravel()}), groups, conts=["x"], label=torch.from_numpy(label.ravel()))
+    model = small(epochs=6, lr=2e-2, ps=0.0).fit(data, seed=1)
+    assert score(model, data) > 0.95
+
+
+def test_unseen_and_missing_categories_are_scored_alike():
+    data = clicks()
+    model = small().fit(data, seed=1)
+    a, b = (
+        model.predict(hidden(data.with_table(data.table.with_columns({"kind": k}))))
+        for k in (["cellar"] * len(data), [None] * len(data))
+    )
+    assert a.isfinite().all()
+    assert torch.equal(a, b)
+
+
+def test_missing_only_in_the_test_and_infinite_values_are_scored():
+    data = clicks()
+    model = small().fit(data, seed=1)
+    odd = torch.full((len(data),), torch.nan, dtype=torch.float64)
+    odd[::2] = torch.inf
+    assert model.predict(hidden(data.with_table(data.table.with_columns({"gap": odd})))).isfinite().all()
+
+
+def test_scores_do_not_depend_on_which_candidates_are_scored_together():
+    data = clicks()
+    model = small().fit(data, seed=1)
+    some = torch.arange(len(data)) % 2 == 0
+    torch.testing.assert_close(model.predict(data)[some], model.predict(data.take(some)), rtol=0, atol=1e-6)
+
+
+def test_features_may_have_any_name():
+    data = clicks()
+    data = replace(data, cats=(), weight=torch.where(data.groups % 20 == 0, 1.0, 0.5))
+    names = dict(zip(data.conts, ("weight", "list", "label"), strict=True))
+    renamed = replace(data, table=data.table.rename(names), conts=list(names.values()))
+    a, b = (small().fit(d, seed=1).predict(d) for d in (data, renamed))
+    assert torch.equal(a, b)
+
+
+def test_list_ids_may_be_any_integers():
+    data = clicks()
+    big = replace(data, groups=data.groups // 10 + (1 << 62))  # neighbours that no float tells apart
+    a, b = (small().fit(d, seed=1).predict(d) for d in (data, big))
+    assert torch.equal(a, b)
+
+
+def test_only_the_proportions_of_weights_count():
+    data = clicks()
+    weight = torch.where(data.groups % 20 == 0, 1.0, 0.25).double()
+    a, b, c = (
+        small().fit(replace(data, weight=w), seed=1).predict(data)
+        for w in (weight, 1e-9 * weight, torch.ones_like(weight))
+    )
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+    assert not torch.allclose(a, c, atol=1e-3)
+    assert torch.equal(c, small().fit(data, seed=1).predict(data))
+
+
+def test_lists_that_teach_nothing_or_weigh_nothing_change_nothing():
+    data = clicks()
+    odd = data.groups % 40 == 0
+    single = torch.zeros(len(data), dtype=torch.bool)
+    single[-4:] = True  # one candidate is left of the last list
+    label = data.label.clone()
+    label[odd] = 0
+    kept = data.take(~odd & (data.groups < data.groups[-1]))
+    cut = replace(data, label=label).take(~single)
+    weighed = replace(data, weight=(~odd & (data.groups < data.groups[-1])).double())
+    scores = [small().fit(d, seed=1).predict(data) for d in (kept, cut, weighed)]
+    assert torch.equal(scores[0], scores[1])
+    assert torch.equal(scores[0], scores[2])
+
+
+def loss_by_loops(scores, label, groups, weight) -> float:
+    top = bottom = 0.0
+    for g in sorted(set(groups)):
+        rows = [i for i, other in enumerate(groups) if other == g]
+        if not any(label[i] for i in rows):
+            continue
+        z = math.log(sum(math.exp(scores[i]) for i in rows))
+        total = sum(label[i] for i in rows)
+        top += weight[rows[0]] * sum(label[i] / total * (z - scores[i]) for i in rows)
+        bottom += weight[rows[0]]
+    return top / bottom if bottom else 0.0
+
+
+@pytest.mark.parametrize("weight", [[1, 1, 1, 2, 2, 0, 0, 5], [0] * 8, [1e-9] * 8])
+def test_loss_is_the_weighted_mean_over_lists(weight):
+    scores, groups = [0.3, -1.0, 2.0, 0.0, 0.5, 1.0, 3.0, 0.7], [4, 4, 4, 5, 5, 6, 6, 9]
+    label = [1, 0, 1, 0, 1, 0, 1, 0]  # two clicks in the first list, none in the last
+    data = Lists(
+        Table({"x": scores}),
+        torch.tensor(groups),
+        label=torch.tensor(label),
+        weight=torch.tensor(weight, dtype=torch.float64),
+    )
+    targets = torch.stack([t.double() for t in module._targets_of(data)], 1)
+    got = WeightedListLoss()(torch.tensor(scores, dtype=torch.float64)[:, None], targets)
+    assert float(got) == pytest.approx(loss_by_loops(scores, label, groups, weight))
+
+
+def test_the_training_rows_are_not_kept():
+    model = small().fit(clicks(), clicks(seed=1), seed=1)
+    assert [len(dl.dataset) for dl in model._learn.dls.loaders] == [0, 0]
+    assert model._learn.opt is None
+
+
+def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):
+    data, test = clicks(), clicks(seed=1)
+    model = small(layers=[8, 4]).fit(data, seed=1)
+    model.save(tmp_path / "net")
+    assert {p.suffix for p in tmp_path.rglob("*") if p.is_file()} == {".json", ".safetensors"}
+    about = json.loads((tmp_path / "net" / "ranker.json").read_text())
+    procs = load_state(tmp_path / "net" / "procs")
+    kinds, gauss = Categorify.from_state(procs["Categorify"]), RankGauss.from_state(procs["RankGauss"])
+    codes = kinds.encode("kind", test.table["kind"])[:, None]
+    flags = {name: test.table[of].is_missing().double() for name, of in about["flags"].items()}
+    numbers = [gauss.apply(n, flags[n] if n in flags else test.table[n].number()) for n in about["conts"]]
+    weights = load_file(tmp_path / "net" / "model.safetensors")
+    net = TabularNet(
+        [(4, 3)], len(numbers), 1, layers=about["layers"], use_bn=False, act_cls=nn.SiLU, cat_names=about["cats"]
+    )
+    net.load_state_dict(weights)
+    got = net.eval()(codes, torch.stack(numbers, 1).float())
+    torch.testing.assert_close(got[:, 0].double(), model.predict(hidden(test)), rtol=0, atol=1e-6)

@@ -1,0 +1,259 @@
+"""XGBRanker against XGBoost called directly."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xgboost as xgb
+
+from fastrec.errors import DataError
+from fastrec.estimators import XGBRanker
+from fastrec.table import Table
+from fastrec.table.state import load_state
+from fastrec.table.vocab import Vocab
+from fastrec.validate.lists import Lists
+
+PARAMS = {
+    "tree_method": "hist",
+    "max_bin": 64,
+    "eta": 0.3,
+    "max_depth": 3,
+    "subsample": 0.8,
+    "colsample_bytree": 0.5,
+    "nthread": 1,
+    "device": "cpu",
+}
+RANKING = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
+ROUNDS = 4
+COLORS = ["red", "green", "blue", "grey"]
+
+
+def clicks(lists: int = 80, seed: int = 0) -> pd.DataFrame:
+    """Lists of 1 to 6 candidates, some without a click, some with two, missing numbers, text."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 7, lists)
+    frame = pd.DataFrame({"list": np.repeat(np.arange(lists) * 3, sizes)})
+    n = len(frame)
+    frame["x"], frame["z"] = rng.normal(size=n), rng.integers(0, 50, n)
+    frame.loc[rng.random(n) < 0.2, "x"] = np.nan
+    frame["color"] = rng.choice(COLORS, n)
+    appeal = frame.x.fillna(0) + frame.color.map({"red": 1.0, "blue": -1.0}).fillna(0) + rng.normal(size=n)
+    frame["label"] = (appeal.groupby(frame.list).rank(ascending=False) == 1).astype(float)
+    frame.loc[frame.list % 5 == 0, "label"] = 0.0
+    frame.loc[(frame.list % 7 == 0) & (frame.z > 25), "label"] = 1.0
+    frame["weight"] = np.where(frame.list % 2 == 0, 1.0, 0.25)
+    return frame
+
+
+def lists_of(frame: pd.DataFrame, *, weighted: bool = False, known: bool = True) -> Lists:
+    columns = Table.read(frame[["x", "z", "color"]])
+    label = torch.from_numpy(frame["label"].to_numpy(copy=True)) if known else None
+    weight = torch.from_numpy(frame["weight"].to_numpy(copy=True)) if weighted else None
+    groups = torch.from_numpy(frame["list"].to_numpy(copy=True))
+    return Lists(columns, groups, cats=["color"], conts=["x", "z"], label=label, weight=weight)
+
+
+def teaching(frame: pd.DataFrame) -> pd.DataFrame:
+    by = frame.groupby("list").label
+    return frame[(by.transform("size") > 1) & (by.transform("sum") > 0)]
+
+
+def matrix(frame: pd.DataFrame) -> np.ndarray:
+    codes = frame.color.map({c: i + 1.0 for i, c in enumerate(sorted(COLORS))})
+    return np.stack([codes, frame.x, frame.z], 1).astype(np.float32)
+
+
+def direct(frame: pd.DataFrame, objective: str, test: pd.DataFrame, *, weighted: bool, seed: int = 5) -> np.ndarray:
+    """The same through XGBoost's own interface."""
+    used = teaching(frame)
+    ranks = objective.startswith("rank:")
+    weight = None
+    if weighted:
+        weight = used.groupby("list").weight.first() if ranks else used.weight
+    names = ["color", "x", "z"]
+    data = xgb.QuantileDMatrix(
+        matrix(used),
+        used.label,
+        feature_names=names,
+        max_bin=64,
+        weight=weight,
+        **({"qid": used.list} if ranks else {}),
+    )
+    params = {**PARAMS, **(RANKING if ranks else {}), "objective": objective, "seed": seed}
+    return xgb.train(params, data, ROUNDS).predict(xgb.DMatrix(matrix(test), feature_names=names), output_margin=True)
+
+
+def ranker(objective: str = "rank:ndcg", **params) -> XGBRanker:
+    return XGBRanker(
+        "trees", objective=objective, rounds=ROUNDS, **{"eta": 0.3, "max_depth": 3, "nthread": 1, **params}
+    )
+
+
+@pytest.mark.parametrize("objective", ["rank:ndcg", "rank:pairwise", "rank:map", "binary:logistic"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_xgboost_called_directly(objective, weighted):
+    frame, test = clicks(), clicks(seed=1)
+    model = ranker(objective).fit(lists_of(frame, weighted=weighted), seed=5)
+    got = model.predict(lists_of(test, known=False)).numpy()
+    assert len(got) == len(test)  # lists of one candidate and without a click are scored too
+    np.testing.assert_array_equal(got, direct(frame, objective, test, weighted=weighted).astype(np.float64))
+    assert len(np.unique(got)) > 5
+
+
+def test_weights_change_the_trees():
+    frame = clicks()
+    plain, weighted = (
+        ranker().fit(lists_of(frame, weighted=w), seed=5).predict(lists_of(frame)) for w in (False, True)
+    )
+    assert not torch.equal(plain, weighted)
+
+
+def test_lists_that_teach_nothing_change_nothing():
+    frame = clicks()
+    kept = teaching(frame).reset_index(drop=True)
+    assert len(kept) < len(frame)
+    for objective in ("rank:ndcg", "binary:logistic"):
+        a, b = (ranker(objective).fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (frame, kept))
+        assert torch.equal(a, b)
+
+
+def test_lists_of_weight_zero_count_as_left_out():
+    frame = clicks()
+    without = frame[frame.list % 4 != 0].reset_index(drop=True)
+    silent = frame.assign(weight=frame.weight.where(frame.list % 4 != 0, 0.0))
+    for objective in ("rank:ndcg", "binary:logistic"):
+        a, b = (
+            ranker(objective).fit(lists_of(f, weighted=True), seed=5).predict(lists_of(frame))
+            for f in (without, silent)
+        )
+        assert torch.equal(a, b)
+
+
+def test_text_is_read_by_the_training_vocabulary_however_a_table_orders_it():
+    frame, test = clicks(), clicks(seed=1)
+    model = ranker().fit(lists_of(frame), seed=5)
+    expected = model.predict(lists_of(test))
+    # A table of the same rows whose dictionary starts with other values, one of them unseen.
+    first = pd.DataFrame({"x": [0.0] * 3, "z": 0, "color": ["white", "red", "green"], "label": 0.0, "list": -1})
+    longer = pd.concat([first, test], ignore_index=True)
+    assert torch.equal(model.predict(lists_of(longer))[3:], expected)
+    categorical = test.assign(color=pd.Categorical(test.color, categories=["white", *COLORS]))
+    assert torch.equal(model.predict(lists_of(categorical)), expected)
+
+
+def test_unseen_and_missing_text_is_missing():
+    frame = clicks()
+    model = ranker().fit(lists_of(frame), seed=5)
+    unseen = frame.assign(color="white")
+    gone = frame.assign(color=None)
+    expected = xgb.DMatrix(matrix(frame.assign(color="white")), feature_names=["color", "x", "z"])
+    assert torch.equal(model.predict(lists_of(unseen)), model.predict(lists_of(gone)))
+    np.testing.assert_array_equal(
+        model.predict(lists_of(unseen)).numpy(), model._booster.predict(expected, output_margin=True)
+    )
+
+
+def test_number_categories_beyond_float32_are_told_apart():
+    ids = torch.tensor([1 << 40, (1 << 40) + 1] * 100)
+    groups = torch.arange(100).repeat_interleave(2)
+    data = Lists(Table({"id": ids}), groups, cats=["id"], label=(ids % 2).double())
+    got = XGBRanker("trees", rounds=5, colsample_bytree=1.0).fit(data).predict(data)
+    assert (got[1::2] > got[::2]).all()
+
+
+def test_columns_are_found_by_name_not_by_place():
+    frame = clicks()
+    data = lists_of(frame)
+    model = ranker().fit(data, seed=5)
+    turned = replace(data, table=data.table.select(["color", "z", "x"]), cats=(), conts=["z", "x", "color"])
+    assert torch.equal(model.predict(turned), model.predict(data))
+    some = XGBRanker("trees", rounds=2, columns=["z", "color"]).fit(data)
+    assert set(some.trace.importance) == {"z", "color"}
+    rest = data.with_table(data.table.drop(["x"]))
+    assert torch.equal(some.predict(rest), some.predict(data))
+
+
+def test_infinite_and_huge_numbers_are_taken():
+    frame = clicks()
+    frame["z"] = frame.z.astype(float)
+    huge = frame.assign(z=frame.z.mask(frame.z > 45, np.inf).mask(frame.z < 5, -np.inf))
+    large = frame.assign(z=frame.z.mask(frame.z > 45, 1e300).mask(frame.z < 5, -1e300))
+    a, b = (ranker().fit(lists_of(f), seed=5).predict(lists_of(f)) for f in (huge, large))
+    assert a.isfinite().all()
+    assert torch.equal(a, b)
+
+
+def test_same_seed_same_trees_other_seed_other_trees():
+    data = lists_of(clicks())
+    a, b, c = (ranker().fit(data, seed=s).predict(data) for s in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_importance_is_the_total_gain():
+    data = lists_of(clicks())
+    model = ranker().fit(data, seed=5)
+    gains = model._booster.get_score(importance_type="total_gain")
+    assert model.trace.importance == {n: gains.get(n, 0.0) for n in ["color", "x", "z"]}
+    assert sum(model.trace.importance.values()) > 0
+
+
+def test_a_name_that_xgboost_refuses_is_named():
+    data = Lists(
+        Table({"a<b": [1.0, 2.0]}), torch.zeros(2, dtype=torch.int64), conts=["a<b"], label=torch.tensor([0.0, 1])
+    )
+    with pytest.raises(DataError, match="a<b"):
+        ranker().fit(data)
+
+
+def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
+    frame, test = clicks(), clicks(seed=1)
+    model = ranker(colsample_bytree=0.7).fit(lists_of(frame), seed=5)
+    model.save(tmp_path / "model")
+    files = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
+    assert files == {".ubj", ".json", ".safetensors"}
+    about = json.loads((tmp_path / "model" / "ranker.json").read_text())
+    assert about["features"] == ["color", "x", "z"]
+    assert about["params"]["colsample_bytree"] == 0.7
+    vocab = Vocab.from_state(load_state(tmp_path / "model" / "vocabularies")["color"])
+    codes = vocab.encode(Table.read(test)["color"]).double().numpy()
+    values = np.stack([codes, test.x, test.z], 1)
+    booster = xgb.Booster(model_file=tmp_path / "model" / "model.ubj")
+    got = booster.predict(xgb.DMatrix(values, feature_names=about["features"]), output_margin=True)
+    np.testing.assert_array_equal(got, model.predict(lists_of(test)).numpy())
+
+
+def test_a_label_that_is_nowhere_known_leaves_its_list_out():
+    frame = clicks()
+    broken = frame.assign(label=frame.label.mask(frame.list == teaching(frame).list.iloc[0], math.nan))
+    less = frame[frame.list != teaching(frame).list.iloc[0]].reset_index(drop=True)
+    a, b = (ranker().fit(lists_of(f), seed=5).predict(lists_of(frame)) for f in (broken, less))
+    assert torch.equal(a, b)
+
+
+def test_trees_start_from_the_margin_column():
+    generator = torch.Generator().manual_seed(0)
+    n = 400
+    x, start = torch.randn(n, generator=generator).double(), torch.randn(n, generator=generator).double()
+    groups = torch.arange(n) // 4
+    label = torch.zeros(n)
+    label[torch.arange(0, n, 4) + torch.randint(0, 4, (n // 4,), generator=generator)] = 1
+    data = Lists(Table({"x": x, "start": start}), groups, conts=["x"], label=label)
+    model = XGBRanker("m", rounds=5, margin="start", max_depth=2, nthread=1).fit(data, seed=3)
+    plain = {"objective": "rank:ndcg", "seed": 3, "nthread": 1, "max_depth": 2}
+    plain |= {"tree_method": "hist", "max_bin": 64, "eta": 0.1, "subsample": 0.8, "colsample_bytree": 0.5}
+    plain |= {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
+    values = x.float().numpy()[:, None]
+    fit = xgb.DMatrix(values, label.numpy(), qid=groups.numpy(), base_margin=start.float().numpy())
+    booster = xgb.train(plain, fit, 5)
+    expected = booster.predict(fit, output_margin=True)
+    assert model.predict(data).numpy() == pytest.approx(expected, abs=1e-4)
+    none = XGBRanker("m", rounds=0, margin="start").fit(data)
+    assert none.predict(data).numpy() == pytest.approx(start.float().numpy() + 0.5, abs=0.51)

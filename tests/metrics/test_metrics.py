@@ -1,0 +1,462 @@
+"""Grouped ranking metrics against hand-worked cases, scikit-learn and plain loops."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback import progress  # noqa: F401  (adds Learner.no_bar)
+from fastai.data.core import DataLoaders
+from fastai.data.load import DataLoader
+from fastai.learner import Learner, load_learner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from fastrec.errors import DataError
+from fastrec.metrics import ranking as m
+
+INF, NAN = math.inf, math.nan
+
+
+@st.composite
+def ranked_rows(draw):
+    """Rows with few distinct scores (ties), missing and infinite ones, grades and scattered group numbers."""
+    n = draw(st.integers(1, 25))
+    score = st.sampled_from([0.0, -0.0, 0.5, 1.0, 2.0, -3.0, INF, -INF, NAN])
+    scores = draw(st.lists(score, min_size=n, max_size=n))
+    labels = draw(st.lists(st.sampled_from([0, 0, 0, 1, 2]), min_size=n, max_size=n))
+    groups = draw(st.lists(st.sampled_from([7, -3, 10**15, 0]), min_size=n, max_size=n))
+    return np.array(scores), np.array(labels), np.array(groups)
+
+
+cuts = st.sampled_from([None, 1, 2, 3, 30])
+tie_rules = st.sampled_from(["worst", "ordinal", "best"])
+empties = st.sampled_from(["zero", "skip"])
+
+
+def height(score):
+    return (0, 0.0) if math.isnan(score) else (1, score)
+
+
+def loop_groups(groups):
+    return {g: [i for i in range(len(groups)) if groups[i] == g] for g in sorted(set(groups.tolist()))}
+
+
+def loop_rank(scores, rows, i, ties):
+    above = sum(height(scores[j]) > height(scores[i]) for j in rows)
+    equal = [j for j in rows if height(scores[j]) == height(scores[i])]
+    return above + {"worst": len(equal), "best": 1, "ordinal": equal.index(i) + 1}[ties]
+
+
+def loop_order(scores, labels, rows, ties):
+    label_key = {"worst": lambda i: labels[i], "best": lambda i: -labels[i], "ordinal": lambda i: 0}[ties]
+    return sorted(rows, key=lambda i: (tuple(-h for h in height(scores[i])), label_key(i), i))
+
+
+def loop_mean(value, labels, groups, empty):
+    values = []
+    for rows in loop_groups(groups).values():
+        if any(labels[i] > 0 for i in rows):
+            values.append(value(rows))
+        elif empty == "zero":
+            values.append(0.0)
+    return sum(values) / len(values) if values else NAN
+
+
+def test_hand_worked_case_with_ties():
+    # Three lists with the same scores and one relevant candidate each, at index 7, 5 and 4. Index 4 is first. Index 5
+    # ties with index 3 for the second place; the published numbers give it the third: the tie went against it.
+    scores = np.tile([1, 2, 3, 4, 5, 4, 3, 2, 1], 3)
+    groups = np.repeat([0, 1, 2], 9)
+    labels = np.zeros(27)
+    labels[[7, 9 + 5, 18 + 4]] = 1
+    for ties in ("worst", "ordinal"):  # index 5 also stands behind index 3, so the input order agrees
+        got = [m.mrr(scores, labels, groups, k=k, ties=ties) for k in (1, 2, 3, 4)]
+        assert np.round(got, 4).tolist() == [0.3333, 0.3333, 0.4444, 0.4444]
+    assert m.mrr(scores, labels, groups, k=2, ties="best") == pytest.approx((1 + 1 / 2) / 3)
+    assert m.mrr(scores, labels, groups) == pytest.approx((1 / 7 + 1 / 3 + 1) / 3)
+    assert m.group_ranks(scores[:9], groups[:9]).tolist() == [9, 7, 5, 3, 1, 3, 5, 7, 9]
+    assert m.group_ranks(scores[:9], groups[:9], ties="best").tolist() == [8, 6, 4, 2, 1, 2, 4, 6, 8]
+    assert m.group_ranks(scores[:9], groups[:9], ties="ordinal").tolist() == [8, 6, 4, 2, 1, 3, 5, 7, 9]
+
+
+def test_hand_worked_list():
+    scores, labels, groups = [4, 3, 2, 1], [0, 1, 0, 1], [5, 5, 5, 5]
+    assert m.mrr(scores, labels, groups) == 1 / 2
+    assert m.recall(scores, labels, groups, k=2) == 1 / 2
+    assert m.mean_average_precision(scores, labels, groups) == pytest.approx((1 / 2 + 2 / 4) / 2)
+    assert m.mean_average_precision(scores, labels, groups, k=2) == pytest.approx((1 / 2) / 2)
+    ideal = 1 + 1 / math.log2(3)
+    assert m.ndcg(scores, labels, groups) == pytest.approx((1 / math.log2(3) + 1 / math.log2(5)) / ideal)
+    assert m.ndcg(scores, labels, groups, k=1) == 0
+    assert m.auc(scores, labels) == 1 / 4
+    graded = m.ndcg([2, 1], [1, 2], [0, 0])
+    assert graded == pytest.approx((1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3)))
+    assert m.ndcg([2, 1], [1, 2], [0, 0], gains="linear") == pytest.approx(
+        (1 + 2 / math.log2(3)) / (2 + 1 / math.log2(3))
+    )
+
+
+def test_a_constant_score_gains_nothing_from_the_order_of_rows():
+    scores, labels, groups = np.zeros(10), np.eye(10)[0], np.zeros(10, int)
+    assert m.mrr(scores, labels, groups) == 1 / 10
+    assert m.recall(scores, labels, groups, k=9) == 0
+    assert m.ndcg(scores, labels, groups, k=9) == 0
+    assert m.mean_average_precision(scores, labels, groups) == 1 / 10
+    assert m.auc(scores, labels) == 1 / 2
+
+
+@settings(max_examples=150, deadline=None)
+@given(ranked_rows(), cuts, tie_rules, empties)
+def test_mrr_and_ranks_against_a_loop(rows, k, ties, empty):
+    scores, labels, groups = rows
+
+    def value(members):
+        rank = min(loop_rank(scores, members, i, ties) for i in members if labels[i] > 0)
+        return 1 / rank if k is None or rank <= k else 0.0
+
+    expected = loop_mean(value, labels, groups, empty)
+    got = m.mrr(scores, labels, groups, k=k, ties=ties, empty=empty)
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
+    ids, rr = m.reciprocal_ranks(scores, labels, groups, k=k, ties=ties, empty=empty)
+    np.testing.assert_allclose(rr.mean() if len(rr) else NAN, expected, rtol=1e-12)
+    keep = [g for g, r in loop_groups(groups).items() if empty == "zero" or labels[r].any()]
+    assert ids.tolist() == keep
+    ranks = m.group_ranks(scores, groups, ties=ties)
+    by_group = loop_groups(groups)
+    assert ranks.tolist() == [loop_rank(scores, by_group[g], i, ties) for i, g in enumerate(groups.tolist())]
+
+
+@settings(max_examples=150, deadline=None)
+@given(ranked_rows(), cuts, tie_rules, empties, st.sampled_from(["exp2", "linear"]))
+def test_list_metrics_against_loops(rows, k, ties, empty, gains):
+    scores, labels, groups = rows
+    top = 1000 if k is None else k
+    gain = (lambda x: 2.0**x - 1) if gains == "exp2" else float
+
+    def dcg(order):
+        return sum(gain(labels[i]) / math.log2(p + 2) for p, i in enumerate(order[:top]))
+
+    def ndcg(members):
+        return dcg(loop_order(scores, labels, members, ties)) / dcg(sorted(members, key=lambda i: -labels[i]))
+
+    def recall(members):
+        order = loop_order(scores, labels, members, ties)
+        return sum(labels[i] > 0 for i in order[:top]) / sum(labels[i] > 0 for i in members)
+
+    def average_precision(members):
+        order = loop_order(scores, labels, members, ties)
+        hits = [p for p, i in enumerate(order) if labels[i] > 0]
+        return sum((n + 1) / (p + 1) for n, p in enumerate(hits) if p < top) / min(top, len(hits))
+
+    options = {"k": k, "ties": ties, "empty": empty}
+    for got, value in (
+        (m.ndcg(scores, labels, groups, gains=gains, **options), ndcg),
+        (m.recall(scores, labels, groups, **options), recall),
+        (m.mean_average_precision(scores, labels, groups, **options), average_precision),
+    ):
+        np.testing.assert_allclose(got, loop_mean(value, labels, groups, empty), rtol=1e-9)
+
+
+@settings(max_examples=150, deadline=None)
+@given(ranked_rows(), st.booleans(), st.data())
+def test_auc_and_gauc_against_pairs(rows, weighted, data):
+    scores, labels, groups = rows
+    n = len(scores)
+    weight = np.ones(n)
+    if weighted:
+        weight = np.array(data.draw(st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=n, max_size=n)))
+
+    def area(members):
+        good, total = 0.0, 0.0
+        for i in members:
+            for j in members:
+                if labels[i] > 0 and labels[j] == 0:
+                    pair, a, b = weight[i] * weight[j], height(scores[i]), height(scores[j])
+                    total, good = total + pair, good + pair * (a > b or (a == b) / 2)
+        return good / total if total else NAN
+
+    given_weight = weight if weighted else None
+    np.testing.assert_allclose(m.auc(scores, labels, given_weight), area(range(n)), atol=1e-12)
+    areas = [(area(r), weight[r].sum()) for r in loop_groups(groups).values()]
+    areas = [(a, w) for a, w in areas if not math.isnan(a)]
+    expected = np.average([a for a, _ in areas], weights=[w for _, w in areas]) if areas else NAN
+    np.testing.assert_allclose(m.gauc(scores, labels, groups, sample_weight=given_weight), expected, atol=1e-12)
+    equal = np.mean([a for a, _ in areas]) if areas else NAN
+    np.testing.assert_allclose(
+        m.gauc(scores, labels, groups, weights="equal", sample_weight=given_weight), equal, atol=1e-12
+    )
+
+
+def test_against_scikit_learn():
+    rng = np.random.default_rng(0)
+    scores, groups = rng.permutation(600) / 600, np.repeat(np.arange(40), 15)
+    labels, weight = (rng.random(600) < 0.3).astype(float), rng.random(600)
+    labels[::15] = 1
+    grades = rng.integers(0, 4, 600)
+    grades[::15] = 3
+    shuffled = rng.permutation(600)
+    y, s = grades.reshape(40, 15), scores.reshape(40, 15)
+    for k in (1, 5, None):
+        got = m.ndcg(scores[shuffled], grades[shuffled], groups[shuffled], k=k, gains="linear")
+        assert got == pytest.approx(sk.ndcg_score(y, s, k=k))
+        assert m.ndcg(scores, grades, groups, k=k) == pytest.approx(sk.ndcg_score(2.0**y - 1, s, k=k))
+    expected = np.mean([sk.average_precision_score(labels[groups == g], scores[groups == g]) for g in range(40)])
+    assert m.mean_average_precision(scores, labels, groups) == pytest.approx(expected)
+    rounded = scores.round(1)
+    assert m.auc(rounded, labels) == pytest.approx(sk.roc_auc_score(labels, rounded))
+    assert m.auc(rounded, labels, weight) == pytest.approx(sk.roc_auc_score(labels, rounded, sample_weight=weight))
+
+
+def test_sample_weight_weighs_groups_by_the_mean_of_their_rows():
+    scores, labels, groups = [2, 1, 2, 1], [1, 0, 0, 1], [0, 0, 1, 1]  # reciprocal ranks 1 and 1/2
+    weight = [1, 3, 6, 6]  # groups weigh 2 and 6
+    for f, second in ((m.mrr, 1 / 2), (m.mean_average_precision, 1 / 2), (m.ndcg, 1 / math.log2(3))):
+        assert f(scores, labels, groups, sample_weight=weight) == pytest.approx((2 * 1 + 6 * second) / 8)
+    assert m.recall(scores, labels, groups, k=1, sample_weight=weight) == pytest.approx(2 / 8)
+
+
+def test_every_kind_of_column_is_taken():
+    scores, labels, groups = [0.1, 0.9, 0.4, 0.2], [1, 0, 0, 1], [3, 3, 8, 8]
+    kinds = [
+        np.array,
+        torch.tensor,
+        pd.Series,
+        lambda x: pd.Series(x, index=[9, 8, 7, 6], dtype="Int64" if isinstance(x[0], int) else "Float64"),
+        lambda x: np.array(x, dtype=np.int32 if isinstance(x[0], int) else np.float32)[::1],
+        lambda x: torch.tensor(x)[:, None],
+    ]
+    for kind in kinds:
+        assert m.mrr(kind(scores), kind(labels), kind(groups)) == 1 / 2
+    assert m.mrr(torch.tensor(scores).half(), torch.tensor(labels).bool(), np.array(groups, np.uint8)) == 1 / 2
+    missing = pd.Series([None, 0.9, 0.4, 0.2], dtype="Float64")
+    assert m.mrr(missing, labels, groups) == 1 / 2
+    assert m.mrr([2**53 + 1.0, 2**53], [0, 1], [0, 0]) == 1 / 2
+
+
+def test_groups_of_neighbouring_large_numbers_stay_apart():
+    groups = [2**60, 2**60 + 1]
+    ids, rr = m.reciprocal_ranks([1.0, 1.0], [1, 1], groups)
+    assert ids.tolist() == groups
+    assert rr.tolist() == [1.0, 1.0]
+
+
+def test_undefined_values_are_nan():
+    assert math.isnan(m.auc([1.0, 2.0], [1, 1]))
+    assert math.isnan(m.gauc([1.0, 2.0], [1, 1], [0, 0]))
+    assert math.isnan(m.mrr([1.0], [0], [0], empty="skip"))
+    assert m.mrr([1.0], [0], [0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (([1.0, 2.0], [1], [0, 0]), "labels has 1 rows, scores has 2"),
+        (([1.0, 2.0], [1, 0], [0]), "groups has 1 rows, scores has 2"),
+        (([1.0, 2.0, 3.0], [1, NAN, NAN], [0, 0, 0]), "column 'labels', row 1: a value is missing .2 in all"),
+        (([1.0], [1], [0.5]), "groups are torch.float64, not integers"),
+        (([1.0], [1], ["a"]), "column 'groups': <U1 values are not numbers"),
+        (([1.0], [1], np.array([2**63], np.uint64)), "above 2.63"),
+        (([], [], []), "no rows to score"),
+        ((np.zeros((2, 3)), [1, 0], [0, 0]), "scores has shape .2, 3."),
+    ],
+)
+def test_bad_input_is_named(arguments, words):
+    for f in (m.mrr, m.ndcg, m.mean_average_precision, m.gauc, m.reciprocal_ranks):
+        with pytest.raises(DataError, match=words):
+            f(*arguments)
+
+
+def test_bad_options_are_named():
+    rows = ([1.0, 2.0], [1, 0], [0, 0])
+    with pytest.raises(DataError, match="ties='middle' is not one of worst"):
+        m.mrr(*rows, ties="middle")
+    with pytest.raises(DataError, match="empty='no'"):
+        m.recall(*rows, k=1, empty="no")
+    with pytest.raises(DataError, match="gains='log'"):
+        m.ndcg(*rows, gains="log")
+    with pytest.raises(DataError, match="weights='sum'"):
+        m.gauc(*rows, weights="sum")
+    for k in (0, -1, 1.5):
+        with pytest.raises(DataError, match=f"k={k} is not a whole number"):
+            m.mrr(*rows, k=k)
+    with pytest.raises(DataError, match="row 1: a value is below 0"):
+        m.ndcg([1.0, 2.0], [1, -1], [0, 0])
+    with pytest.raises(DataError, match="column 'sample_weight', row 0"):
+        m.mrr(*rows, sample_weight=[-1, 1])
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        m.nothing  # noqa: B018
+
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_bootstrap_interval_is_the_normal_one_for_many_values():
+    rng = np.random.default_rng(1)
+    for values in (rng.random(1500), 1 / rng.integers(1, 6, 1500)):  # all distinct; few distinct
+        mean, low, high = m.bootstrap_interval(values)
+        se = values.std() / math.sqrt(len(values))
+        assert mean == pytest.approx(values.mean())
+        assert low == pytest.approx(mean - 1.96 * se, abs=0.15 * se)
+        assert high == pytest.approx(mean + 1.96 * se, abs=0.15 * se)
+        wider = m.bootstrap_interval(values, level=0.99)
+        assert wider.low < low < high < wider.high
+    assert m.bootstrap_interval(values, seed=3) == m.bootstrap_interval(values, seed=3)
+    assert m.bootstrap_interval(values, seed=3) != m.bootstrap_interval(values, seed=4)
+    assert m.bootstrap_interval([0.5]) == (0.5, 0.5, 0.5)
+    assert str(m.bootstrap_interval([0.5])) == "0.50000 [0.50000, 0.50000]"
+
+
+def test_blocks_do_not_change_how_many_resamples_there_are(monkeypatch):
+    from fastrec.metrics import intervals
+
+    monkeypatch.setattr(intervals, "_BLOCK", 50)
+    for values in (np.arange(20.0), np.repeat([0.0, 1.0], 20)):
+        means = intervals._resampled_means(values, 31, np.random.default_rng(0))
+        assert means.shape == (31,)
+        assert values.min() <= means.min() < means.max() <= values.max()
+
+
+def test_paired_difference_sees_what_separate_intervals_cannot():
+    rng = np.random.default_rng(2)
+    base = rng.random(400)
+    better = base + 0.01 + 0.01 * rng.standard_normal(400)
+    a, b = m.bootstrap_interval(better), m.bootstrap_interval(base)
+    assert a.low < b.high
+    mean, low, high = m.paired_difference(better, base)
+    assert mean == pytest.approx((better - base).mean())
+    assert 0 < low < mean < high
+    same = m.paired_difference(torch.tensor(base), base)
+    assert same == (0, 0, 0)
+    with pytest.raises(DataError, match="a has 400 values, b has 399"):
+        m.paired_difference(base, base[1:])
+
+
+def test_bad_values_for_intervals_are_named():
+    with pytest.raises(DataError, match="row 1: a value is not a finite number"):
+        m.bootstrap_interval([0.0, NAN])
+    with pytest.raises(DataError, match="there are no values"):
+        m.bootstrap_interval([])
+    with pytest.raises(DataError, match="out of range"):
+        m.bootstrap_interval([1.0], level=1)
+    with pytest.raises(DataError, match="out of range"):
+        m.bootstrap_interval([1.0], repeats=0)
+
+
+# ---------------------------------------------------------------- in a Learner
+
+
+class Shape(torch.nn.Module):
+    """A linear layer whose output takes the given form."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form, self.layer = form, torch.nn.Linear(3, 2 if form == "[b, 2]" else 1)
+
+    def forward(self, x):
+        out = self.layer(x)
+        return out[:, 0] if self.form == "[b]" else out
+
+
+class Rows(list):
+    """A data set that can be exported."""
+
+    def new_empty(self):
+        return Rows()
+
+
+def loss(pred, target):
+    pred = pred[:, 1] - pred[:, 0] if pred.ndim == 2 and pred.shape[1] == 2 else pred.reshape(-1)
+    return torch.nn.functional.binary_cross_entropy_with_logits(pred.float(), target.reshape(-1).float())
+
+
+def tiny_learner(form, metrics, folder):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(61, 3, generator=generator)
+    y = (x[:, 0] + torch.randn(61, generator=generator) > 0.7).float()
+    groups = torch.randint(0, 7, (61,), generator=generator)
+    rows = Rows(zip(x, y))
+    dls = DataLoaders(DataLoader(rows, bs=16, shuffle=True), DataLoader(rows, bs=16))
+    learn = Learner(dls, Shape(form), loss_func=loss, metrics=metrics(groups), path=folder)
+    return learn, x, y, groups
+
+
+def all_metrics(groups):
+    return [
+        m.MRR(groups=groups),
+        m.MRR(groups.numpy(), k=2, ties="best"),
+        m.NDCG(lambda learn: groups, k=3),
+        m.Recall(pd.Series(groups.numpy()), 2),
+        m.MAP(groups, empty="skip"),
+        m.AUC(),
+    ]
+
+
+@pytest.mark.parametrize("form", ["[b]", "[b, 1]", "[b, 2]"])
+def test_learner_reports_the_metric_of_the_whole_validation_set(form, tmp_path):
+    learn, x, y, groups = tiny_learner(form, all_metrics, tmp_path)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(2, 0.1)
+    names = ["mrr", "mrr@2", "ndcg@3", "recall@2", "map", "auc"]
+    assert list(learn.recorder.metric_names) == ["epoch", "train_loss", "valid_loss", *names, "time"]
+    with torch.no_grad():
+        out = learn.model.eval()(x).double()
+    scores = out[:, 1] - out[:, 0] if form == "[b, 2]" else out.reshape(-1)
+    expected = [
+        m.mrr(scores, y, groups),
+        m.mrr(scores, y, groups, k=2, ties="best"),
+        m.ndcg(scores, y, groups, k=3),
+        m.recall(scores, y, groups, k=2),
+        m.mean_average_precision(scores, y, groups, empty="skip"),
+        m.auc(scores, y),
+    ]
+    np.testing.assert_allclose(learn.recorder.values[-1][2:], expected, rtol=1e-9)
+    assert list(learn.validate())[1:] == pytest.approx(expected)
+
+
+def test_export_leaves_groups_and_rows_out(tmp_path):
+    learn, x, _, groups = tiny_learner("[b]", all_metrics, tmp_path)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1, 0.1)
+        before = learn.validate()
+        learn.export("model.pkl")
+    loaded = load_learner(tmp_path / "model.pkl")
+    assert [metric.name for metric in loaded.metrics] == ["mrr", "mrr@2", "ndcg@3", "recall@2", "map", "auc"]
+    assert all(metric.groups is None and metric.value is None for metric in loaded.metrics)
+    assert torch.equal(loaded.model.eval()(x), learn.model.eval()(x))
+    with loaded.no_bar(), pytest.raises(DataError, match="loaded without its groups"):
+        loaded.validate(dl=learn.dls.valid)
+    for metric in loaded.metrics[:-1]:
+        metric.groups = groups
+    with loaded.no_bar():
+        assert list(loaded.validate(dl=learn.dls.valid)) == pytest.approx(list(before))
+    assert len(pickle.dumps(learn.metrics[0])) < 2000
+    with learn.no_bar():  # the learner that was exported is as it was
+        assert list(learn.validate()) == pytest.approx(list(before))
+
+
+def test_groups_that_do_not_fit_the_rows_are_refused(tmp_path):
+    learn, *_ = tiny_learner("[b]", lambda groups: [m.MRR(groups[:-1])], tmp_path)
+    with learn.no_bar(), pytest.raises(DataError, match="mrr has 60 groups for 61 validated rows"):
+        learn.validate()
+    learn, *_ = tiny_learner("[b]", lambda groups: [m.MRR(groups)], tmp_path)
+    learn.recorder.train_metrics = True
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match="asked for on training batches"):
+        learn.fit(1)
+    with pytest.raises(DataError, match="no groups were given"):
+        m.MRR(None)
+    with pytest.raises(DataError, match="k=0"):
+        m.NDCG(torch.zeros(3), k=0)
+
+
+def test_three_class_predictions_are_refused():
+    class Batch:
+        pred, yb, training = torch.zeros(4, 3), (torch.zeros(4),), False
+
+    with pytest.raises(DataError, match=r"predictions are \(4, 3\)"):
+        m.AUC().accumulate(Batch())

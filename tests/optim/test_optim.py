@@ -1,0 +1,362 @@
+from __future__ import annotations
+
+import copy
+import io
+import math
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from fastai import optimizer as fastai_optim
+from torch import nn
+
+from fastrec.errors import DataError
+from fastrec.models import EmbeddingTables
+from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, scale_moms
+from fastrec.optim.wrapper import TorchOptim, as_opt_func
+
+
+def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):
+    """One step for one layer, element by element in float64, from the paper's algorithm 2 and its variants."""
+    b1, b2 = betas
+    t = state["t"] = state.get("t", 0) + 1
+    m, v = state.setdefault("m", [0.0] * len(w)), state.setdefault("v", [0.0] * len(w))
+    step = []
+    for i in range(len(w)):
+        m[i] = b1 * m[i] + (1 - b1) * g[i]
+        v[i] = b2 * v[i] + (1 - b2) * g[i] ** 2
+        mean, square = (m[i] / (1 - b1**t), v[i] / (1 - b2**t)) if debias == "paper" else (m[i], v[i])
+        step.append(mean / (math.sqrt(square) + eps) + wd * w[i])
+    if debias is True:
+        lr = lr * math.sqrt(1 - b2**t) / (1 - b1**t)
+    w_norm, s_norm = math.sqrt(sum(x * x for x in w)), math.sqrt(sum(x * x for x in step))
+    if clamp is not None:
+        w_norm = min(w_norm, clamp)
+    trust = w_norm / s_norm if adapt and w_norm > 0 and s_norm > 0 else 1.0
+    return [x - lr * trust * s for x, s in zip(w, step, strict=True)]
+
+
+@pytest.mark.parametrize("debias", ["paper", True, False])
+@pytest.mark.parametrize("clamp", [None, 1.5])
+@pytest.mark.parametrize("wd", [0.0, 0.1])
+@pytest.mark.parametrize("adapt_1d", [True, False])
+def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
+    torch.manual_seed(0)
+    shapes = [(4, 3), (7,), (2, 2, 2), (3,), ()]
+    params = [nn.Parameter(torch.randn(s, dtype=torch.double)) for s in shapes]
+    params[3].data.zero_()  # a bias that starts at zero has no trust ratio yet
+    config = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3, "clamp": clamp, "debias": debias}
+    opt = Lamb(params, weight_decay=wd, adapt_1d=adapt_1d, **config)
+    wanted, states = [p.flatten().tolist() for p in params], [{} for _ in params]
+    for _ in range(6):
+        for i, p in enumerate(params):
+            p.grad = torch.randn_like(p)
+            adapt = adapt_1d or p.ndim > 1
+            wanted[i] = plain_lamb(wanted[i], p.grad.flatten().tolist(), states[i], wd=wd, adapt=adapt, **config)
+        opt.step()
+        for p, w in zip(params, wanted, strict=True):
+            assert p.flatten().tolist() == pytest.approx(w, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)]
+)
+def test_relative_steps_under_a_constant_gradient(debias, first, fifth):
+    p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
+    grad, opt, steps = torch.ones_like(p), Lamb([p], lr=0.01, debias=debias), []
+    for _ in range(5):
+        before = p.detach().clone()
+        p.grad = grad.clone()
+        opt.step()
+        steps.append(((p.detach() - before).norm() / before.norm()).item())
+    assert steps[0] == pytest.approx(first, rel=2e-3)
+    assert steps[4] == pytest.approx(fifth, rel=3e-3)
+
+
+class Separate(nn.Module):
+    def __init__(self, tables):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding.from_pretrained(t.detach().clone(), False) for t in tables)
+
+    def forward(self, ids):
+        return torch.cat([t(ids[:, i]) for i, t in enumerate(self.tables)], 1)
+
+
+@pytest.mark.parametrize("fused_are_told", [True, False])
+def test_fused_tables_train_as_separate_ones(fused_are_told):
+    torch.manual_seed(0)
+    sizes = [(9, 4), (30, 4), (6, 8), (12, 4)]
+    fused = EmbeddingTables(sizes)
+    for scale, s in zip([1, 10, 3, 0.1], sizes, strict=True):
+        i = sizes.index(s)
+        fused.load_table(str(i), torch.randn(s) * scale)
+    separate = Separate([fused.table(str(i)) for i in range(4)])
+    head = nn.Linear(20, 1)
+    twin = copy.deepcopy(head)
+    if not fused_are_told:
+        for p in fused.parameters():
+            del p.segments
+    opts = [
+        Lamb([*net.parameters(), *h.parameters()], lr=0.05, weight_decay=0.1)
+        for net, h in ((fused, head), (separate, twin))
+    ]
+    for _ in range(8):
+        ids = torch.stack([torch.randint(0, n, (64,)) for n, _ in sizes], 1)
+        for net, h, opt in ((fused, head, opts[0]), (separate, twin, opts[1])):
+            opt.zero_grad()
+            ((h(net(ids)) - 1) ** 2).mean().backward()
+            opt.step()
+    same = all(
+        torch.allclose(fused.table(str(i)), e.weight, rtol=1e-5, atol=1e-6) for i, e in enumerate(separate.tables)
+    )
+    assert same == fused_are_told
+
+
+def small_net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(net, opt, steps, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        x = torch.randn(32, 5, generator=g)
+        opt.zero_grad()
+        ((net(x)[:, 0] - x.sum(1)) ** 2).mean().backward()
+        opt.step()
+
+
+@pytest.mark.parametrize("make", [lamb, adamw])
+def test_a_saved_state_continues_to_the_same_weights(make):
+    whole, first = small_net(), small_net()
+    opt = make(list(whole.parameters()), 0.01)
+    train(whole, opt, 3)
+    scheduled(opt, 0)
+    train(whole, opt, 3, seed=1)
+
+    opt = make(list(first.parameters()), 0.01)
+    train(first, opt, 3)
+    scheduled(opt, 0)
+    file = io.BytesIO()
+    torch.save({"net": first.state_dict(), "opt": opt.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=True)
+    second = small_net()
+    second.load_state_dict(saved["net"])
+    opt = make(list(second.parameters()), 0.5)
+    opt.load_state_dict(saved["opt"])
+    train(second, opt, 3, seed=1)
+    for a, b in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def marked(net, opt):
+    """What a Learner does to norms and biases before the first step."""
+    for p in net.parameters():
+        if p.ndim < 2:
+            opt.state[p]["do_wd"] = False
+    return opt
+
+
+def scheduled(opt, k):
+    opt.set_hyper("lr", np.array([0.01 * (k + 1)]))  # as fit_one_cycle does
+    opt.set_hyper("mom", 0.95 - 0.02 * k)
+
+
+def test_adamw_takes_the_steps_of_fastais_adam():
+    nets = [small_net(), small_net()]
+    makers = [partial(fastai_optim.Adam, wd=0.3), partial(adamw, wd=0.3)]
+    opts = [marked(net, make(list(net.parameters()), lr=0.01)) for net, make in zip(nets, makers, strict=True)]
+    for k in range(6):
+        for net, opt in zip(nets, opts, strict=True):
+            scheduled(opt, k)
+            train(net, opt, 1, seed=k)
+    for (name, a), b in zip(nets[0].named_parameters(), nets[1].parameters(), strict=True):
+        if name != "0.bias":  # before a batch norm its gradient is rounding noise, which Adam blows up
+            assert torch.allclose(a, b, rtol=1e-5, atol=1e-6), name
+    assert [h["mom"] for h in opts[1].hypers] == pytest.approx([0.85])
+
+
+@pytest.mark.parametrize("make", [lamb, adamw])
+def test_norms_and_biases_are_not_decayed_unless_asked(make):
+    for mark, moved in [(marked, False), (lambda net, opt: opt, True)]:
+        net = small_net()
+        net[0].bias.data.fill_(1.0)
+        opt = mark(net, make(list(net.parameters()), lr=0.1, wd=0.5))
+        weight = net[0].weight.detach().clone()
+        for p in net.parameters():
+            p.grad = torch.zeros_like(p)
+        opt.step()
+        assert torch.equal(net[0].bias, torch.ones(8)) is not moved
+        assert not torch.equal(net[0].weight, weight)
+
+
+def test_hypers_reach_all_groups_and_parameter_lists_stay_whole():
+    net = small_net()
+    lists = [list(net[0].parameters()), list(net[1].parameters()) + list(net[3].parameters())]
+    opt = marked(net, lamb(lists, 0.1))
+    train(net, opt, 1)
+    opt.set_hyper("lr", slice(0.01, 0.1))
+    opt.set_hyper("mom", 0.7)
+    opt.set_hyper("wd", 0.2)
+    assert [h["lr"] for h in opt.hypers] == pytest.approx([0.01, 0.1])
+    assert {h["mom"] for h in opt.hypers} == {0.7}
+    assert [{id(p) for p in ps} for ps in opt.param_lists] == [{id(p) for p in ps} for ps in lists]
+    for group in opt.opt.param_groups:
+        decayed = {p.ndim > 1 for p in group["params"]}
+        assert decayed == {group["weight_decay"] == 0.2}
+        assert group["betas"][0] == 0.7
+        assert group["lr"] == pytest.approx(
+            0.01 if group["params"][0].data_ptr() in {p.data_ptr() for p in lists[0]} else 0.1
+        )
+    opt.freeze()
+    before = [p.detach().clone() for p in lists[0]]
+    train(net, opt, 1)
+    assert all(torch.equal(a, b) for a, b in zip(before, lists[0], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (torch.optim.SGD, torch.optim.SGD),
+        (partial(torch.optim.AdamW, fused=True), torch.optim.AdamW),
+        (Lamb, Lamb),
+        (lamb, Lamb),
+        (partial(lamb, clamp=10), Lamb),
+        (adamw, AdamW),
+        (fastai_optim.RAdam, None),
+    ],
+)
+def test_optimizers_of_both_houses_become_opt_funcs(given, kind):
+    net = small_net()
+    opt = as_opt_func(given)([list(net.parameters())], lr=0.05)
+    assert (type(opt.opt) is kind) if kind else isinstance(opt, fastai_optim.Optimizer)
+    assert opt.hypers[0]["lr"] == 0.05
+    before = net[0].weight.detach().clone()
+    train(net, opt, 1)
+    assert not torch.equal(before, net[0].weight)
+
+
+def test_a_built_optimizer_is_wrapped_and_rubbish_refused():
+    built = torch.optim.SGD(small_net().parameters(), lr=0.1)
+    assert isinstance(as_opt_func(built), TorchOptim)
+    assert as_opt_func(built).opt is built
+    with pytest.raises(DataError, match="no optimizer"):
+        as_opt_func("adam")
+
+
+def test_layerwise_optimizers_that_know_no_segments_are_warned_about():
+    fused = EmbeddingTables([(5, 4), (6, 4)])
+    with pytest.warns(UserWarning, match="Lamb will take several fused"):
+        as_opt_func(fastai_optim.Lamb, model=fused)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for quiet in (lamb, Lamb, partial(lamb, clamp=10), adamw, fastai_optim.Adam):
+            as_opt_func(quiet, model=fused)
+        as_opt_func(fastai_optim.Lamb, model=EmbeddingTables([(5, 4), (6, 8)]))
+
+
+def test_bad_settings_are_refused():
+    p = nn.Parameter(torch.ones(3))
+    for bad in ({"lr": -1}, {"betas": (1.0, 0.9)}, {"weight_decay": -0.1}, {"eps": -1e-8}):
+        with pytest.raises(DataError, match="LAMB with lr"):
+            Lamb([p], **bad)
+
+
+def test_a_closure_gives_the_loss():
+    p = nn.Parameter(torch.tensor([2.0]))
+    opt = Lamb([p], lr=0.1)
+
+    def closure():
+        opt.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        return loss
+
+    assert opt.step(closure).item() == 4
+    assert p.item() < 2
+
+
+def test_learning_rates_scale_with_the_batch():
+    assert scale_lr(0.01, 4096 * 16, 4096) == pytest.approx(0.04)
+    assert scale_lr(0.01, 4096 * 16, 4096, rule="linear") == pytest.approx(0.16)
+    assert scale_lr(0.01, 1024, 4096) == pytest.approx(0.005)
+    for bad in ({"bs": 0}, {"base_bs": 0}, {"rule": "cube"}):
+        with pytest.raises(DataError):
+            scale_lr(**{"lr": 0.1, "bs": 8, "base_bs": 8, **bad})
+
+
+@pytest.mark.parametrize("debias", [True, False])
+@pytest.mark.parametrize("clamp", [10.0, 0.5])
+@pytest.mark.parametrize("wd", [0.0, 0.1])
+def test_lamb_equals_torch_optimizers_step_for_step(debias, clamp, wd):
+    others = pytest.importorskip("torch_optimizer")
+    torch.manual_seed(0)
+    shapes = [(700, 1000), (30, 8), (8,)]  # the first is stepped in blocks
+    mine = [nn.Parameter(torch.randn(s) * 0.1) for s in shapes]
+    theirs = [nn.Parameter(p.detach().clone()) for p in mine]
+    config = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": wd, "debias": debias}
+    opts = Lamb(mine, clamp=clamp, **config), others.Lamb(theirs, clamp_value=clamp, **config)
+    for _ in range(5):
+        for a, b in zip(mine, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        for opt in opts:
+            opt.step()
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_torch_optimizers_lamb_stays_selectable():
+    others = pytest.importorskip("torch_optimizer")
+    net = small_net()
+    opt = as_opt_func(others.Lamb)([list(net.parameters())], lr=0.05)
+    before = net[0].weight.detach().clone()
+    train(net, opt, 1)
+    assert type(opt.opt) is others.Lamb
+    assert not torch.equal(before, net[0].weight)
+
+
+def test_momentum_is_scaled_with_the_batch():
+    assert scale_moms(0.9, 2048, 1024) == pytest.approx(0.8)
+    assert scale_moms((0.95, 0.85, 0.95), 4096, 4096) == pytest.approx((0.95, 0.85, 0.95))
+    assert scale_moms([0.99, 0.9], 16, 1) == pytest.approx((0.84, 0.0))  # not below 0
+    assert scale_moms([0.99, 0.9], 16, 1, floor=0.5) == pytest.approx((0.84, 0.5))
+    assert scale_moms(0.9, 512, 1024) == pytest.approx(0.95)
+    with pytest.raises(DataError, match="batch sizes 0 and 4"):
+        scale_moms(0.9, 0, 4)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_adamw_steps_as_torchs_and_either_goes_on_from_the_others_state(frozen):
+    torch.manual_seed(0)
+    shapes = [(5, 3), (4,), (2, 2, 2)]
+    start = [torch.randn(s) for s in shapes]
+    ours, theirs = ([nn.Parameter(t.clone()) for t in start] for _ in range(2))
+    settings = {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}
+    a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
+    for step in range(6):
+        if step == 3:  # exchange their states
+            states = a.state_dict(), b.state_dict()
+            a, b = AdamW(ours, **settings), torch.optim.AdamW(theirs, fused=True, **settings)
+            a.load_state_dict(states[1])
+            b.load_state_dict(states[0])
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        if frozen:
+            ours[1].grad = theirs[1].grad = None
+        a.step()
+        b.step()
+    for p, q in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-7)
+
+
+def test_adamw_in_float64_is_torchs():
+    p, q = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+    for x, opt in ((p, AdamW([p])), (q, torch.optim.AdamW([q], fused=True))):
+        x.grad = torch.arange(3, dtype=torch.float64)
+        opt.step()
+    torch.testing.assert_close(p, q)

@@ -1,0 +1,376 @@
+"""The report of a run directory: its figures against pandas, its page as a browser would parse it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.report import leaderboard_table, write_report
+from fastrec.report.data import share_of_way
+from fastrec.report.page import read_run
+
+STRENGTH = {"display_order": 0.0, "recency": 0.5, "net": 0.9, "xgb": 1.0, "stack": 1.2}
+VOID = {"meta", "br"}
+
+
+def some_lists(n: int = 240, *, truth: bool = True) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    parts = []
+    for split in ("oof", "test"):
+        length = rng.integers(1, 26, n)
+        touched = rng.random(n) < 0.5
+        part = {"split": split, "fold_key": [f"{split}{i // 3}" for i in range(n)], "length": length}
+        part["touched"] = touched
+        for name, strength in STRENGTH.items():
+            rank = np.clip(np.ceil(length * rng.random(n) ** (1 + strength + touched)), 1, length)
+            part[f"rr_{name}"] = 1.0 / rank if truth or split == "oof" else np.full(n, np.nan)
+        parts.append(pd.DataFrame(part).astype({"touched": object}))
+    lists = pd.concat(parts, ignore_index=True)
+    if not truth:
+        lists.loc[lists["split"] == "test", "touched"] = None
+    return lists
+
+
+def make_run(folder: Path, lists: pd.DataFrame | None = None, **changes) -> Path:
+    """A run directory with every file that a run writes; ``changes`` replace parts of scores.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lists = some_lists() if lists is None else lists
+    lists.to_parquet(folder / "lists.parquet")
+    means = {s: {m: lists.loc[lists["split"] == s, f"rr_{m}"].mean() for m in STRENGTH} for s in ("oof", "test")}
+    known = {s: {m: v for m, v in of.items() if v == v} for s, of in means.items()}
+    scores = {
+        "metric": "mrr",
+        "models": known["test"],
+        "oof": known["oof"],
+        "oracle": 0.9 if known["test"] else None,
+        "seconds": {"read": 0.5, "features": 12.25, "net": 61.0, "total": 75.0},
+        "transductive": ["count_item_id"],
+        "rows": {"candidates": 123456},
+    }
+    curves = [
+        {
+            "fold": f,
+            "epoch": e,
+            "train_loss": 1 / (e + 1),
+            "valid_loss": 1.1 / (e + 1) + 0.01 * f,
+            "mrr": 0.5 + 0.01 * e,
+        }
+        for f in range(3)
+        for e in range(4)
+    ]
+    files = {
+        "scores.json": scores | changes,
+        "curves.json": {"net": curves},
+        "importance.json": {"xgb": {f"feature_{i}": float(100 - i) for i in range(40)}},
+        "config.json": {"competition": "trivago2019", "seed": 3, "versions": {"torch": "2.13.0"}, "device": "cpu"},
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+class Page(HTMLParser):
+    """Parses a page, checks that tags close in order, and keeps what the tests ask about."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open, self.tags, self.texts, self.numbers, self.links = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in ("href", "src", "srcset", "data", "xlink:href"):
+                self.links.append(value)
+            if name in ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height", "points"):
+                self.numbers += [float(v) for v in re.findall(r"[^\s,]+", value) if tag != "meta"]
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+@pytest.fixture
+def run(tmp_path) -> Path:
+    return make_run(tmp_path / "demo")
+
+
+def test_page_stands_alone_and_is_well_formed(run):
+    path = write_report(run, repeats=50)
+    assert path == run / "report.html"
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert not page.links
+    assert "script" not in page.tags
+    assert not re.search(r"https?:|@import|url\(", text)
+    assert 'name="viewport"' in text
+    assert "prefers-color-scheme:dark" in text
+    assert page.tags.count("svg") == 2 + 2 + 2 + 2  # intervals, curves, lengths, touched
+    assert page.numbers
+    assert all(np.isfinite(page.numbers))
+    assert min(page.numbers) >= 0
+    assert max(page.numbers) <= 420  # nothing is drawn outside its picture
+    for part in ("trivago2019", "count_item_id", "feature_0", "123,456", "2.13.0", "1 min 15 s", *STRENGTH):
+        assert part in page.texts, part
+    assert "feature_24" in page.texts
+    assert "feature_25" not in page.texts
+
+
+def test_same_run_gives_the_same_bytes(run):
+    first = write_report(run, repeats=50).read_bytes()
+    assert write_report(run, repeats=50).read_bytes() == first
+
+
+def test_models_ascend_by_out_of_fold_score(run):
+    lists = some_lists()
+    oof = {m: lists.loc[lists["split"] == "oof", f"rr_{m}"].mean() for m in STRENGTH}
+    results = read_run(run, repeats=50)
+    assert results.models == sorted(STRENGTH, key=oof.get)
+    assert results.best == results.models[-1]
+
+
+def test_figures_equal_pandas(run):
+    lists, results = some_lists(), read_run(run, repeats=200)
+    for split in ("test", "oof"):
+        part = lists[lists["split"] == split]
+        for model in STRENGTH:
+            standing = results.standings[split][model]
+            assert standing.score.mean == pytest.approx(part[f"rr_{model}"].mean())
+            assert standing.score.low < standing.score.mean < standing.score.high
+            if model == results.best:
+                assert standing.to_best is None
+            else:
+                gap = (part[f"rr_{model}"] - part[f"rr_{results.best}"]).mean()
+                assert standing.to_best.mean == pytest.approx(gap)
+        for piece in results.by_touched[split]:
+            chosen = part[part["touched"] == (piece.label == "touched before")]
+            assert piece.n_lists == len(chosen)
+            assert piece.means["net"] == pytest.approx(chosen["rr_net"].mean())
+        bins = pd.cut(part["length"], [1, 5, 10, 15, 20, 24, 25])
+        expected = part.groupby(bins, observed=True)["rr_xgb"].agg(["size", "mean"])
+        assert [piece.n_lists for piece in results.by_length[split]] == expected["size"].tolist()
+        assert [piece.means["xgb"] for piece in results.by_length[split]] == pytest.approx(expected["mean"].tolist())
+    assert [piece.label for piece in results.by_length["oof"]] == ["2–5", "6–10", "11–15", "16–20", "21–24", "25"]
+
+
+def test_way_to_the_oracle(run):
+    results = read_run(run, repeats=10)
+    floor, top = results.scores["test"]["display_order"], results.scores["test"][results.best]
+    assert share_of_way(results) == pytest.approx((top - floor) / (0.9 - floor))
+    assert f"{100 * (top - floor) / (0.9 - floor):.0f} %" in write_report(run, repeats=10).read_text()
+
+
+def test_intervals_rest_on_sessions_not_on_lists(tmp_path):
+    lists = some_lists()
+    copies = pd.concat([lists] * 9, ignore_index=True)  # the same sessions, nine times as many lists
+    once = read_run(make_run(tmp_path / "a", lists), repeats=300).standings["oof"]["net"].score
+    many = read_run(make_run(tmp_path / "b", copies), repeats=300).standings["oof"]["net"].score
+    assert many == pytest.approx(once)
+
+
+def test_models_are_compared_on_lists_that_all_know(tmp_path):
+    lists = some_lists()
+    lists.loc[lists.index[:40], "rr_net"] = np.nan  # the first 40 out-of-fold lists
+    results = read_run(make_run(tmp_path / "run", lists), repeats=20)
+    assert results.n_lists == {"oof": 200, "test": 240}
+    known = lists[(lists["split"] == "oof") & lists["rr_net"].notna()]
+    assert results.standings["oof"]["xgb"].score.mean == pytest.approx(known["rr_xgb"].mean())
+
+
+def test_without_ground_truth(tmp_path):
+    run = make_run(tmp_path / "run", some_lists(truth=False))
+    results = read_run(run, repeats=20)
+    assert list(results.standings) == ["oof"]
+    assert list(results.by_touched) == ["oof"]
+    text = write_report(run, repeats=20).read_text()
+    Page(text)
+    assert "no ground truth was given" in text
+    assert "Test MRR" not in text
+
+
+def test_scores_alone_are_enough(tmp_path):
+    run = make_run(tmp_path / "run", seconds={}, transductive=None, rows={}, oracle=None)
+    for name in ("lists.parquet", "curves.json", "importance.json", "config.json"):
+        (run / name).unlink()
+    text = write_report(run).read_text()
+    Page(text)
+    for name in ("lists.parquet", "curves.json", "importance.json", "config.json"):
+        assert f"({name})" in text or f"no {name}" in text, name
+    assert "did not say which features" in text
+    assert "no times" in text
+
+
+def test_a_run_without_any_score(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "scores.json").write_text('{"metric": "mrr", "models": {}, "oof": {}}')
+    text = write_report(run).read_text()
+    Page(text)
+    assert "reported no scores" in text
+
+
+def test_none_transductive_is_said(tmp_path):
+    text = write_report(make_run(tmp_path / "run", transductive=[]), repeats=10).read_text()
+    assert "every feature was fitted on training rows alone" in text
+
+
+def test_names_are_never_markup(tmp_path):
+    name = '<script>alert("x")</script> & [bold]b[/bold]'
+    lists = some_lists().rename(columns={"rr_net": f"rr_{name}"}).rename(columns={"rr_xgb": "rr_xgb"})
+    folder = make_run(tmp_path / "run", some_lists())
+    lists.to_parquet(folder / "lists.parquet")
+    (folder / "importance.json").write_text(json.dumps({name: {name: 1.0}}))
+    (folder / "config.json").write_text(json.dumps({"competition": name, name: name}))
+    page = Page(write_report(folder, repeats=10).read_text(encoding="utf-8"))
+    assert "script" not in page.tags
+    assert name in page.texts
+    assert name in shown(folder, width=160)
+
+
+@pytest.mark.parametrize(
+    "curves",
+    [
+        {"net": [{"fold": 0, "epoch": 0, "train_loss": 0.5, "valid_loss": float("nan"), "mrr": None}]},  # one point
+        {"net": [{"fold": f, "epoch": e, "mrr": 0.5} for f in range(2) for e in range(3)]},  # a flat line
+        {"net": [], "other": [{"epoch": 3, "loss_ratio": 1e6}, {"epoch": 4, "loss_ratio": 2e6}]},
+        {"net": []},
+    ],
+)
+def test_curves_of_any_shape(run, curves):
+    (run / "curves.json").write_text(json.dumps(curves))
+    page = Page(write_report(run, repeats=10).read_text())
+    assert all(np.isfinite(page.numbers))
+    assert max(page.numbers) <= 420
+
+
+def shown(run: Path, width: int = 80) -> str:
+    console = Console(width=width, color_system=None, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(leaderboard_table(run, repeats=100))
+    return captured.get()
+
+
+def test_table_fits_a_terminal(run):
+    text = shown(run)
+    assert "…" not in text
+    rows = [line.split() for line in text.splitlines() if line.strip()]
+    names = [row[0] for row in rows if row[0] in STRENGTH]
+    assert names == read_run(run, repeats=10).models
+    results = read_run(run, repeats=100)
+    net = next(row for row in rows if row[0] == "net")
+    score = results.standings["oof"]["net"].score
+    assert net[1] == f"{results.scores['test']['net']:.4f}"
+    assert net[3] == f"{score.mean:.4f}"
+    assert net[4] == f"{score.low:.3f}–{score.high:.3f}".replace("0.", ".")
+    assert next(row for row in rows if row[0] == results.best)[-1] == "best"
+    assert next(row for row in rows if row[0] == "oracle")[1] == "0.9000"
+
+
+def test_table_without_lists(run):
+    (run / "lists.parquet").unlink()
+    assert "stack" in shown(run)
+    assert "best" not in shown(run)
+
+
+def test_no_such_run(tmp_path):
+    with pytest.raises(MissingFileError, match=r"scores\.json"):
+        write_report(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize("name", ["scores.json", "curves.json", "config.json", "lists.parquet"])
+def test_unreadable_files_are_named(run, name):
+    (run / name).write_text("{no")
+    with pytest.raises(UnreadableFileError, match=re.escape(name)):
+        write_report(run)
+    assert not (run / "report.html").exists()
+
+
+def test_json_of_another_shape(run):
+    (run / "scores.json").write_text("[1]")
+    with pytest.raises(DataError, match=r"scores\.json"):
+        write_report(run)
+
+
+def test_missing_column_is_named(run):
+    some_lists().drop(columns="touched").to_parquet(run / "lists.parquet")
+    with pytest.raises(MissingColumnError, match="touched"):
+        write_report(run)
+
+
+def test_nothing_half_written(run):
+    (run / "report.html").mkdir()  # a place that no file can take
+    before = sorted(p.name for p in run.iterdir())
+    with pytest.raises(WriteError, match=r"report\.html"):
+        write_report(run, repeats=10)
+    assert sorted(p.name for p in run.iterdir()) == before
+
+
+ODD = {
+    "models of a list": ("scores.json", {"models": ["net"]}, "models"),
+    "models of text": ("scores.json", {"models": "net"}, "models"),
+    "a score of text": ("scores.json", {"oof": {"net": "0.5"}}, "oof.net"),
+    "a score of a list": ("scores.json", {"models": {"net": [0.5]}}, "models.net"),
+    "a score that is true": ("scores.json", {"models": {"net": True}}, "models.net"),
+    "a metric that is a list": ("scores.json", {"metric": ["mrr"]}, "metric"),
+    "an oracle of text": ("scores.json", {"oracle": "good"}, "oracle"),
+    "seconds of a number": ("scores.json", {"seconds": 3}, "seconds"),
+    "transductive features of a number": ("scores.json", {"transductive": 3}, "transductive"),
+    "rows of a list": ("scores.json", {"rows": [1]}, "rows"),
+    "curves of numbers": ("curves.json", {"net": 3}, "net"),
+    "curves of lists": ("curves.json", {"net": [[1, 2]]}, "net.0"),
+    "curves of text": ("curves.json", {"net": [{"epoch": "first"}]}, "net.0.epoch"),
+    "importance of a list": ("importance.json", {"net": ["a"]}, "net"),
+    "importance of text": ("importance.json", {"net": {"a": "b"}}, "net.a"),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_json_with_parts_of_another_shape_is_named(run, what):
+    name, change, place = ODD[what]
+    content = json.loads((run / name).read_text())
+    (run / name).write_text(json.dumps({**content, **change}))
+    with pytest.raises(UnreadableFileError, match=rf"{name}.*'{place}' holds .* instead of"):
+        write_report(run)
+    with pytest.raises(UnreadableFileError, match=rf"{name}"):
+        leaderboard_table(run)
+
+
+@pytest.mark.parametrize("depth", [60, 900, 100_000])
+@pytest.mark.parametrize("name", ["scores.json", "curves.json", "importance.json", "config.json"])
+def test_json_that_is_nested_too_deep_is_named(run, name, depth):
+    (run / name).write_text('{"rows": {"a": ' + "[" * depth + "]" * depth + "}}")
+    with pytest.raises(UnreadableFileError, match=name):
+        write_report(run)
+
+
+def test_nulls_and_numbers_out_of_range_are_left_out(run):
+    scores = json.loads((run / "scores.json").read_text())
+    parts = dict.fromkeys(("metric", "oracle", "seconds", "transductive", "rows"))
+    models = {"net": 10**400, "xgb": None, "stack": float("nan"), "display_order": float("inf")}
+    (run / "scores.json").write_text(json.dumps({**scores, **parts, "models": models}))
+    (run / "curves.json").write_text(json.dumps({"net": None, "xgb": [None, {"epoch": 0, "train_loss": 10**400}]}))
+    (run / "importance.json").write_text(json.dumps({"net": None, "xgb": {"a": None, "b": 10**400, "c": 1}}))
+    (run / "config.json").write_text(json.dumps({"competition": None, "seed": [1, {"a": None}], "rows": 3}))
+    assert write_report(run).exists()
+    assert read_run(run).scores["test"] == {}

@@ -1,0 +1,172 @@
+"""Compiled loops over groups of rows, against plain loops and against torch's own calls."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec._core import kernels
+from fastrec._core.kernels import compiled, without_compiled
+from fastrec.features import GroupRank, History
+from fastrec.segments import compiled as compiled_groups
+from fastrec.segments.as_of import as_of
+from fastrec.segments.compiled import last_before, rank_small_groups
+from fastrec.segments.order import rank_in_group
+from fastrec.table import Table
+
+pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+LOW, HIGH = -(2**63), 2**63 - 1
+some = settings(max_examples=80, deadline=None)
+whole = st.one_of(st.integers(-2, 2), st.sampled_from([LOW, LOW + 1, 2**53, 2**53 + 1, HIGH]))
+real = st.one_of(st.integers(-2, 2).map(float), st.sampled_from([-0.0, 5e-324, math.inf, -math.inf, math.nan]))
+far_apart = st.sampled_from([0, 1, 2, 700, 701, 5_000, 2**40, 2**40 + 1, 2**62])
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3], autouse=True)
+def parts(request):
+    """Loops for few numbers too, cut into so many parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_WORTH", 0)
+        patch.setattr(compiled_groups, "_WORTH", 0)
+        patch.setattr(kernels, "threads_for", lambda numbers: request.param)
+        yield request.param
+
+
+def ints(values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def plain_ranks(codes, values, absent, method):
+    """Ranks written out."""
+    ranks = []
+    for i, (code, value) in enumerate(zip(codes, values, strict=True)):
+        own = [j for j in range(len(codes)) if codes[j] == code and not absent[j]]
+        less, equal = sum(values[j] < value for j in own), sum(values[j] == value for j in own)
+        before = sum(values[j] == value and j < i for j in own)
+        rank = {"min": less + 1, "max": less + equal, "average": less + (equal + 1) / 2, "ordinal": less + before + 1}
+        ranks.append(math.nan if absent[i] else rank[method])
+    return ranks
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+@some
+@given(st.data(), st.sampled_from(["min", "max", "average", "ordinal"]))
+def test_ranks_in_groups_that_stand_together(kind, data, method):
+    column = whole if kind == "int64" else real
+    rows = data.draw(st.lists(st.tuples(st.sampled_from([0, 1, 5]), column, st.booleans()), max_size=14))
+    rows.sort(key=lambda row: row[0])
+    codes, values, absent = ([row[k] for row in rows] for k in range(3))
+    absent = [a or v != v for a, v in zip(absent, values, strict=True)]
+    given = torch.tensor(values, dtype=getattr(torch, kind)), ints(codes), torch.tensor(absent, dtype=torch.bool)
+    found = rank_small_groups(*given, method=method)
+    np.testing.assert_array_equal(found.numpy(), plain_ranks(codes, values, absent, method))
+    np.testing.assert_array_equal(rank_in_group(*given[:2], method=method, missing=given[2]).numpy(), found.numpy())
+
+
+@pytest.mark.parametrize("codes", [[1, 0], [2, 2, 1, 2], [1] * 129, [0] + [1] * 200 + [2]])
+def test_other_groups_are_sorted_instead(codes):
+    values = torch.arange(len(codes)) % 7
+    absent = torch.zeros(len(codes), dtype=torch.bool)
+    assert rank_small_groups(values, ints(codes), absent, method="min") is None
+    expected = plain_ranks(codes, values.tolist(), absent.tolist(), "min")
+    assert rank_in_group(values, ints(codes), method="min").tolist() == expected
+
+
+def test_a_group_of_the_greatest_length_is_ranked_at_once():
+    codes, values = ints([0] + [1] * 128 + [2]), torch.arange(130).flip(0)
+    found = rank_small_groups(values, codes, torch.zeros(130, dtype=torch.bool), method="min")
+    assert found.tolist() == [1.0, *range(128, 0, -1), 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_other_types_are_ranked_without(dtype):
+    values, codes = torch.tensor([3, 1, 2], dtype=dtype), ints([1, 1, 1])
+    assert rank_small_groups(values, codes, torch.zeros(3, dtype=torch.bool), method="min") is None
+    assert rank_in_group(values, codes).tolist() == [3, 1, 2]
+
+
+def test_dense_ranks_go_without():
+    values, codes = ints([3, 1, 3]), ints([1, 1, 1])
+    assert rank_small_groups(values, codes, torch.zeros(3, dtype=torch.bool), method="dense") is None
+    assert rank_in_group(values, codes, method="dense").tolist() == [2, 1, 2]
+
+
+@some
+@given(
+    st.lists(st.tuples(far_apart, whole, whole), max_size=14),
+    st.lists(st.tuples(far_apart, whole, whole), min_size=1, max_size=14),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_last_event_before_a_row(rows, log, keys, strict):
+    rows, log = [row[: keys + 1] for row in rows], sorted(event[: keys + 1] for event in log)
+    given = [[ints([row[k] for row in some]) for k in range(keys + 1)] for some in (rows, log)]
+    found = last_before(*given, strict=strict)
+    for row, place in zip(rows, found.tolist(), strict=True):
+        own = [i for i, event in enumerate(log) if event[0] == row[0] > 0]
+        before = [i for i in own if log[i] < row or (log[i] == row and not strict)]
+        assert place == (before[-1] if before else -1)
+
+
+@some
+@given(
+    st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
+    st.lists(st.tuples(far_apart, st.integers(-2, 2), real), max_size=14),
+    st.booleans(),
+    st.booleans(),
+)
+def test_as_of_is_torchs_own(rows, log, mixed, inclusive):
+    """Also where rows have a whole order and events fractions, and among NaN, which comes last."""
+    codes, events = ints([r[0] % 2**50 for r in rows]), ints([e[0] % 2**50 for e in log])
+    here = [torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in (1, 2)]
+    there = [torch.tensor([e[k] for e in log], dtype=torch.float64) for k in (1, 2)]
+    if mixed:
+        here[0] = here[0].long()
+    found, groups = as_of(codes, here, events, there, inclusive=inclusive)
+    with without_compiled():
+        expected, theirs = as_of(codes, here, events, there, inclusive=inclusive)
+    assert found.tolist() == expected.tolist()
+    order = torch.arange(len(log)) if theirs.order is None else theirs.order
+    assert (torch.arange(len(log)) if groups.order is None else groups.order).tolist() == order.tolist()
+
+
+def test_few_rows_do_not_wait_for_the_compiler(monkeypatch):
+    monkeypatch.setattr(compiled_groups, "_WORTH", 4)
+    values, absent = ints([3, 1, 2]), torch.zeros(3, dtype=torch.bool)
+    assert rank_small_groups(values, absent.long(), absent, method="min") is None
+    assert (
+        rank_small_groups(ints([3, 1, 2, 9]), ints([0] * 4), torch.zeros(4, dtype=torch.bool), method="min") is not None
+    )
+
+
+def test_rows_are_not_changed():
+    codes, order = ints([2, 1, 2]), [ints([3, 2, 1])]
+    kept = [codes.clone(), order[0].clone()]
+    as_of(codes, order, codes, order)
+    rank_in_group(order[0], codes)
+    assert torch.equal(codes, kept[0])
+    assert torch.equal(order[0], kept[1])
+
+
+def test_features_are_the_same_without():
+    torch.manual_seed(0)
+    lists, of = 60, torch.arange(60).repeat_interleave(25)
+    frame = Table({"list": of, "user": of // 3, "item": torch.randint(0, 40, (lists * 25,)), "t": of * 10})
+    frame = frame.with_columns({"price": torch.randint(5, 30, (lists * 25,)).double()})
+    log = Table({"user": torch.randint(0, 20, (900,)), "item": torch.randint(0, 40, (900,)), "t": torch.arange(900)})
+    steps = [
+        GroupRank("price", by="list", descending=True, method="average"),
+        History(["user", "item"], order="t", table="log", stats=["count", "since", "steps"], name="seen"),
+    ]
+    for step in steps:
+        tables = {"log": log} if isinstance(step, History) else {}
+        made = step.fit_transform(frame, tables=tables) if tables else step.fit_transform(frame)
+        with without_compiled():
+            other = step.fit_transform(frame, tables=tables) if tables else step.fit_transform(frame)
+        for name in step.outputs:
+            np.testing.assert_array_equal(made[name].values.numpy(), other[name].values.numpy())

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec._core import kernels
+from fastrec.segments import compiled as compiled_groups
+from fastrec.segments.as_of import as_of
+from fastrec.segments.order import Groups, cumsum_in_group, last_in_group, lexical_order, rank_in_group, shift_in_group
+from fastrec.segments.reduce import segment_count, segment_max, segment_mean, segment_min, segment_sum
+
+LOW, HIGH = -(2**63), 2**63 - 1
+some = settings(max_examples=60, deadline=None)
+whole = st.one_of(st.integers(-3, 3), st.sampled_from([LOW, LOW + 1, -(2**62), 2**53, 2**53 + 1, HIGH - 1, HIGH]))
+real = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e300, -1e300, 5e-324, math.inf, -math.inf, math.nan]),
+    st.floats(-5, 5, width=16),
+)
+
+
+def rows_of(*columns, max_size=12):
+    return st.lists(st.tuples(*columns), max_size=max_size)
+
+
+def ints(values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def floats(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def split(rows, n):
+    return [list(c) for c in zip(*rows, strict=True)] if rows else [[] for _ in range(n)]
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected, strict=True):
+        assert a == b or (math.isnan(a) and math.isnan(b)), (list(found), list(expected))
+
+
+@pytest.fixture(scope="module", params=["compiled", "torch"])
+def way(request):
+    """Compiled loops for few numbers too; and torch's own calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "compiled":
+            if not kernels.compiled(1 << 30):
+                pytest.skip("numba is not installed")
+            patch.setattr(kernels, "_WORTH", 0)
+            patch.setattr(compiled_groups, "_WORTH", 0)
+        yield request.param
+
+
+# Reductions ----------------------------------------------------------------------------------------------------------
+
+
+@some
+@given(rows_of(st.integers(0, 3), whole))
+def test_reductions_of_integers_equal_a_loop(rows):
+    codes, values = split(rows, 2)
+    code, value = ints(codes), ints(values)
+    of = [[v for c, v in rows if c == k] for k in range(5)]
+    wrap = [(sum(g) + 2**63) % 2**64 - 2**63 for g in of]
+    assert segment_count(code, 5).tolist() == [len(g) for g in of]
+    assert segment_sum(value, code, 5).tolist() == wrap
+    assert segment_min(value, code, 5).tolist() == [min(g, default=HIGH) for g in of]
+    assert segment_max(value, code, 5).tolist() == [max(g, default=LOW) for g in of]
+
+
+@some
+@given(rows_of(st.integers(0, 3), st.floats(-100, 100, width=32)))
+def test_reductions_of_floats_equal_a_loop(rows):
+    codes, values = split(rows, 2)
+    code, value = ints(codes), floats(values)
+    of = [[v for c, v in rows if c == k] for k in range(5)]
+    for k, group in enumerate(of):
+        average = sum(group) / len(group) if group else math.nan
+        assert segment_sum(value, code, 5)[k].item() == pytest.approx(sum(group), abs=1e-9)
+        assert segment_mean(value, code, 5)[k].item() == pytest.approx(average, abs=1e-9, nan_ok=True)
+        assert segment_min(value, code, 5)[k].item() == min(group, default=math.inf)
+        assert segment_max(value, code, 5)[k].item() == max(group, default=-math.inf)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.int8, torch.bool])
+def test_sum_has_one_type_with_and_without_rows(dtype):
+    wide = torch.float64 if dtype.is_floating_point else torch.int64
+    for n in (0, 1, 3):
+        total = segment_sum(torch.ones(n, dtype=dtype), torch.zeros(n, dtype=torch.int64), 2)
+        assert total.dtype == wide
+        assert total.tolist() == [n, 0]
+
+
+# Order ---------------------------------------------------------------------------------------------------------------
+
+
+def sort_key(value):
+    return (1, 0) if isinstance(value, float) and math.isnan(value) else (0, value)
+
+
+@some
+@given(rows_of(whole, whole, whole))
+def test_lexical_order_of_integers_whose_ranges_overflow_together(rows):
+    keys = [ints(c) for c in split(rows, 3)]
+    order = lexical_order(keys)
+    expected = sorted(range(len(rows)), key=lambda i: rows[i])
+    assert (list(range(len(rows))) if order is None else order.tolist()) == expected
+    assert (order is None) == (expected == list(range(len(rows))))
+
+
+@some
+@given(rows_of(st.integers(-2, 2), real, st.booleans()))
+def test_lexical_order_of_mixed_kinds(rows):
+    a, b, c = split(rows, 3)
+    order = lexical_order([ints(a), floats(b), torch.tensor(c, dtype=torch.bool)])
+    expected = sorted(range(len(rows)), key=lambda i: (rows[i][0], sort_key(rows[i][1]), rows[i][2]))
+    assert (list(range(len(rows))) if order is None else order.tolist()) == expected
+    assert (order is None) == (expected == list(range(len(rows))))
+
+
+@some
+@given(st.lists(real, max_size=12), st.sampled_from([torch.float64, torch.float32, torch.float16]))
+def test_lexical_order_of_one_float(values, dtype):
+    kept = torch.tensor(values, dtype=torch.float64).to(dtype)
+    order = lexical_order([kept])
+    expected = sorted(range(len(values)), key=lambda i: sort_key(kept[i].item()))
+    assert (list(range(len(values))) if order is None else order.tolist()) == expected
+
+
+def test_a_negative_nan_sorts_last_too():
+    negative = torch.tensor([-1], dtype=torch.int64).view(torch.float64)
+    assert lexical_order([torch.cat([negative, floats([3.0, -math.inf])])]).tolist() == [2, 1, 0]
+
+
+# Groups --------------------------------------------------------------------------------------------------------------
+
+
+def members(rows):
+    """Row numbers by group, in order: the first field is the group, the others the order."""
+    groups = {}
+    for i in sorted(range(len(rows)), key=lambda i: (*rows[i], i)):
+        groups.setdefault(rows[i][0], []).append(i)
+    return groups
+
+
+@some
+@given(rows_of(st.integers(-1, 2), whole), st.integers(-4, 4))
+def test_shift_equals_a_loop(rows, periods):
+    codes, order = split(rows, 2)
+    expected = [-1] * len(rows)
+    for group in members(rows).values():
+        for place, row in enumerate(group):
+            if 0 <= place - periods < len(group):
+                expected[row] = group[place - periods]
+    assert shift_in_group(Groups.of(ints(codes), ints(order)), periods).tolist() == expected
+
+
+@some
+@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.booleans(), st.data())
+def test_running_sum_equals_a_loop(rows, inclusive, data):
+    codes, order = split(rows, 2)
+    groups = Groups.of(ints(codes), ints(order))
+    for kind, make in ((whole, ints), (st.integers(-8, 8).map(float), floats)):
+        values = data.draw(st.lists(kind, min_size=len(rows), max_size=len(rows)))
+        expected = [0] * len(rows)
+        for group in members(rows).values():
+            total = 0
+            for row in group:
+                expected[row] = total + values[row] if inclusive else total
+                total += values[row]
+        found = cumsum_in_group(make(values), groups, inclusive=inclusive)
+        if make is ints:
+            expected = [(v + 2**63) % 2**64 - 2**63 for v in expected]
+        assert found.tolist() == expected
+
+
+def test_running_sums_do_not_touch_other_groups():
+    groups = Groups.of(ints([1, 1, 2, 2, 3, 3]))
+    found = cumsum_in_group(floats([1e20, 1.0, 0.25, 0.5, math.inf, 1.0]), groups, inclusive=True)
+    assert found.tolist() == [1e20, 1e20, 0.25, 0.75, math.inf, math.inf]
+    assert cumsum_in_group(floats([math.inf, 1.0, 0.25, 0.5, 1, 2]), groups).tolist() == [0, math.inf, 0, 0.25, 0, 1]
+
+
+@some
+@given(rows_of(st.integers(0, 2), st.integers(0, 3)), st.booleans(), st.data())
+def test_last_marked_row_equals_a_loop(rows, inclusive, data):
+    marks = data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows)))
+    expected = [-1] * len(rows)
+    for group in members(rows).values():
+        for place, row in enumerate(group):
+            before = [r for r in group[: place + inclusive] if marks[r]]
+            expected[row] = before[-1] if before else -1
+    codes, order = split(rows, 2)
+    groups = Groups.of(ints(codes), ints(order))
+    assert last_in_group(torch.tensor(marks, dtype=torch.bool), groups, inclusive=inclusive).tolist() == expected
+
+
+@some
+@given(rows_of(st.integers(0, 3)))
+def test_sort_and_unsort_are_inverses(rows):
+    (codes,) = split(rows, 1)
+    groups = Groups.of(ints(codes))
+    values = torch.arange(len(rows))
+    assert groups.unsort(groups.sort(values)).tolist() == values.tolist()
+    assert groups.sort(ints(codes)).tolist() == sorted(codes)
+    assert groups.place.tolist() == [sorted(codes)[:i].count(c) for i, c in enumerate(sorted(codes))]
+
+
+# Ranks ---------------------------------------------------------------------------------------------------------------
+
+METHODS = {"min": "min", "max": "max", "average": "average", "dense": "dense", "ordinal": "first"}
+
+
+@some
+@given(rows_of(st.integers(0, 2), real), st.sampled_from(sorted(METHODS)))
+def test_rank_of_floats_equals_pandas(way, rows, method):
+    codes, values = split(rows, 2)
+    frame = pd.DataFrame({"g": codes, "v": np.array(values, dtype="float64")})
+    expected = frame.groupby("g")["v"].rank(method=METHODS[method])
+    same(rank_in_group(floats(values), ints(codes), method=method).tolist(), expected.tolist())
+
+
+@some
+@given(rows_of(st.integers(0, 2), whole, st.booleans()), st.sampled_from(sorted(METHODS)), st.booleans())
+def test_rank_of_integers_is_exact(way, rows, method, masked):
+    codes, values, gone = split(rows, 3)
+    gone = gone if masked else [False] * len(rows)
+    expected = []
+    for i, (code, value) in enumerate(zip(codes, values, strict=True)):
+        others = [values[j] for j in range(len(rows)) if codes[j] == code and not gone[j]]
+        below, equal = sum(v < value for v in others), sum(v == value for v in others)
+        earlier = sum(values[j] == value and codes[j] == code and not gone[j] for j in range(i))
+        rank = {"min": below + 1, "max": below + equal, "average": below + (equal + 1) / 2}
+        rank |= {"dense": len({v for v in others if v < value}) + 1, "ordinal": below + earlier + 1}
+        expected.append(math.nan if gone[i] else rank[method])
+    mask = torch.tensor(gone, dtype=torch.bool) if masked else None
+    same(rank_in_group(ints(values), ints(codes), method=method, missing=mask).tolist(), expected)
+
+
+# As of ---------------------------------------------------------------------------------------------------------------
+
+
+@some
+@given(
+    rows_of(st.integers(0, 2), whole, st.integers(0, 1)),
+    rows_of(st.integers(0, 2), whole, st.integers(0, 1)),
+    st.booleans(),
+)
+def test_as_of_equals_a_loop(way, queries, log, inclusive):
+    q, e = split(queries, 3), split(log, 3)
+    found, events = as_of(
+        ints(q[0]), [ints(q[1]), ints(q[2])], ints(e[0]), [ints(e[1]), ints(e[2])], inclusive=inclusive
+    )
+    row_of = list(range(len(log))) if events.order is None else events.order.tolist()
+    assert row_of == sorted(range(len(log)), key=lambda i: log[i])
+    assert events.codes.tolist() == [log[i][0] for i in row_of]
+    for query, place in zip(queries, found.tolist(), strict=True):
+        before = [
+            i
+            for i in sorted(range(len(log)), key=lambda i: log[i])
+            if query[0] > 0 and log[i][0] == query[0] and (log[i] < query or (inclusive and log[i] == query))
+        ]
+        assert (row_of[place] if place >= 0 else None) == (before[-1] if before else None)
+
+
+@some
+@given(rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)), rows_of(st.integers(0, 2), st.floats(-3, 3, width=16)))
+def test_as_of_by_a_float_order(way, queries, log):
+    q, e = split(queries, 2), split(log, 2)
+    found, events = as_of(ints(q[0]), [floats(q[1])], ints(e[0]), [floats(e[1])])
+    at = events.sort(floats(e[1])).tolist()
+    for (code, when), place in zip(queries, found.tolist(), strict=True):
+        before = [t for c, t in log if c == code and t < when] if code else []
+        assert (at[place] if place >= 0 else None) == (max(before) if before else None)

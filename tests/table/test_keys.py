@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.table import Table
+from fastrec.table.from_values import as_column
+from fastrec.table.key_types import align_types, common_type, match_type
+from fastrec.table.keys import Coded, Keys, join_coded
+
+INTEGERS = st.one_of(st.none(), st.integers(-2, 2), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]))
+TEXT = st.one_of(st.none(), st.sampled_from(["", "a", "b", "a\0", "é", "😀", "ab"]))
+BOOLEANS = st.one_of(st.none(), st.booleans())
+ROWS = st.lists(st.tuples(INTEGERS, TEXT, BOOLEANS), max_size=30)
+TYPES = (pa.int64(), pa.large_string(), pa.bool_())
+
+
+def table(rows) -> Table:
+    columns = list(zip(*rows)) if rows else [(), (), ()]
+    return Table.read(pa.table({n: pa.array(c, t) for n, c, t in zip("abc", columns, TYPES)}))
+
+
+def tuples(keys: Keys) -> list[tuple]:
+    return list(zip(*(c.to_pylist() for c in keys.columns)))
+
+
+def check_coded(coded: Coded, rows: list[tuple]) -> None:
+    """Codes are dense and 0 says missing; every code decodes to the row's key; every key stands once and occurs."""
+    keys = tuples(coded.keys)
+    assert len(set(keys)) == len(keys)
+    for code, row in zip(coded.codes.tolist(), rows, strict=True):
+        assert code == 0 if any(v is None for v in row) else keys[code - 1] == row
+    assert coded.size == len(keys) + 1
+
+
+@given(ROWS)
+@settings(max_examples=60, deadline=None)
+def test_joint_codes_group_rows_as_pandas_does(rows):
+    for names in (("a",), ("a", "b"), ("c", "b", "a")):
+        coded = table(rows).coded(names)
+        picked = [tuple(row["abc".index(n)] for n in names) for row in rows]
+        check_coded(coded, picked)
+        assert {c for c in coded.codes.tolist() if c} == set(range(1, coded.size))
+        frame = pd.DataFrame({n: pd.Series([r[i] for r in picked], dtype=object) for i, n in enumerate(names)})
+        groups = frame.groupby(list(names), sort=False, dropna=True).ngroup().fillna(-1).tolist() if len(frame) else []
+        pairs = {(g, c) for g, c in zip(groups, coded.codes.tolist())}  # the same partition of the rows, missing apart
+        assert len({g for g, _ in pairs}) == len(pairs) == len({c for _, c in pairs})
+
+
+@given(ROWS, ROWS)
+@settings(max_examples=60, deadline=None)
+def test_recode_looks_keys_up_as_a_dict_does(fitted, new):
+    for names in (("a",), ("b",), ("c", "a"), ("a", "b", "c")):
+        known = table(fitted).coded(names).keys
+        where = {key: i + 1 for i, key in enumerate(tuples(known))}
+        wanted = [where.get(tuple(row["abc".index(n)] for n in names), 0) for row in new]
+        coded = table(new).coded(names)
+        assert coded.recode(known).tolist() == wanted
+        assert (coded.keys.find_in(known) + 1).tolist() == [where.get(k, 0) for k in tuples(coded.keys)]
+
+
+@given(ROWS, ROWS)
+@settings(max_examples=40, deadline=None)
+def test_concat_and_distinct_unite_keys(first, second):
+    a, b = (table(rows).coded(("a", "b", "c")).keys for rows in (first, second))
+    both = a.concat(b)
+    assert tuples(both) == tuples(a) + tuples(b)
+    codes, kept = both.distinct()
+    assert tuples(kept) == list(dict.fromkeys(tuples(both)))
+    assert [tuples(kept)[c] for c in codes.tolist()] == tuples(both)
+
+
+@given(ROWS)
+@settings(max_examples=40, deadline=None)
+def test_sort_order_sorts_by_value(rows):
+    for names in (("a",), ("b",), ("c",), ("c", "b", "a")):
+        keys = table(rows).coded(names).keys
+        order = keys.sort_order()
+        assert tuples(keys.take(order)) == sorted(
+            tuples(keys), key=lambda k: [v.encode() if isinstance(v, str) else v for v in k]
+        )
+
+
+def test_sort_order_of_every_kind():
+    for values in (
+        np.array([2.5, -np.inf, np.inf, -1.0]),
+        np.array([2**63 + 1, 5], np.uint64),
+        [Decimal("1.5"), Decimal("-2.25")],
+        np.array([5, -3], "M8[ns]"),
+        np.array([3, 1], np.int8),
+        [True, False],
+    ):
+        for names in (("a",), ("a", "b")):
+            keys = Table.read({"a": values, "b": values}).coded(names).keys
+            order = keys.sort_order()
+            assert tuples(keys.take(order)) == sorted(tuples(keys))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([1.5, np.nan, np.inf, -np.inf, 1.5, 0.0, -0.0]),
+        np.array([0.1, 0.1, np.nan], np.float32),
+        np.array([1, 2, 1], np.int16),
+        np.array([0, 255], np.uint8),
+        np.array([2**64 - 1, 0, 2**64 - 1], np.uint64),
+        np.array(["2020-01-01", "NaT", "1900-05-05"], "M8[D]"),
+        [Decimal("1.10"), None, Decimal("1.1"), Decimal("1")],
+        pd.array([2**53 + 1, None, 2**53], dtype="Int64"),
+        ["a\0b", "a", None, "😀", ""],
+        [True, None, False],
+        [None, None],
+        [],
+    ],
+)
+def test_a_single_column_of_any_kind_is_coded_exactly(values):
+    column = as_column(values, name="x")
+    rows = [(v,) for v in column.to_arrow().to_pylist()]
+    check_coded(column.coded(), rows)
+    check_coded(Table({"x": column, "y": column}).coded(("x", "y")), [(v[0], v[0]) for v in rows])
+
+
+def test_zeros_are_one_key_and_infinities_two():
+    codes = as_column(np.array([0.0, -0.0, np.inf, -np.inf])).coded().codes.tolist()
+    assert codes[0] == codes[1]
+    assert len(set(codes)) == 3
+
+
+def test_a_key_with_any_part_missing_is_missing():
+    coded = Table.read({"a": [1, None, 1, 1], "b": ["x", "x", None, "x"]}).coded(("a", "b"))
+    assert coded.codes.tolist() == [1, 0, 0, 1]
+    assert tuples(coded.keys) == [(1, "x")]
+
+
+def test_joint_codes_are_kept_and_follow_replaced_columns():
+    made = Table.read({"a": [1, 2], "b": [1, 1]})
+    assert made.coded(("a", "b")) is made.coded(["a", "b"])
+    assert made.select(["b", "a"]).coded(("a", "b")) is made.coded(("a", "b"))
+    assert made.with_columns({"a": [5, 5]}).coded(("a", "b")).codes.tolist() == [1, 1]
+
+
+def test_codes_of_many_values_take_the_sparse_way():
+    generator = np.random.default_rng(0)
+    a, b = generator.integers(0, 40_000, (2, 60_000))
+    coded = Table.read({"a": a, "b": b}).coded(("a", "b"))
+    pairs = np.stack([c.to_numpy() for c in coded.keys.columns])
+    np.testing.assert_array_equal(pairs[:, coded.codes.numpy() - 1], np.stack([a, b]))
+    assert coded.size - 1 == len(set(zip(a.tolist(), b.tolist())))
+
+
+def test_joining_one_part_changes_nothing():
+    part = as_column(["a", None]).coded()
+    assert join_coded([part]) is part
+
+
+def test_codes_on_the_device_equal_those_on_the_host(device):
+    made = Table.read({"a": np.array([3.5, np.nan, 3.5, -0.0, 0.0]), "b": ["x", "y", "x", None, "z"]})
+    moved = made.to(device)
+    for names in ("a", "b", ("a", "b")):
+        host, there = made.coded(names), moved.coded(names)
+        assert there.codes.device.type == device.type
+        decoded = [tuples(c.keys)[i - 1] if i else None for c in (host, there) for i in c.codes.tolist()]
+        assert decoded[:5] == decoded[5:]
+        assert there.recode(host.keys).tolist() == host.codes.tolist()
+
+
+def test_no_keys_have_no_type():
+    nothing, text, number = (as_column(v, name="x").coded().keys for v in ([None], ["a", "b"], [1]))
+    assert text.find_in(nothing).tolist() == [-1, -1]
+    assert nothing.find_in(text).tolist() == []
+    assert tuples(nothing.concat(text)) == tuples(text.concat(nothing)) == [("a",), ("b",)]
+    with pytest.raises(DataError, match=r"column 'x': holds int64 here, but large_string before"):
+        text.concat(number)
+    with pytest.raises(DataError, match=r"column 'x'"):
+        number.find_in(text)
+
+
+NUMBERS = {
+    pa.int8(): [-128, 0, 127],
+    pa.int64(): [-(2**63), -1, 0, 1, 127, 128, 2**53, 2**53 + 1, 2**63 - 1],
+    pa.uint8(): [0, 1, 127, 255],
+    pa.uint64(): [0, 1, 255, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1],
+    pa.bool_(): [True, False],
+    pa.float32(): [-0.5, 0.0, 1.0, 255.0, 2.0**24, 2.0**63, float("inf")],
+    pa.float64(): [-1.0, 0.1, 1.0, 2.0**53, 2.0**63, -(2.0**63), 2.0**64, 1e300, float("-inf")],
+    pa.decimal128(6, 2): [Decimal("0.10"), Decimal("1.00"), Decimal("-128.00"), Decimal("255.25")],
+    pa.decimal128(38, 0): [Decimal(0), Decimal(2**64 - 1), Decimal(2**63), Decimal(10**37)],
+}
+
+
+def equal(a, b) -> bool:
+    """Whether two numbers are one key: exactly equal, or a decimal and the float whose shortest text it is."""
+    if isinstance(a, Decimal) != isinstance(b, Decimal):
+        a, b = (Decimal(repr(v)) if isinstance(v, float) else v for v in (a, b))
+    return a == b
+
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=str)
+@pytest.mark.parametrize("other", NUMBERS, ids=str)
+def test_numbers_of_every_two_types_match_exactly(kind, other):
+    values, known = pa.array(NUMBERS[kind], kind), pa.array(NUMBERS[other], other)
+    found = Keys((values,)).find_in(Keys((known,))).tolist()
+    plain = known.to_pylist()
+    assert found == [next((i for i, k in enumerate(plain) if equal(v, k)), -1) for v in values.to_pylist()]
+    matched = match_type(values, other)
+    assert matched.type == other
+    assert all(m is None or equal(m, v) for m, v in zip(matched.to_pylist(), values.to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", NUMBERS, ids=str)
+@pytest.mark.parametrize("other", NUMBERS, ids=str)
+def test_numbers_of_every_two_types_unite_exactly_or_are_refused(kind, other):
+    a, b = pa.array(NUMBERS[kind], kind), pa.array(NUMBERS[other], other)
+    wide = common_type(kind, other)
+    lost = any(match_type(array, wide).null_count for array in (a, b))
+    if lost and pa.types.is_floating(wide):
+        with pytest.raises(DataError, match=r"column 'x'.*no one type holds all the values exactly"):
+            align_types(a, b, name="x")
+        return
+    left, right = align_types(a, b, name="x")
+    assert left.type == right.type
+    assert all(equal(x, y) for x, y in zip(left.to_pylist() + right.to_pylist(), a.to_pylist() + b.to_pylist()))
+
+
+def test_ids_that_met_a_missing_value_stay_integers():
+    left, right = align_types(pa.array([2**53 + 1, 5]), pa.array([5.0, 7.0]))
+    assert left.type == right.type == pa.int64()
+    left, right = align_types(pa.array([5]), pa.array([5.5]))
+    assert left.type == right.type == pa.float64()
+
+
+def test_times_unite_in_the_finer_unit():
+    a, b = pa.array([1], pa.timestamp("s", "UTC")), pa.array([1500], pa.timestamp("ms", "Europe/Berlin"))
+    left, right = align_types(a, b)
+    assert left.type == right.type == pa.timestamp("ms", "UTC")
+    assert left.cast(pa.int64()).to_pylist() + right.cast(pa.int64()).to_pylist() == [1000, 1500]
+    with pytest.raises(DataError, match="exactly"):
+        align_types(pa.array([2**62], pa.timestamp("s")), pa.array([1], pa.timestamp("ns")))

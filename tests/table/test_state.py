@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+import math
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.table.keys import Keys
+from fastrec.table.state import load_state, save_state
+
+D = decimal.Decimal
+ROOT = Path(__file__).resolve().parents[1]
+ARRAYS = {
+    "text": pa.array(["a", "", "🎉", "naïve", "a\x00b", "x" * 5000], pa.large_string()),
+    "short text": pa.array(["a", "日本"], pa.string()),
+    "no text": pa.array([], pa.large_string()),
+    "only empty text": pa.array([""], pa.large_string()),
+    "bool": pa.array([True, False]),
+    "int8": pa.array([-128, 127], pa.int8()),
+    "uint8": pa.array([0, 255], pa.uint8()),
+    "int16": pa.array([-(2**15)], pa.int16()),
+    "uint16": pa.array([2**16 - 1], pa.uint16()),
+    "int32": pa.array([-(2**31)], pa.int32()),
+    "uint32": pa.array([2**32 - 1], pa.uint32()),
+    "int64": pa.array([-(2**63), 2**53 + 1, 2**63 - 1]),
+    "uint64": pa.array([2**63, 2**64 - 1, 0], pa.uint64()),
+    "float32": pa.array([1.5, -math.inf], pa.float32()),
+    "float64": pa.array([0.1, math.inf, -0.0, 5e-324]),
+    "no numbers": pa.array([], pa.int64()),
+    "decimal": pa.array([D("1.20"), D("-99999.99")], pa.decimal128(7, 2)),
+    "long decimal": pa.array([D("12345678901234567890123456789012345678901234.5")], pa.decimal256(45, 1)),
+    "naive time": pa.array([dt.datetime(1969, 12, 31, 23), dt.datetime(2024, 2, 29)], pa.timestamp("us")),
+    "zoned time": pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("ns", "Asia/Kathmandu")),
+    "seconds": pa.array([-1, 10**12], pa.int64()).cast(pa.timestamp("s", "+05:30")),
+    "slice of text": pa.array(["left", "a", "🎉", "right"], pa.large_string()).slice(1, 2),
+    "slice of numbers": pa.array([1, 2, 3, 4]).slice(2, 1),
+    "slice of bools": pa.array([True, False, True]).slice(1, 2),
+}
+
+
+@pytest.mark.parametrize("name", sorted(ARRAYS))
+def test_keys_of_every_type_come_back(name, tmp_path):
+    array = ARRAYS[name]
+    save_state(tmp_path / "s", {"array": array, "keys": Keys((array, array), ("a", "🎉"))})
+    again = load_state(tmp_path / "s")
+    wanted = pa.large_string() if array.type == pa.string() else array.type
+    assert again["array"].type == wanted
+    assert again["array"].equals(array.cast(wanted))
+    assert again["keys"].names == ("a", "🎉")
+    assert all(c.equals(array.cast(wanted)) for c in again["keys"].columns)
+    assert again["keys"].find_in(again["keys"]).tolist() == list(range(len(array)))
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(max_size=6), max_size=8), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
+def test_any_text_and_number_comes_back(tmp_path, text, numbers):
+    save_state(tmp_path / "s", {"t": pa.array(text, pa.large_string()), "n": pa.array(numbers, pa.int64())})
+    again = load_state(tmp_path / "s")
+    assert again["t"].to_pylist() == text
+    assert again["n"].to_pylist() == numbers
+
+
+KINDS = [
+    torch.float64,
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.int64,
+    torch.int32,
+    torch.int8,
+    torch.uint8,
+    torch.bool,
+]
+
+
+@pytest.mark.parametrize("dtype", KINDS, ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3)])
+def test_tensors_come_back(dtype, shape, tmp_path):
+    tensor = torch.randint(0, 2, shape).to(dtype)
+    save_state(tmp_path / "s", {"t": tensor, "turned": tensor.t() if tensor.dim() == 2 else tensor})
+    again = load_state(tmp_path / "s")
+    assert again["t"].dtype == dtype
+    assert torch.equal(again["t"], tensor)
+    assert torch.equal(again["turned"], tensor.t() if tensor.dim() == 2 else tensor)
+
+
+def test_the_structure_comes_back(tmp_path):
+    state = {
+        "a": [1, 2**70, 2.5, "x", "é\0", None, True, {"b": [[]], "c": {}}],
+        "inf": [math.inf, -math.inf],
+        "🎉 k.e.y": "é",
+    }
+    save_state(tmp_path / "s", state)
+    assert load_state(tmp_path / "s") == state
+    save_state(tmp_path / "s", {"nan": math.nan, "np": np.int64(3), "tuple": (1, 2)})
+    again = load_state(tmp_path / "s")
+    assert math.isnan(again["nan"])
+    assert (again["np"], again["tuple"]) == (3, [1, 2])
+    save_state(tmp_path / "s", {})
+    assert load_state(tmp_path / "s") == {}
+
+
+def test_paths_that_read_the_same_do_not_collide(tmp_path):
+    state = {"a.b": torch.tensor([1]), "a": {"b": torch.tensor([2])}, "a.b.bytes": torch.tensor([3])}
+    save_state(tmp_path / "s", state | {"c": {"a.b": pa.array(["x"], pa.large_string())}, "c.a": {"b": pa.array([7])}})
+    again = load_state(tmp_path / "s")
+    assert [again["a.b"].item(), again["a"]["b"].item(), again["a.b.bytes"].item()] == [1, 2, 3]
+    assert again["c"]["a.b"].to_pylist() == ["x"]
+    assert again["c.a"]["b"].to_pylist() == [7]
+
+
+def test_tensors_that_share_memory_and_need_gradients_come_back(tmp_path):
+    whole = torch.arange(6.0)
+    save_state(tmp_path / "s", {"a": whole[:3], "b": whole[1:4], "c": torch.ones(2, requires_grad=True)})
+    again = load_state(tmp_path / "s")
+    assert (again["a"].tolist(), again["b"].tolist()) == ([0, 1, 2], [1, 2, 3])
+    again["a"][0] = 9
+    assert whole[0] == 0
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1, 2}, b"bytes", 1j, np.arange(3), pa.array([1, None]), pa.array([[1]]), torch.ones(2).to_sparse()],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_cannot_be_saved_is_named_and_leaves_the_old_state(value, tmp_path):
+    save_state(tmp_path / "s", {"old": 1})
+    with pytest.raises(FastrecError, match=r"state\.here"):
+        save_state(tmp_path / "s", {"fine": torch.ones(1), "here": value})
+    assert load_state(tmp_path / "s") == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("key", [1, "$tensor", "$other", None])
+def test_keys_that_could_be_misread_are_refused(key, tmp_path):
+    with pytest.raises(FastrecError, match="key"):
+        save_state(tmp_path / "s", {"a": {key: 1}})
+
+
+def saved(tmp_path):
+    save_state(tmp_path / "s", {"t": torch.arange(100), "k": ARRAYS["text"], "d": ARRAYS["decimal"]})
+    return tmp_path / "s"
+
+
+def test_what_is_no_state_is_not_replaced(tmp_path):
+    (tmp_path / "mine.csv").write_text("mine")
+    for place, problem in ((tmp_path, "no state.json"), (tmp_path / "mine.csv", "this is a file")):
+        with pytest.raises(WriteError, match=problem):
+            save_state(place, {"a": 1})
+    assert (tmp_path / "mine.csv").read_text() == "mine"
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(MissingFileError, match="nowhere"):
+        load_state(tmp_path / "nowhere")
+    for name in ("state.json", "state.safetensors"):
+        (saved(tmp_path) / name).unlink()
+        with pytest.raises(MissingFileError, match=name.replace(".", r"\.")):
+            load_state(tmp_path / "s")
+
+
+@pytest.mark.parametrize("name", ["state.json", "state.safetensors"])
+@pytest.mark.parametrize("damage", ["empty", "half", "other bytes"])
+def test_damaged_files_are_named(name, damage, tmp_path):
+    path = saved(tmp_path) / name
+    whole = path.read_bytes()
+    path.write_bytes({"empty": b"", "half": whole[: len(whole) // 2], "other bytes": b"\xff\xfe" * 50}[damage])
+    with pytest.raises(UnreadableFileError) as caught:
+        load_state(tmp_path / "s")
+    assert caught.value.file == str(tmp_path / "s")
+    assert caught.value.remedy
+
+
+def test_a_reference_to_nothing_and_offsets_out_of_bounds_are_named(tmp_path):
+    path = saved(tmp_path) / "state.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("state.t", "state.lost"), encoding="utf-8")
+    with pytest.raises(UnreadableFileError):
+        load_state(tmp_path / "s")
+    structure = json.loads(text)
+    structure["k"]["$array"]["length"] = 10**6
+    path.write_text(json.dumps(structure), encoding="utf-8")
+    with pytest.raises(UnreadableFileError):
+        load_state(tmp_path / "s")
+
+
+def test_a_full_disk_leaves_the_old_state(tmp_path):
+    save_state(tmp_path / "s", {"old": 1})
+    code = f"""
+import resource, signal, torch
+from fastrec.errors import WriteError
+from fastrec.state import save_state
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, {resource.RLIM_INFINITY}))
+try:
+    save_state({str(tmp_path / "s")!r}, {{"big": torch.zeros(100_000)}})
+except WriteError as error:
+    print("refused", error.file)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == ["refused", str(tmp_path / "s")]
+    assert load_state(tmp_path / "s") == {"old": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["s"]

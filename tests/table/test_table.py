@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, DataWarning, DeviceError, MissingColumnError
+from fastrec.table import Column, Table, concat
+from fastrec.table.from_values import as_column
+
+FRAME = {
+    "i": pa.array([3, None, 2**53 + 1, -1]),
+    "f": pa.array([1.5, None, math.inf, -0.0]),
+    "g": pa.array([0.1, None, 2, 3], pa.float32()),
+    "b": pa.array([True, None, False, True]),
+    "s": pa.array(["b", None, "a\0", "b"], pa.large_string()),
+    "t": pa.array([1, None, -5, 2**40], pa.timestamp("ms", "Europe/Berlin")),
+    "l": pa.array([[1, None], None, [], [3]], pa.large_list(pa.int64())),
+    "v": pa.array([[1.0, 2], None, [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+    "d": pa.array([Decimal("1.5"), None, Decimal("2.5"), Decimal("1.5")]),
+    "u": pa.array([2**63, None, 1, 2], pa.uint64()),
+    "o": pa.array([{"a": 1}, None, {"a": 2}, {"a": 3}]),
+    "c": pa.DictionaryArray.from_arrays([0, None, 1, 0], ["z", "a"], ordered=True),
+}
+
+
+def frame() -> Table:
+    return Table.read(pa.table(FRAME))
+
+
+def rows(table: Table) -> list[dict]:
+    return table.to_arrow().to_pylist()
+
+
+def test_a_table_is_what_was_read():
+    table = frame()
+    assert table.names == list(FRAME) == list(table)
+    assert len(table) == 4
+    assert "i" in table
+    assert "z" not in table
+    assert rows(table) == pa.table(FRAME).to_pylist()
+    kinds = {n: table[n].kind for n in table}
+    assert kinds == {
+        **dict.fromkeys("ifgb", "number"),
+        **dict.fromkeys("sduc", "category"),
+        "t": "datetime",
+        "l": "list",
+        "v": "vector",
+        "o": "opaque",
+    }
+    assert repr(table).startswith("Table(4 rows on cpu; i: number, f: number")
+
+
+@given(st.lists(st.integers(-4, 3), max_size=8))
+@settings(max_examples=30, deadline=None)
+def test_take_gives_those_rows(picked):
+    plain = pa.table(FRAME).to_pylist()
+    assert rows(frame().take(torch.tensor(picked, dtype=torch.int64))) == [plain[i] for i in picked]
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=4))
+@settings(max_examples=16, deadline=None)
+def test_take_by_mask(mask):
+    plain = pa.table(FRAME).to_pylist()
+    assert rows(frame().take(torch.tensor(mask))) == [r for r, m in zip(plain, mask, strict=True) if m]
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=2).map(sorted), st.integers(0, 2))
+@settings(max_examples=30, deadline=None)
+def test_slice_gives_those_rows(cut, again):
+    start, stop = cut
+    part = frame().slice(start, stop)
+    assert rows(part) == pa.table(FRAME).to_pylist()[start:stop]
+    assert rows(part.slice(min(again, len(part)), len(part))) == pa.table(FRAME).to_pylist()[start:stop][again:]
+    assert part["i"].coded().codes.tolist() == frame().take(torch.arange(start, stop))["i"].coded().codes.tolist()
+
+
+def test_slice_shares_memory():
+    whole = frame()
+    assert whole.slice(1, 3)["f"].values.data_ptr() == whole["f"].values[1:].data_ptr()
+
+
+@pytest.mark.parametrize("cut", [(-1, 2), (3, 2), (0, 5)])
+def test_a_slice_beyond_the_table_is_refused(cut):
+    with pytest.raises(DataError, match=r"rows -?\d up to \d of a table of 4 rows"):
+        frame().slice(*cut)
+
+
+def test_a_mask_of_another_length_is_refused():
+    with pytest.raises(DataError, match="a mask of 3 rows was given for a table of 4"):
+        frame().take(torch.tensor([True] * 3))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_concat_is_the_inverse_of_cutting(cuts):
+    ends = [0, *sorted(cuts), 4]
+    parts = [frame().take(torch.arange(a, b)) for a, b in pairwise(ends)]
+    joined = concat(parts)
+    assert rows(joined) == rows(frame())
+    assert {n: joined[n].kind for n in joined} == {n: frame()[n].kind for n in joined}
+    assert joined["c"].ordered is True
+    assert joined["c"].distinct.to_pylist() == ["z", "a"]
+    assert (joined["t"].unit, joined["t"].zone) == ("ms", "Europe/Berlin")
+    assert joined["g"].values.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ([1], [2.5], [1.0, 2.5]),
+        (np.array([1], np.int8), np.array([200], np.uint8), [1, 200]),
+        ([True], [2], [1, 2]),
+        ([1, None], [2], [1, None, 2]),
+        ([True, None], [False], [True, None, False]),
+        (np.array([0.5], np.float32), [0.1], [0.5, 0.1]),
+        ([2**53 + 1], [None], [2**53 + 1, None]),
+        ([2**53 + 1], np.array([np.nan]), [2**53 + 1, None]),
+        ([None], ["a"], [None, "a"]),
+        (["a"], [], ["a"]),
+        ([], [[1], None], [[1], None]),
+        ([None], [[1]], [None, [1]]),
+        ([[None], []], [["a"]], [[None], [], ["a"]]),
+        (np.array([np.nan]), np.array([5], "M8[s]"), [None, dt.datetime(1970, 1, 1, 0, 0, 5)]),
+        ([None], np.ones((1, 2)), [None, [1.0, 1.0]]),
+        ([None], pa.array([{"a": 1}]), [None, {"a": 1}]),
+        (["b", "a"], ["c", None, "a"], ["b", "a", "c", None, "a"]),
+        ([2], np.array([2**63], np.uint64), [2, 2**63]),
+        (np.array([2**63], np.uint64), [-2], [Decimal(2**63), Decimal(-2)]),
+        ([Decimal("1.5")], [Decimal("22.25"), None], [Decimal("1.50"), Decimal("22.25"), None]),
+        (
+            np.array([1], "M8[s]"),
+            np.array([1500], "M8[ms]"),
+            [dt.datetime(1970, 1, 1, 0, 0, 1), dt.datetime(1970, 1, 1, 0, 0, 1, 500_000)],
+        ),
+    ],
+)
+def test_concat_of_parts_of_several_types(first, second, wanted):
+    joined = concat([Table.read({"x": first}), Table.read({"x": second})])
+    assert joined["x"].to_arrow().to_pylist() == wanted
+    assert joined["x"].is_missing().tolist() == [v is None for v in wanted]
+    backwards = concat([Table.read({"x": second}), Table.read({"x": first})])
+    size = len(Table.read({"x": first}))
+    assert backwards["x"].to_arrow().to_pylist() == wanted[size:] + wanted[:size]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([1], ["a"]),
+        ([2**53 + 1], [0.5]),
+        ([[1]], [1]),
+        (np.ones((1, 2)), np.ones((1, 3))),
+        (np.array([1], "M8[s]"), [1]),
+        (np.array([1], "M8[s]"), pa.array([1], pa.timestamp("s", "UTC"))),
+        (pa.array([{"a": 1}]), pa.array([{"b": "x"}])),
+        ([["a"]], [[1]]),
+    ],
+)
+def test_concat_of_what_does_not_fit_is_named(first, second):
+    with pytest.raises(DataError, match="column 'x'"):
+        concat([Table.read({"x": first}), Table.read({"x": second})])
+
+
+def test_concat_of_zones_keeps_the_instants():
+    parts = [Table.read({"x": pa.array([10], pa.timestamp("s", z))}) for z in ("UTC", "Europe/Berlin")]
+    joined = concat(parts)["x"]
+    assert joined.values.tolist() == [10, 10]
+    assert joined.zone == "UTC"
+
+
+def test_concat_of_categories_in_other_orders():
+    a, b = (Table.read({"x": pd.Categorical(["u"], c, ordered=True)}) for c in (["u", "v"], ["v", "u"]))
+    joined = concat([a, b])["x"]
+    assert joined.to_arrow().to_pylist() == ["u", "u"]
+    assert concat([a, a])["x"].ordered is True
+
+
+def test_concat_of_nothing_and_of_missing_columns_is_named():
+    with pytest.raises(DataError, match="no table"):
+        concat([])
+    with pytest.raises(MissingColumnError, match="column 'a'"):
+        concat([Table.read({"a": [1]}), Table.read({"b": [1]})])
+    one = Table.read({"a": [1]})
+    assert concat([one]) is one
+
+
+def test_numbers():
+    table = frame()
+    assert table["i"].number().tolist()[2:] == [float(2**53), -1]
+    assert math.isnan(table["i"].number()[1])
+    assert table["i"].number().dtype == torch.float64
+    assert table["i"].number(torch.float32).dtype == torch.float32
+    assert table["i"].integer().tolist()[2] == 2**53 + 1
+    assert table["b"].number().nan_to_num(-1).tolist() == [1, -1, 0, 1]
+    assert table["t"].number().nan_to_num(-1).tolist() == [0.001, -1, -0.005, 2**40 / 1000]
+    assert table["t"].integer().tolist()[2:] == [-5, 2**40]
+    with pytest.warns(DataWarning, match="column 'd': decimals are used as float64"):
+        assert table["d"].number().nan_to_num(-1).tolist() == [1.5, -1, 2.5, 1.5]
+    assert as_column(pd.Categorical([True, None, False])).number().nan_to_num(-1).tolist() == [1, -1, 0]
+    assert as_column([None, "x"]).take(torch.tensor([0])).is_missing().tolist() == [True]
+    for name in "slvo":
+        with pytest.raises(DataError, match=f"column '{name}', row 0: holds .* as a number"):
+            table[name].number()
+        with pytest.raises(DataError, match="an integer or a time"):
+            table[name].integer()
+
+
+def test_values_of_1e8_keep_their_digits():
+    values = np.array([1e8, 1e8 + 1, 1e8 - 1])
+    assert (as_column(values).number() - 1e8).tolist() == [0, 1, -1]
+    assert (as_column(values.astype(int)).number() - 1e8).tolist() == [0, 1, -1]
+
+
+def test_missing_is_one_thing():
+    sources = [
+        [1.5, None],
+        np.array([1.5, np.nan]),
+        pd.Series([1.5, pd.NA], dtype="Float64"),
+        pd.Series([1.5, None], dtype=object),
+        pl.Series([1.5, None]),
+        pl.Series([1.5, math.nan]),
+        pa.array([1.5, None]),
+        pa.array([1.5, math.nan]),
+        torch.tensor([1.5, math.nan]),
+    ]
+    for source in sources:
+        column = as_column(source)
+        assert column.is_missing().tolist() == [False, True]
+        assert column.to_arrow().to_pylist() == [1.5, None]
+        assert column.coded().codes.tolist() == [1, 0]
+
+
+def test_selection_and_names():
+    table = frame().select(["s", "i"])
+    assert table.names == ["s", "i"]
+    assert table.drop(["s", "absent"]).names == ["i"]
+    renamed = table.rename({"s": "text"})
+    assert renamed.names == ["text", "i"]
+    assert renamed["text"].name == "text"
+    assert table.names == ["s", "i"]
+    assert table.rename({"s": "i", "i": "s"})["i"].kind == "category"
+    with pytest.raises(DataError, match="column 'i': two columns would have this name"):
+        table.rename({"s": "i"})
+    for act in (
+        lambda: table["z"],
+        lambda: table.select(["z"]),
+        lambda: table.coded("z"),
+        lambda: table.coded(("s", "z")),
+    ):
+        with pytest.raises(MissingColumnError, match=r"column 'z': .*'s', 'i'"):
+            act()
+
+
+def test_a_renamed_key_has_its_new_name_in_messages():
+    table = Table.read({"a": ["x"]})
+    table.coded("a")
+    renamed = table.rename({"a": "b"})
+    with pytest.raises(DataError, match="column 'b'"):
+        renamed.coded("b").recode(Table.read({"b": [1]}).coded("b").keys)
+    with pytest.raises(DataError, match="column 'b'"):
+        renamed.coded("b").keys.concat(Table.read({"b": [1]}).coded("b").keys)
+
+
+def test_columns_are_added_and_replaced():
+    table = Table.read({"a": [1, 2]})
+    new = table.with_columns({"b": ["x", None], "a": torch.tensor([5.0, 6.0])})
+    assert rows(new) == [{"a": 5.0, "b": "x"}, {"a": 6.0, "b": None}]
+    assert rows(table) == [{"a": 1}, {"a": 2}]
+    with pytest.raises(DataError, match="unequal length"):
+        table.with_columns({"b": [1]})
+    with pytest.raises(DataError, match="unequal length"):
+        Table({"a": [1], "b": [1, 2]})
+
+
+def test_to_pandas_keeps_types():
+    back = frame().to_pandas()
+    assert str(back["i"].dtype) == "Int64"
+    assert back["i"].tolist()[2] == 2**53 + 1
+    assert str(back["b"].dtype) == "boolean"
+    assert back["f"].dtype == np.float64
+    assert back["g"].dtype == np.float32
+    assert str(back["t"].dtype) == "datetime64[ms, Europe/Berlin]"
+    for name in ("int8", "int16", "int32", "uint8"):
+        column = Table.read({"x": pa.array([1, None], pa.type_for_alias(name))}).to_pandas()["x"]
+        assert str(column.dtype).lower() == name
+        assert column.isna().tolist() == [False, True]
+        assert Table.read({"x": pa.array([1], pa.type_for_alias(name))}).to_pandas()["x"].dtype == name
+
+
+def test_changing_what_to_pandas_gave_changes_no_table():
+    table = Table.read({"x": pa.array([1, None])})
+    back = table.to_pandas()
+    back.loc[0, "x"] = 9
+    assert table["x"].to_arrow().to_pylist() == [1, None]
+
+
+def test_a_table_is_read_as_it_is():
+    table = frame()
+    again = Table.read(table, ["s", "i"])
+    assert again["s"] is table["s"]
+    with pytest.raises(MissingColumnError, match="column 'z'"):
+        Table.read(table, ["z"])
+
+
+def test_devices(device):
+    table = frame().to(device)
+    assert table.device.type == device.type
+    assert rows(table) == rows(frame())
+    assert rows(table.take(torch.tensor([2, 0]))) == [rows(frame())[i] for i in (2, 0)]
+    assert rows(concat([table, table])) == rows(frame()) * 2
+    assert rows(table.to("cpu")) == rows(frame())
+    if not torch.cuda.is_available():
+        with pytest.raises(DeviceError):
+            frame().to("cuda")
+        with pytest.raises(DeviceError):
+            Table.read({"a": [1]}, device="cuda")
+
+
+def test_the_environment_names_the_device(monkeypatch):
+    monkeypatch.setenv("FASTREC_DEVICE", "cuda" if not torch.cuda.is_available() else "no device")
+    with pytest.raises(DeviceError):
+        Table.read({"a": [1]})
+
+
+def test_codes_are_kept():
+    table = frame()
+    assert table["s"].coded() is table["s"].coded()
+    assert isinstance(table["s"], Column)
+    for name in "lvo":
+        with pytest.raises(DataError, match=f"column '{name}', row 0: holds .* as a key"):
+            table[name].coded()
+
+
+def test_empty_columns_of_every_kind():
+    nothing = frame().take(torch.empty(0, dtype=torch.int64))
+    assert len(nothing) == 0
+    assert rows(nothing) == []
+    assert rows(nothing.take(torch.empty(0, dtype=torch.int64))) == []
+    assert rows(concat([nothing, nothing])) == []
+    assert len(nothing.to_pandas()) == len(nothing.to_polars()) == 0
+    for name in "ifgbstduc":
+        coded = nothing[name].coded()
+        assert coded.codes.tolist() == []
+    assert nothing.coded(("i", "s")).size == 1
+    assert nothing["i"].number().tolist() == []

@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.table.from_values import as_column
+from fastrec.table.state import load_state, save_state
+from fastrec.table.vocab import Vocab, hash_codes
+
+
+def fit(values, **options) -> Vocab:
+    return Vocab.fit(as_column(values, name="x"), **options)
+
+
+def encode(vocab: Vocab, values) -> list[int]:
+    return vocab.encode(as_column(values, name="x")).tolist()
+
+
+def fastai_codes(series: pd.Series) -> tuple[list[int], list]:
+    """Codes and classes of fastai's own Categorify, all rows being training rows."""
+    from fastai.tabular.all import Categorify, TabularPandas
+
+    frame = pd.DataFrame({"x": series.reset_index(drop=True), "y": np.zeros(len(series))})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # fastai's own, about pandas
+        made = TabularPandas(frame, procs=[Categorify], cat_names=["x"], splits=[list(range(len(frame))), []])
+    return made.items["x"].astype(int).tolist(), list(made.classes["x"])
+
+
+SERIES = {
+    "integers": pd.Series([5, -3, 5, 10, 9, 100]),
+    "text": pd.Series(["b", "a", None, "B", "é", "z", "😀", "a", ""]),
+    "booleans": pd.Series([True, False, True]),
+    "floats": pd.Series([2.5, np.nan, -1.0, 1e9, 2.5]),
+    "a categorical": pd.Series(pd.Categorical(["b", None, "a"], categories=["c", "b", "a"])),
+    "an ordered categorical": pd.Series(
+        pd.Categorical(["lo", "hi", "lo"], categories=["lo", "mid", "hi"], ordered=True)
+    ),
+    "a categorical of integers": pd.Series(pd.Categorical([3, 1, None, 3])),
+    "times": pd.Series(pd.to_datetime(["2020-02-01", None, "2019-01-01"])),
+    "numbers as text": pd.Series(["10", "9", "1"]),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_codes_and_classes_are_those_of_fastai(name):
+    codes, classes = fastai_codes(SERIES[name])
+    vocab = fit(SERIES[name])
+    assert encode(vocab, SERIES[name]) == codes
+    assert vocab.classes == classes
+    assert len(vocab) == len(classes)
+
+
+def test_nullable_columns_are_coded_exactly():  # fastai's Categorify raises on pd.NA
+    vocab = fit(pd.Series([3, None, 2**53 + 1, 2**53], dtype="Int64"))
+    assert vocab.classes == ["#na#", 3, 2**53, 2**53 + 1]
+    assert encode(vocab, pd.Series([2**53 + 1, None, 2**53], dtype="Int64")) == [3, 0, 2]
+    assert fit(pd.Series([True, None, False], dtype="boolean")).classes == ["#na#", False, True]
+
+
+@given(st.lists(st.one_of(st.none(), st.text(max_size=4).filter(lambda s: s.isprintable()))))
+@settings(max_examples=40, deadline=None)
+def test_codes_of_any_text(values):
+    known = sorted({v for v in values if v is not None})
+    vocab = fit(pa.array(values, pa.string()))
+    table = {v: i + 1 for i, v in enumerate(known)}
+    assert encode(vocab, pa.array(values, pa.string())) == [table.get(v, 0) for v in values]
+    codes = vocab.encode(as_column(pa.array(values, pa.string())))
+    assert vocab.decode(codes).to_pylist() == values
+
+
+@given(
+    st.lists(st.integers(0, 8), max_size=40),
+    st.integers(0, 4),
+    st.one_of(st.none(), st.integers(0, 6)),
+    st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_frequency_and_size_caps(values, min_count, max_size, unseen):
+    counts = Counter(values)
+    kept = [v for v in sorted(counts) if counts[v] >= min_count]
+    kept = sorted(sorted(kept, key=lambda v: (-counts[v], v))[:max_size])
+    reserved = ["#na#"] + ["#unseen#"] * unseen + ["#rare#"] * (min_count > 1 or max_size is not None)
+    vocab = fit(np.array(values, dtype=np.int64), min_count=min_count, max_size=max_size, unseen=unseen)
+    assert vocab.classes == reserved + kept
+    new = [*range(-1, 10)]
+
+    def code(value):
+        if value in kept:
+            return len(reserved) + kept.index(value)
+        if value in counts:
+            return reserved.index("#rare#")
+        return int(unseen)
+
+    assert encode(vocab, np.array(new)) == [code(v) for v in new]
+    assert encode(vocab, [None, None]) == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("known", "new", "codes"),
+    [
+        ([1, 2, 3], [1.0, 2.5, np.nan, 3.0, np.inf, -np.inf, 1e300], [1, 0, 0, 3, 0, 0, 0]),
+        ([2**53, 2**53 + 1], [2.0**53], [1]),
+        ([2.0**53, 5.5], [2**53 + 1, 2**53], [0, 2]),
+        ([2.0**63], [2**63 - 1], [0]),
+        ([1, 2, 300], pd.array([2, None, 300], dtype="Int16"), [2, 0, 3]),
+        (np.array([1, 2], np.int8), [257, 2], [0, 2]),
+        (np.array([255], np.uint8), np.array([-1], np.int8), [0]),
+        (np.array([2**63 - 1, 2**63 + 1], np.uint64), [2**63 - 1, -1, 0], [1, 0, 0]),
+        ([2**63 - 1, 5], np.array([2**63 + 1, 5], np.uint64), [0, 1]),
+        ([True, False], [2, 1, 0, -1], [0, 2, 1, 0]),
+        ([True, False], [0.5, 1.0], [0, 2]),
+        ([0, 1], [True, False], [2, 1]),
+        ([1.5, 2.0], [2, 1], [2, 0]),
+        (np.array([0.1, 0.5], np.float32), [0.1, 0.5], [0, 2]),
+        ([Decimal("1.2"), Decimal("3")], [Decimal("1.25"), Decimal("1.20"), Decimal("3.000")], [0, 1, 2]),
+        ([Decimal("1.2"), Decimal("3")], [3, 1, 10**18], [2, 0, 0]),
+        ([Decimal("0.1"), Decimal("3")], [0.1, 3.0, np.inf, 1e300, 1e-300], [1, 2, 0, 0, 0]),
+        ([1, 3], [Decimal("1.5"), Decimal("3.0"), Decimal(10**30)], [0, 2, 0]),
+        ([0.1, 3.0], [Decimal("0.1"), Decimal("0.10000000000000001"), Decimal(3)], [1, 0, 2]),
+        (["a", "b"], pd.Categorical(["b", "c", None]), [2, 0, 0]),
+        (["a", "b"], pd.array(["b", None], dtype="string"), [2, 0]),
+        (["a"], [None, None], [0, 0]),
+        ([None, None], ["a", None], [0, 0]),
+        (np.array([], np.float64), ["a"], [0]),
+        (np.array([1, 2], "M8[s]"), np.array([1_500_000_000, 2_000_000_000], "M8[ns]"), [0, 2]),
+        (np.array([1, 2_000_000_000], "M8[ns]"), np.array([2, 2**62], "M8[s]"), [2, 0]),
+        (
+            pa.array([3600], pa.timestamp("s", "UTC")),
+            pa.array([3600, 0], pa.timestamp("ms", "Europe/Berlin")),
+            [0, 0],
+        ),
+        (pa.array([3], pa.timestamp("s", "UTC")), pa.array([3000], pa.timestamp("ms", "Europe/Berlin")), [1]),
+        ([-0.0, 1.0], [0.0, -0.0, 0], [1, 1, 1]),
+        (pa.array([-0.0, 1.0]).dictionary_encode(), [0.0], [1]),
+    ],
+)
+def test_one_value_has_one_code_whatever_its_type(known, new, codes):
+    assert encode(fit(known), new) == codes
+
+
+@pytest.mark.parametrize(
+    ("known", "new"),
+    [
+        (["a"], [1]),
+        ([1], ["1"]),
+        ([1], np.array([1], "M8[s]")),
+        ([True], ["True"]),
+        (np.array([1], "M8[s]"), pa.array([1], pa.timestamp("s", "UTC"))),
+    ],
+)
+def test_values_that_cannot_be_compared_are_named(known, new):
+    with pytest.raises(DataError, match=r"column 'x'.*the same type in every frame"):
+        encode(fit(known), new)
+
+
+@pytest.mark.parametrize("values", [[[1, 2]], np.ones((2, 2)), pa.array([{"a": 1}])])
+def test_lists_vectors_and_opaque_values_have_no_codes(values):
+    with pytest.raises(DataError, match=r"column 'x', row 0.*as a key"):
+        fit(values)
+
+
+@pytest.mark.parametrize("options", [{"min_count": -1}, {"max_size": -1}])
+def test_negative_caps_are_refused(options):
+    with pytest.raises(DataError, match="negative"):
+        fit([1], **options)
+
+
+def test_decode_refuses_codes_of_others():
+    vocab = fit(["a", "b"])
+    assert vocab.decode(torch.tensor([0, 2, 1], dtype=torch.int32)).to_pylist() == [None, "b", "a"]
+    assert vocab.decode(torch.tensor([], dtype=torch.int64)).to_pylist() == []
+    for bad in (3, -1):
+        with pytest.raises(DataError, match=r"column 'x', row 1: code -?\d is outside"):
+            vocab.decode(torch.tensor([0, bad]))
+
+
+def test_reserved_codes_decode_to_missing():
+    vocab = fit(["a", "a", "b"], min_count=2, unseen=True)
+    assert vocab.classes == ["#na#", "#unseen#", "#rare#", "a"]
+    assert vocab.decode(torch.arange(4)).to_pylist() == [None, None, None, "a"]
+
+
+def test_an_unordered_arrow_dictionary_is_sorted_and_its_unused_values_have_no_code():
+    array = pa.DictionaryArray.from_arrays([2, 0, None], ["z", "unused", "a"])
+    assert fit(array).classes == ["#na#", "a", "z"]
+    ordered = pa.DictionaryArray.from_arrays([2, 0], ["z", "unused", "a"], ordered=True)
+    assert fit(ordered).classes == ["#na#", "z", "unused", "a"]
+    assert fit(ordered).ordered
+
+
+@pytest.mark.parametrize("name", SERIES)
+@pytest.mark.parametrize("options", [{}, {"min_count": 2, "unseen": True}])
+def test_a_saved_vocabulary_gives_the_same_codes(tmp_path, name, options):
+    vocab = fit(SERIES[name], **options)
+    save_state(tmp_path / "v", vocab.to_state())
+    loaded = Vocab.from_state(load_state(tmp_path / "v"))
+    assert loaded.classes == vocab.classes
+    assert encode(loaded, SERIES[name]) == encode(vocab, SERIES[name])
+    assert (loaded.ordered, loaded.name, loaded.reserved) == (vocab.ordered, vocab.name, vocab.reserved)
+
+
+def test_codes_are_made_on_the_columns_device(device):
+    column = as_column(np.array([3, 1, 3, 7]), name="x").to(device)
+    vocab = Vocab.fit(column)
+    codes = vocab.encode(column)
+    assert codes.device.type == device.type
+    assert codes.tolist() == [2, 1, 2, 3]
+
+
+def fnv1a(text: str, buckets: int, seed: int) -> int:
+    """The published loop, then the mix that the docstring states, in Python's own integers."""
+    state = 0xCBF29CE484222325 ^ (seed % 2**64)
+    for byte in text.encode():
+        state = ((state ^ byte) * 0x100000001B3) % 2**64
+    state = ((state ^ (state >> 32)) * 0x100000001B3) % 2**64
+    return (state >> 1) % buckets
+
+
+def test_published_values_of_fnv1a():
+    # draft-eastlake-fnv, section 5: 64-bit FNV-1a of "", "a" and "foobar"
+    for text, value in {"": 0xCBF29CE484222325, "a": 0xAF63DC4C8601EC8C, "foobar": 0x85944171F73967E8}.items():
+        mixed = ((value ^ (value >> 32)) * 0x100000001B3) % 2**64
+        assert hash_codes(pa.array([text]), 2**62).tolist() == [(mixed >> 1) % 2**62]
+
+
+@given(
+    st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)),
+    st.integers(1, 2**40),
+    st.integers(-(2**63), 2**64),
+)
+@settings(max_examples=80, deadline=None)
+def test_hash_codes_are_those_of_a_plain_loop(values, buckets, seed):
+    wanted = [fnv1a(v, buckets, seed) for v in values]
+    assert hash_codes(pa.array(values, pa.string()), buckets, seed=seed).tolist() == wanted
+    padded = pa.array(["padding", *values, "end"])[1 : len(values) + 1]
+    assert hash_codes(padded, buckets, seed=seed).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["x" * 1_000_000],
+        ["ab" * 1_000, "", "é" * 70_000, *(f"u{i}" * (i % 90) for i in range(300))],
+        [f"{i:03}" * 400 for i in range(64)] + ["short"] * 3,
+        [f"{i:03}" * 400 for i in range(65)] + ["long" * 500],
+    ],
+)
+def test_hash_codes_of_long_values_beside_short_ones(values):
+    wanted = [fnv1a(v, 2**62, 3) for v in values]
+    assert hash_codes(pa.array(["padding", *values])[1:], 2**62, seed=3).tolist() == wanted
+
+
+def test_hash_codes_of_other_types_are_those_of_their_text():
+    assert hash_codes(pa.array([5, -17]), 1000).tolist() == [fnv1a("5", 1000, 0), fnv1a("-17", 1000, 0)]
+    assert hash_codes(pa.array([5], pa.int8()), 1000).tolist() == hash_codes(pa.array([5], pa.uint64()), 1000).tolist()
+    assert hash_codes(pa.array([True]), 1000).tolist() == [fnv1a("true", 1000, 0)]
+    assert hash_codes(pa.array([Decimal("1.50")]), 1000).tolist() == [fnv1a("1.50", 1000, 0)]
+
+
+@pytest.mark.parametrize("buckets", [64, 100, 1000])
+def test_hash_codes_spread_evenly(buckets):
+    for values in ([str(i) for i in range(20_000)], [f"user_{i:08d}" for i in range(20_000)]):
+        counts = np.bincount(hash_codes(pa.array(values), buckets), minlength=buckets)
+        expected = len(values) / buckets
+        chi2 = ((counts - expected) ** 2 / expected).sum()
+        assert abs(chi2 - (buckets - 1)) < 5 * np.sqrt(2 * (buckets - 1))  # mean and deviation of chi-squared
+
+
+def test_seeds_give_other_hashes():
+    values = pa.array([str(i) for i in range(2_000)])
+    a, b = hash_codes(values, 50), hash_codes(values, 50, seed=1)
+    assert 0.01 < (a == b).mean() < 0.04
+
+
+def test_no_buckets_are_refused():
+    with pytest.raises(DataError, match="at least one bucket"):
+        hash_codes(pa.array(["a"]), 0)

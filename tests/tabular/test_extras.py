@@ -1,0 +1,602 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from fastai.data.block import CategoryBlock
+from fastai.learner import Learner, load_learner
+from fastai.losses import MSELossFlat
+from fastai.tabular.learner import TabularLearner
+from fastai.torch_core import find_bs, set_seed, to_device
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.table import Table
+from fastrec.table.list_batch import ListBatch
+from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.training.learner import RecLearner, rec_learner
+
+WORDS = st.sampled_from(["a", "b", "c", "", "ä"])
+NUMBERS = st.integers(-3, 4) | st.just((1 << 53) + 1)
+
+
+def lists_of(elements):
+    return st.lists(st.none() | st.lists(st.none() | elements, max_size=4), max_size=25)
+
+
+LISTS = lists_of(WORDS) | lists_of(NUMBERS)
+
+
+def plain(lists):
+    return [None if x is None else list(x) for x in lists]
+
+
+def coded_by_loop(lists, train, *, min_count=1, max_size=None, unseen=False):
+    """Codes as ``Categorify``'s rules have them, one element at a time."""
+    counts = Counter(e for i in train if lists[i] is not None for e in lists[i] if e is not None)
+    kept = {e for e, count in counts.items() if count >= min_count}
+    if max_size is not None and len(kept) > max_size:
+        kept = set(sorted(kept, key=lambda e: (-counts[e], e))[:max_size])
+    names = ["#na#"] + (["#unseen#"] if unseen else []) + (["#rare#"] if min_count > 1 or max_size is not None else [])
+    codes = {e: len(names) + i for i, e in enumerate(sorted(kept))}
+
+    def code(element):
+        if element is None:
+            return 0
+        return codes.get(element, names.index("#rare#") if element in counts and "#rare#" in names else int(unseen))
+
+    return [None if x is None else [code(e) for e in x] for x in lists]
+
+
+def frame_in(library, data):
+    return {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table, "dict": dict}[library](data)
+
+
+def numbered(lists, **options):
+    """Row i holds the numbers i (twice: ``a`` and the vector [i, -i]) and the i-th list."""
+    n = len(lists)
+    data = {
+        "a": np.arange(n, dtype="float64"),
+        "tags": pd.Series(lists, dtype=object),
+        "v": np.stack([np.arange(n), -np.arange(n)], 1).astype("float64"),
+        "y": 2.0 * np.arange(n),
+    }
+    data |= {k: options.pop(k) for k in ("g",) if k in options}
+    procs = options.pop("procs", [Categorify])
+    return TabularFrame(data, procs, None, ["a"], "y", list_names="tags", vector_names="v", **options)
+
+
+def check_batch(batch, codes):
+    """The rows of a batch, having checked that its parts belong together."""
+    x_cat, x_cont, lists, vectors, y = batch
+    rows = x_cont[:, 0].long().tolist()
+    assert isinstance(lists, ListBatch)
+    assert len(lists) == lists.shape[0] == len(vectors) == len(x_cat) == len(rows)
+    assert lists.tolist() == [codes[i] for i in rows]
+    assert (lists.offsets.dtype, vectors.dtype) == (torch.int64, torch.float32)
+    assert vectors.tolist() == [[i, -i] for i in rows]
+    assert y[:, 0].tolist() == [2 * i for i in rows]
+    return rows
+
+
+# ---- a tensor of lists
+
+
+@given(
+    lists=st.lists(st.none() | st.lists(st.integers(0, 9), max_size=4), max_size=12),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_list_batch_does_what_a_list_of_lists_does(lists, data):
+    batch = ListBatch.of(lists)
+    n = len(lists)
+    assert (batch.tolist(), len(batch), batch.shape, batch.dtype) == (lists, n, (n,), torch.int64)
+    assert batch.lengths.tolist() == [len(x or []) for x in lists]
+    start, stop = data.draw(st.integers(-15, 15)), data.draw(st.integers(-15, 15))
+    step = data.draw(st.sampled_from([1, 2, 5]))
+    assert batch[start:stop:step].tolist() == lists[start:stop:step]
+    rows = data.draw(st.lists(st.integers(-n, n - 1), max_size=8)) if n else []
+    assert batch[torch.tensor(rows, dtype=torch.int64)].tolist() == [lists[i] for i in rows]
+    front = [i % n for i in rows]
+    assert batch.index_select(0, torch.tensor(front, dtype=torch.int64)).tolist() == [lists[i] for i in rows]
+    mask = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
+    assert batch[torch.tensor(mask, dtype=torch.bool)].tolist() == [x for x, m in zip(lists, mask, strict=True) if m]
+    assert torch.cat([batch, batch[1:], batch[:0]]).tolist() == lists + lists[1:]
+    assert [part.tolist() for part in batch.split(5)] == [lists[i : i + 5] for i in range(0, n, 5)]
+    part = batch[start:stop]
+    for other in (part.clone(), part.detach(), pickle.loads(pickle.dumps(part)), copy.deepcopy(part), part.int()):
+        assert isinstance(other, ListBatch)
+        assert other.tolist() == lists[start:stop]
+        assert int(other.offsets[0]) == 0
+    assert part.int().values.dtype == torch.int32
+    if n:
+        assert batch[-1].tolist() == (lists[-1] or [])
+
+
+def test_a_list_batch_goes_through_fastais_hands_and_refuses_the_rest():
+    batch = ListBatch.of([[1, 2], None, [], [3]])
+    moved = to_device((torch.ones(4), batch), "cpu")
+    assert moved[1].tolist() == [[1, 2], None, [], [3]]
+    assert find_bs((batch,)) == 4
+    meta = batch.to("meta", non_blocking=True)
+    assert {t.device.type for t in (meta, meta.values, meta.offsets, meta.missing)} == {"meta"}
+    assert "missing" in repr(batch)
+    assert "missing" not in repr(batch[2:].values)
+    for act in (
+        lambda: batch.sum(),
+        lambda: batch.view(-1),
+        lambda: batch.float(),
+        lambda: torch.cat([batch.offsets, batch]),
+    ):
+        with pytest.raises(TypeError, match=r"lists"):
+            act()
+
+
+def test_a_part_of_a_list_batch_is_saved_without_the_rest():
+    batch = ListBatch.of([list(range(1000))] * 100)
+    assert len(pickle.dumps(batch[:2])) < len(pickle.dumps(batch)) / 20
+
+
+def test_embedding_bags_take_the_lists():
+    bag = nn.EmbeddingBag(10, 3, mode="mean", include_last_offset=True)
+    lists = [[1, 2, 2], None, [], [9]]
+    found = bag(*(lambda b: (b.values, b.offsets))(ListBatch.of(lists, dtype=torch.int32)))
+    for row, codes in zip(found, lists, strict=True):
+        expected = bag.weight[codes].mean(0) if codes else torch.zeros(3)
+        torch.testing.assert_close(row, expected)
+
+
+# ---- codes
+
+
+@given(
+    lists=LISTS,
+    data=st.data(),
+    min_count=st.sampled_from([1, 2, 3]),
+    max_size=st.sampled_from([None, 0, 1, 2]),
+    unseen=st.booleans(),
+    library=st.sampled_from(["pandas", "polars", "pyarrow", "dict"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_elements_are_coded_by_the_training_rows_alone(lists, data, min_count, max_size, unseen, library):
+    n = len(lists)
+    cut = data.draw(st.integers(0, n))
+    train = list(range(n))[cut:] if data.draw(st.booleans()) else list(range(n))[:cut]
+    rest = [i for i in range(n) if i not in train]
+    options = {"min_count": min_count, "max_size": max_size, "unseen": unseen}
+    frame = frame_in(library, {"y": [float(i) for i in range(n)], "tags": lists})
+    to = TabularFrame(frame, [Categorify(**options)], y_names="y", list_names=["tags"], splits=(train, rest))
+    expected = coded_by_loop(lists, train, **options)
+    assert to.train.extras.as_lists()["tags"] == [expected[i] for i in train]
+    assert to.valid.extras.as_lists()["tags"] == [expected[i] for i in rest]
+    values = to.extras.columns["tags"].values
+    assert values.dtype == torch.int32
+    assert values.numel() == 0 or int(values.max()) < len(to.classes["tags"])
+    test = to.new(frame_in(library, {"tags": lists}))
+    test.process()
+    assert test.extras.as_lists()["tags"] == expected
+    known = {e for i in train if lists[i] is not None for e in lists[i]}
+    if min_count == 1 and max_size is None and not unseen:
+        back = [None if x is None else [e if e in known and e is not None else "#na#" for e in x] for x in lists]
+        assert test.decode().items["tags"].tolist() == back
+
+
+def test_null_empty_and_null_element_lists_differ():
+    to = numbered([["a"], None, [], [None]])
+    lists = to.dataloaders(bs=4, device="cpu", shuffle=False).one_batch()[2]
+    assert lists.tolist() == [[1], None, [], [0]]
+    assert lists.lengths.tolist() == [1, 0, 0, 1]
+    assert lists.missing.tolist() == [False, True, False, False]
+    assert numbered([["a"], []]).extras.columns["tags"].missing is None
+
+
+def test_options_of_a_column_and_code_dtype():
+    lists = [["a", "a", "b"], ["b"], ["c"]]
+    to = numbered(lists, procs=[Categorify(min_count={"tags": 2})], cat_dtype=torch.int64)
+    assert list(to.classes["tags"]) == ["#na#", "#rare#", "a", "b"]
+    assert to.extras.as_lists()["tags"] == [[2, 2, 3], [3], [1]]
+    assert to.extras.columns["tags"].dtype == torch.int64
+
+
+def test_without_categorify_whole_numbers_are_codes():
+    for three in (3, 3.0):
+        to = numbered([[three, None], None, [0, three]], procs=[], cat_dtype=torch.int64)
+        assert to.extras.as_lists()["tags"] == [[3, 0], None, [0, 3]]
+    with pytest.raises(DataError, match=r"'tags', row 1.*no codes yet.*Categorify"):
+        numbered([None, ["a"]], procs=[])
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_columns_first_missing_and_elements_first_seen_at_test_time(library):
+    to = numbered([["a", "b"], ["b"]])
+    for lists, codes in (
+        ([["b", "z", None], ["z"]], [[2, 0, 0], [0]]),
+        ([None, None], [None, None]),
+        ([[], []], [[], []]),
+        ([[None], []], [[0], []]),
+    ):
+        test = to.new(frame_in(library, {"a": [0.0, 1.0], "tags": lists, "v": [None, None]}))
+        test.process()
+        assert test.extras.as_lists()["tags"] == codes
+        assert test.extras.columns["v"].tolist() == [[0, 0], [0, 0]]
+    never = numbered([None, []])
+    test = never.new(frame_in(library, {"a": [0.0], "tags": [["z"]], "v": [[1.0, 2.0]]}))
+    test.process()
+    assert test.extras.as_lists()["tags"] == [[0]]
+
+
+# ---- vectors
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[1.5, 2], [0, 0], [3, 4]]),
+        np.array([[1.5, 2], [np.nan, np.nan], [3, 4]]),
+        torch.tensor([[1.5, 2], [0, 0], [3, 4]]),
+        [[1.5, 2], None, [3, 4]],
+        [np.array([1.5, 2]), None, (3, 4)],
+        [[1.5, 2], [None, 0], [3, 4]],
+        pl.Series([[1.5, 2], None, [3, 4]]),
+        pl.Series([[1.5, 2], None, [3, 4]], dtype=pl.Array(pl.Float32, 2)),
+        pa.array([[1.5, 2], None, [3, 4]], pa.list_(pa.float64(), 2)),
+        pa.array([[1.5, 2], None, [3, 4]]),
+    ],
+    ids=lambda v: type(v).__module__.partition(".")[0],
+)
+def test_vectors_become_float32_and_missing_ones_zero(values):
+    to = TabularFrame({"y": [0.0, 1.0, 2.0], "v": values}, y_names="y", vector_names="v", splits=([2, 0], [1]))
+    column = to.extras.columns["v"]
+    assert (column.dtype, column.tolist()) == (torch.float32, [[3, 4], [1.5, 2], [0, 0]])
+
+
+def test_the_frame_does_not_share_the_callers_vectors():
+    given_values = np.ones((3, 2), dtype="float32")
+    to = TabularFrame({"y": np.zeros(3), "v": given_values}, y_names="y", vector_names="v")
+    given_values[:] = 7
+    assert to.extras.columns["v"].tolist() == [[1, 1]] * 3
+
+
+# ---- errors
+
+
+@pytest.mark.parametrize(
+    ("column", "role", "message"),
+    [
+        ([["a"], ["b", 1], [2]], "list_names", r"'x', row 1: .*several types.*strings"),
+        ([["a"], None, [1]], "list_names", r"'x', row 2: .*several types"),
+        (["a b", None, "c"], "list_names", r"'x', row 0: .*no lists.*split"),
+        ([None, [[1]], [[2]]], "list_names", r"'x', row 1: .*lists of lists"),
+        ([[1, 2], [3, 4], [5]], "vector_names", r"'x', row 2: .*vector of 1 numbers, where 2 are.*same|training rows'"),
+        ([None, [1, 2], []], "vector_names", r"'x', row 2: .*vector of 0 numbers"),
+        ([["a"], ["b"], ["c"]], "vector_names", r"'x', row 0: .*vectors of values of type.*number"),
+        ([[1, 2], ["b", 3], [1, 2]], "vector_names", r"'x', row 1: .*several types"),
+        ([1.0, 2.0, 3.0], "vector_names", r"'x', row 0: .*numbers, no vectors.*cont_names"),
+        ([None, None, None], "vector_names", r"'x': .*no vector in any training row"),
+        ([[], [], []], "vector_names", r"'x', row 0: .*vector of 0 numbers"),
+    ],
+)
+def test_errors_name_column_row_and_remedy(column, role, message):
+    frame = pd.DataFrame({"y": [0.0, 1.0, 2.0], "x": pd.Series(column, dtype=object)})
+    with pytest.raises(DataError, match=message):
+        TabularFrame(frame, [Categorify], y_names="y", **{role: "x"})
+
+
+def test_errors_of_chosen_rows_and_of_test_rows():
+    frame = pd.DataFrame({"y": [0.0] * 4, "v": [[1, 2], [3], [4, 5], [6, 7]], "t": [["a"]] * 4})
+    with pytest.raises(DataError, match="'v', row 1"):
+        TabularFrame(frame, y_names="y", vector_names="v", splits=([3, 2], [1, 0]))
+    to = TabularFrame(frame.iloc[[0, 2]], [Categorify], y_names="y", vector_names="v", list_names="t")
+    for test, message in (
+        ({"v": np.ones((2, 3)), "t": [["a"], []]}, "'v', row 0: .*3 numbers, where 2"),
+        ({"v": np.ones((2, 2)), "t": [[], [3]]}, "'t', row 1: .*lists of int64.*before"),
+    ):
+        with pytest.raises(DataError, match=message):
+            to.new(test).process()
+    with pytest.raises(DataError, match=r"'v': .*no vector in any training row"):
+        TabularFrame(frame.assign(v=[None, [1], None, None]), y_names="y", vector_names="v", splits=([0, 2], [1]))
+    with pytest.raises(MissingColumnError, match="'t'"):
+        to.new({"v": np.ones((2, 2))}).process()
+    with pytest.raises(DataError, match="named twice"):
+        TabularFrame(frame, cat_names="t", y_names="y", list_names="t")
+
+
+# ---- batches
+
+
+@given(
+    lists=LISTS,
+    bs=st.integers(1, 30),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    seed=st.integers(0, 3),
+    chunk=st.sampled_from([1, 60, 1 << 22]),
+)
+@settings(max_examples=100, deadline=None)
+def test_batches_hold_the_lists_and_vectors_of_their_rows(lists, bs, shuffle, drop_last, seed, chunk):
+    codes, n = coded_by_loop(lists, range(len(lists))), len(lists)
+    to = numbered(lists, device="cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.loader._CHUNK_BYTES", chunk)
+        loader = to._dl_type(to, bs=bs, shuffle=shuffle, drop_last=drop_last, seed=seed)
+        for _ in range(2):
+            seen = [i for batch in loader for i in check_batch(batch, codes)]
+            assert len(set(seen)) == len(seen) == (n // bs * bs if drop_last else n)
+            assert shuffle or seen == list(range(len(seen)))
+    assert loader.n_inp == 4
+
+
+@given(lists=LISTS, bs=st.integers(1, 30), shuffle=st.booleans(), data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_batches_of_groups(lists, bs, shuffle, data):
+    ids = data.draw(st.lists(st.integers(0, 5), min_size=len(lists), max_size=len(lists)))
+    to = numbered(lists, g=np.array(ids, dtype=np.int64), groups="g")
+    codes = coded_by_loop(lists, range(len(lists)))
+    loader = to._dl_type(to, bs=bs, shuffle=shuffle, groups=True, seed=0)
+    batches = [check_batch(batch, codes) for batch in loader]
+    assert sorted(i for b in batches for i in b) == list(range(len(lists)))
+    for b in batches:
+        assert not {ids[i] for i in b} & {ids[i] for other in batches if other is not b for i in other}
+
+
+def test_weighted_batches_and_batches_of_chosen_rows():
+    lists = [["a"] * i for i in range(5)]
+    codes = coded_by_loop(lists, range(5))
+    to = numbered(lists)
+    dls = to.dataloaders(bs=4, device="cpu", wgts=np.array([0, 1, 0, 0, 0.5]))
+    assert {i for b in dls.train for i in check_batch(b, codes)} <= {1, 4}
+    assert check_batch(dls.train.create_batch([3, 0, 3]), codes) == [3, 0, 3]
+    assert check_batch(dls.train.new(to.iloc[[2, 4]], bs=2).one_batch(), codes) in ([2, 4], [4, 2])
+
+
+# ---- the frame
+
+
+def test_rows_subsets_and_copies_take_their_lists_along():
+    lists = [["a"], None, ["b", "c"], [], ["a"]]
+    to = numbered(lists, splits=([4, 2, 0], [1, 3]))
+    assert to.rows.tolist() == [4, 2, 0, 1, 3]
+    codes = to.extras.as_lists()["tags"]
+    assert codes == [[1], [2, 3], [1], None, []]
+    for part, rows in ((to.train, [0, 1, 2]), (to.valid, [3, 4]), (to.iloc[[4, 1]], [4, 1]), (to.iloc[:2], [0, 1])):
+        assert part.extras.as_lists()["tags"] == [codes[i] for i in rows]
+        assert part.extras.columns["v"][:, 0].tolist() == part.rows.tolist()
+    other = to.copy()
+    other.extras.columns["v"].zero_()
+    other.extras.columns["tags"].values.zero_()
+    assert to.extras.as_lists()["tags"] == codes
+    assert to.extras.columns["v"][0].tolist() == [4, -4]
+    assert [len(t) for t in to.new_empty().extras.tensors] == [0, 0]
+    assert to.new_empty().extras.columns["v"].shape == (0, 2)
+    assert pickle.loads(pickle.dumps(to.valid)).extras.as_lists()["tags"] == [None, []]
+    long = numbered([["a"]] * 1000, splits=(range(990), range(990, 1000)))
+    assert len(pickle.dumps(long.valid.extras)) < len(pickle.dumps(long.extras)) / 10
+    assert to.to_device("cpu") is to
+    assert (list(to.list_names), list(to.vector_names)) == (["tags"], ["v"])
+    assert list(to.all_col_names) == list(to.all_cols.columns) == ["a", "tags", "v", "y"]
+    assert list(to.xs.columns) == ["a"]
+
+
+def test_decoded_rows_and_batches(capsys):
+    to = numbered([["a"], None, ["b", "a"], []], splits=([0, 1, 2], [3]))
+    items = to.decode().items
+    assert items["tags"].tolist() == [["a"], None, ["b", "a"], []]
+    assert np.stack(items["v"]).tolist() == [[0, 0], [1, -1], [2, -2], [3, -3]]
+    row = to.decode_row(to.items.iloc[2])
+    assert (row["tags"], row["v"].tolist(), row["y"]) == (["b", "a"], [2, -2], 4)
+    dls = to.dataloaders(bs=3, device="cpu", shuffle=False)
+    assert dls.decode(dls.one_batch()).decode().items["tags"].tolist() == [["a"], None, ["b", "a"]]
+    assert capsys.readouterr().out == ""
+
+
+def shown(monkeypatch, show):
+    """The frames that a person would have seen."""
+    frames = []
+    monkeypatch.setattr("fastrec.tabular.display_df", frames.append)
+    show()
+    return frames
+
+
+def test_people_see_names_and_short_vectors(monkeypatch):
+    lists = [["a", "b"], None, list("abcdefghijklmnop")] * 4
+    data = {"y": np.arange(12.0), "tags": pd.Series(lists), "v": np.full((12, 300), 1 / 3)}
+    to = TabularFrame(data, [Categorify], y_names="y", list_names="tags", vector_names="v")
+    dls = to.dataloaders(bs=12, device="cpu", shuffle=False)
+    (frame,) = shown(monkeypatch, dls.show_batch)
+    assert frame["tags"].tolist()[:3] == ["[a, b]", None, "[a, b, c, d, e, f, g, h, i, j, … (16)]"]
+    assert frame["v"].iloc[0] == "[" + "0.3333, " * 10 + "… (300)]"
+    assert to.decode().items["v"].iloc[0].shape == (300,)
+
+
+def test_a_raw_frame_takes_numbers_as_they_stand():
+    frame = pd.DataFrame({"y": [0.0, 1.0], "t": [[2, 1], None], "v": [[1.0], [2.0]]})
+    raw = TabularFrame(frame, [Categorify], y_names="y", list_names="t", vector_names="v", do_setup=False)
+    assert raw.extras.as_lists()["t"] == [[2, 1], None]
+    raw = TabularFrame(frame, [Categorify], y_names="y", list_names="t", vector_names="v", do_setup=False)
+    raw.setup()
+    assert raw.extras.as_lists()["t"] == [[2, 1], None]
+    assert list(raw.classes["t"]) == ["#na#", 1, 2]
+
+
+class Splitting:
+    """Makes lists of a column of text."""
+
+    outputs = ("parts", "size")
+
+    def fit_transform(self, df):
+        return self.transform(df)
+
+    def transform(self, df):
+        parts = df["text"].str.split(" ")
+        return df.assign(parts=parts, size=parts.str.len())
+
+
+def test_features_can_make_the_lists():
+    frame = pd.DataFrame({"text": ["a b", "c", "b b"], "y": [0.0, 1.0, 2.0]})
+    to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts", splits=([0, 2], [1]))
+    assert to.extras.as_lists()["parts"] == [[1, 2], [2, 2], [0]]
+    assert list(to.cont_names) == ["size"]
+    test = to.new(pd.DataFrame({"text": ["b z"]}))
+    test.process()
+    assert test.extras.as_lists()["parts"] == [[2, 0]]
+    frame["text"] = pd.Series([None] * 3, dtype=object)
+    to = TabularFrame(frame, [Categorify], y_names="y", features=Splitting(), list_names="parts")
+    assert (to.extras.as_lists()["parts"], list(to.cont_names)) == ([None] * 3, ["size"])
+
+
+def test_lists_of_a_table_and_of_categoricals():
+    frame = pl.DataFrame({"y": [0.0, 1.0], "t": [["b", "a"], None]}, schema_overrides={"t": pl.List(pl.Categorical)})
+    for given_frame in (frame, Table.read(frame)):
+        to = TabularFrame(given_frame, [Categorify], y_names="y", list_names="t")
+        assert to.extras.as_lists()["t"] == [[2, 1], None]
+
+
+# ---- learners
+
+
+class Net(nn.Module):
+    def __init__(self, n_tags, width, n_out=1):
+        super().__init__()
+        self.city = nn.Embedding(10, 2)
+        self.tags = nn.EmbeddingBag(n_tags, 4, mode="sum", include_last_offset=True)
+        self.norm = nn.BatchNorm1d(width)
+        self.out = nn.Linear(2 + 1 + 4 + width, n_out)
+
+    def forward(self, x_cat, x_cont, tags, vectors):
+        bag = self.tags(tags.values, tags.offsets)
+        return self.out(torch.cat([self.city(x_cat[:, 0]), x_cont, bag, self.norm(vectors)], 1))
+
+
+def people(n=300, seed=0):
+    r = np.random.default_rng(seed)
+    tags = [None if r.random() < 0.1 else r.choice(list("abcde"), r.integers(0, 5)).tolist() for _ in range(n)]
+    vectors = r.normal(size=(n, 3))
+    df = pd.DataFrame({"city": r.choice(list("xyz"), n), "age": r.normal(40, 9, n), "tags": tags, "v": list(vectors)})
+    df["y"] = [(t or []).count("a") - (t or []).count("b") for t in tags] + 2.0 * vectors[:, 1]
+    return df
+
+
+def learned(cls=RecLearner, epochs=6):
+    set_seed(0)
+    df = people()
+    to = TabularFrame(
+        df,
+        [Categorify, FillMissing, Normalize],
+        "city",
+        "age",
+        "y",
+        splits=(range(200), range(200, 300)),
+        list_names="tags",
+        vector_names="v",
+    )
+    dls = to.dataloaders(bs=32, device="cpu")
+    learn = cls(dls, Net(len(to.classes["tags"]), 3), lr=0.05)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(epochs)
+    return df, learn
+
+
+def by_hand(learn, df):
+    """Predictions of one row at a time, from codes that were looked up one at a time."""
+    to, found = learn.dls.train_ds, []
+    for _, row in df.iterrows():
+        tags = ListBatch.of([[list(to.classes["tags"]).index(t) for t in row["tags"] or []]])
+        age = (row["age"] - to.procs.normalize.means["age"]) / to.procs.normalize.stds["age"]
+        city = torch.tensor([[list(to.classes["city"]).index(row["city"])]])
+        v = torch.tensor(np.asarray(row["v"])[None], dtype=torch.float32)
+        with torch.no_grad():
+            found.append(learn.model(city, torch.tensor([[age]], dtype=torch.float32), tags, v))
+    return torch.cat(found)
+
+
+def test_a_hand_written_model_trains_through_a_stock_learner():
+    df, learn = learned(Learner)
+    naive = float(((df["y"][200:] - df["y"][:200].mean()) ** 2).mean())
+    with learn.no_bar():
+        assert learn.validate()[0] < 0.2 * naive
+        test = df.drop(columns="y").iloc[::-1][:50]
+        learn.model.eval()
+        expected = by_hand(learn, test)
+        got, targets = learn.get_preds(dl=learn.dls.test_dl(test, bs=16))
+        assert targets is None
+        torch.testing.assert_close(got, expected)
+        # rows come back in the frame's order, whatever order they were predicted in
+        shuffled = learn.dls.test_dl(test, bs=16).new(shuffle=True)
+        inputs, got, _ = learn.get_preds(dl=shuffled, with_input=True)
+        torch.testing.assert_close(got, expected)
+        assert inputs[2].tolist() == learn.dls.test_dl(test).dataset.extras.as_lists()["tags"]
+        got, targets = learn.get_preds(ds_idx=0)
+        assert len(got) == len(targets) == 200
+    assert [type(x).__name__ for x in learn.dls.one_batch()] == ["Tensor", "Tensor", "ListBatch", "Tensor", "Tensor"]
+    assert learn.dls.n_inp == 4
+
+
+@pytest.mark.filterwarnings("ignore:load_learner:UserWarning")
+def test_predict_export_and_results(tmp_path, monkeypatch):
+    df, learn = learned()
+    rows = df.drop(columns="y").iloc[[3, 7]]
+    learn.model.eval()
+    expected = by_hand(learn, rows)
+    learn.export(tmp_path / "learn.pkl")
+    assert (tmp_path / "learn.pkl").stat().st_size < 200_000
+    with learn.no_bar():
+        again = load_learner(tmp_path / "learn.pkl")
+        for i, (_, row) in enumerate(rows.iterrows()):
+            for given_row in (row, row.to_dict(), pl.DataFrame({k: [v] for k, v in row.items()})):
+                for learner in (learn, again):
+                    with learner.no_bar():
+                        shown_row, _, output = learner.predict(given_row)
+                    torch.testing.assert_close(output, expected[i])
+            assert shown_row.decode().items["tags"].iloc[0] == row["tags"]
+        stock = TabularLearner(learn.dls, learn.model)
+        with stock.no_bar():
+            torch.testing.assert_close(stock.predict(rows.iloc[1])[2], expected[1])
+            empty = learn.predict({"city": "new", "age": None, "tags": None, "v": None})
+        assert empty[2].isfinite().all()
+        (frame,) = shown(monkeypatch, lambda: learn.show_results(max_n=4))
+    assert {"tags", "v", "y", "y_pred"} <= set(frame)
+    assert all(t is None or t.startswith("[") for t in frame["tags"])
+
+
+def test_a_classifier_and_a_wrong_model():
+    df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
+    to = TabularFrame(
+        df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
+    )
+    dls = to.dataloaders(bs=16, device="cpu")
+    learn = rec_learner(dls, Net(len(to.classes["tags"]), 3, n_out=2))
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    with pytest.raises(DataError, match=r"NoExtras takes no lists or vectors.*\['tags', 'v'\].*extras"):
+        rec_learner(dls, NoExtras(), loss_func=MSELossFlat())
+
+
+class NoExtras(nn.Module):
+    """A net for categorical and continuous columns alone."""
+
+    def forward(self, x_cat, x_cont):
+        return x_cont
+
+
+def test_models_of_fastrec_take_lists_and_vectors():
+    df = people(80).assign(label=lambda d: np.where(d["y"] > 0, "yes", "no"))
+    to = TabularFrame(
+        df, [Categorify], "city", "age", "label", y_block=CategoryBlock, list_names="tags", vector_names="v"
+    )
+    learn = rec_learner(to.dataloaders(bs=16, device="cpu"), layers=[8])
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert set(learn.model.embeds.list_names) == {"tags"}
+    assert [tuple(n.normalized_shape) for n in learn.model.vector_norms] == [(3,)]

@@ -1,0 +1,716 @@
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from fastai.callback import schedule  # noqa: F401  (gives learners fit_one_cycle and lr_find)
+from fastai.callback.tracker import EarlyStoppingCallback, SaveModelCallback
+from fastai.data.block import CategoryBlock, MultiCategoryBlock, RegressionBlock
+from fastai.data.transforms import RandomSplitter
+from fastai.interpret import ClassificationInterpretation
+from fastai.learner import load_learner
+from fastai.losses import BCEWithLogitsLossFlat, CrossEntropyLossFlat, MSELossFlat
+from fastai.metrics import accuracy, rmse
+from fastai.tabular.core import Categorify, FillMissing, FillStrategy, Normalize, Tabular, TabularPandas
+from fastai.tabular.data import TabularDataLoaders
+from fastai.tabular.learner import tabular_learner
+from fastai.tabular.model import get_emb_sz
+from fastai.torch_core import set_seed
+
+from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
+from fastrec.table import Table
+from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs import base as own
+
+CATS, CONTS = ["word", "small", "flag"], ["gappy", "whole", "normal"]
+PROCS = [Categorify, FillMissing, Normalize]
+
+
+def make(n=400, seed=0, *, missing=True):
+    r = np.random.default_rng(seed)
+    df = pd.DataFrame(
+        {
+            "word": r.choice(list("abcde"), n),
+            "small": r.integers(-2, 5, n),
+            "flag": r.random(n) < 0.4,
+            "gappy": r.normal(5, 3, n),
+            "whole": r.integers(0, 100, n),
+            "normal": r.normal(size=n).astype("float32"),
+            "unused": r.choice(["p", "q"], n),
+        }
+    )
+    df["label"] = np.where(df["whole"] + 5 * df["gappy"] + r.normal(0, 5, n) > 75, "yes", "no")
+    df["price"] = 0.1 * df["whole"] + df["normal"].astype("float64")
+    if missing:
+        df.loc[r.random(n) < 0.1, "gappy"] = np.nan
+        df.loc[r.random(n) < 0.05, "word"] = np.nan
+    return df
+
+
+def build(cls, df, y="label", block=CategoryBlock, procs=PROCS, **options):
+    if "splits" not in options:
+        options["splits"] = RandomSplitter(seed=1)(df)
+    return cls(df, list(procs), list(CATS), list(CONTS), y, y_block=block, **options)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    df = make()
+    return df, build(TabularPandas, df, reduce_memory=False), build(TabularFrame, df)
+
+
+# ---- the same as TabularPandas
+
+
+def test_codes_fills_and_names_equal_fastais(pair):
+    _, stock, ours = pair
+    assert isinstance(ours, Tabular)
+    for name in ("cat_names", "cont_names", "y_names", "x_names", "all_col_names"):
+        assert list(getattr(ours, name)) == list(getattr(stock, name))
+    assert (len(ours), ours.split, ours.n_subsets) == (len(stock), stock.split, 2)
+    np.testing.assert_array_equal(ours.cats, stock.cats)
+    np.testing.assert_array_equal(ours.ys, stock.ys)
+    assert ours.rows.tolist() == stock.items.index.tolist() == ours.items.index.tolist()
+    assert {n: list(c) for n, c in ours.classes.items()} == {n: list(c) for n, c in stock.classes.items()}
+    assert ours.procs.fill_missing.na_dict == stock.procs.fill_missing.na_dict
+    assert list(ours.vocab) == list(stock.vocab)
+    assert ours.c == stock.c == 2
+    assert get_emb_sz(ours) == get_emb_sz(stock)
+    assert ours.procs.categorify["word"] == stock.procs.categorify["word"]
+
+
+def test_prepared_numbers_equal_a_float64_oracle_and_fastais(pair):
+    df, stock, ours = pair
+    train = df.loc[ours.train.rows.numpy(), CONTS].astype("float64")
+    fill = train["gappy"].median()
+    raw = df.loc[ours.rows.numpy(), CONTS].astype("float64").fillna({"gappy": fill})
+    train = train.fillna({"gappy": fill})
+    oracle = (raw - train.mean()) / (train.std(ddof=0) + 1e-7)
+    np.testing.assert_allclose(ours.conts, oracle, atol=1e-6)
+    np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=1e-5)
+    assert ours.x_cont.dtype == torch.float32
+
+
+def test_subsets_and_frames_equal_fastais(pair):
+    _, stock, ours = pair
+    for part in ("train", "valid"):
+        a, b = getattr(ours, part), getattr(stock, part)
+        assert len(a) == len(b)
+        np.testing.assert_array_equal(a.cats, b.cats)
+        np.testing.assert_array_equal(a.ys, b.ys)
+        assert a.xs.columns.tolist() == b.xs.columns.tolist()
+        assert a.targ.index.tolist() == b.targ.index.tolist()
+        assert set(a.all_cols.columns) == set(b.all_cols.columns)
+    np.testing.assert_array_equal(ours.iloc[[3, 1]].cats, stock.iloc[[3, 1]].cats)
+    np.testing.assert_array_equal(ours.loc[ours.rows[:4].numpy(), "small"], stock.loc[ours.rows[:4].numpy(), "small"])
+    np.testing.assert_array_equal(ours.iloc[:3, "small"], stock.iloc[:3, "small"].items)
+    np.testing.assert_array_equal(ours[["word"]], stock[["word"]])
+
+
+def test_decoded_rows_equal_fastais(pair, capsys):
+    df, stock, ours = pair
+    a, b = ours.decode().items, stock.new(stock.all_cols.copy()).decode().items
+    for name in [*CATS, "gappy_na", "label"]:
+        assert a[name].astype(str).tolist() == b[name].astype(str).tolist()
+    np.testing.assert_allclose(a[CONTS], b[CONTS].astype("float64"), atol=1e-4)
+    np.testing.assert_allclose(a["whole"], df.loc[a.index, "whole"], atol=1e-4)
+    row = ours.decode_row(ours.items.iloc[5])
+    assert (row["word"], row["label"]) == (a.iloc[5]["word"], a.iloc[5]["label"])
+    without_y = ours.items.iloc[5].drop("label")
+    assert "label" not in ours.decode_row(without_y)
+    ours.show(max_n=2)
+    ours.decode().show(max_n=2)
+    assert "HTML" in capsys.readouterr().out
+
+
+def test_batches_have_fastais_shapes(pair):
+    _, stock, ours = pair
+    a, b = (to.dataloaders(bs=32, device="cpu") for to in (ours, stock))
+    assert isinstance(a, TabularDataLoaders)
+    for one, two in zip(a.one_batch(), b.one_batch(), strict=True):
+        assert one.shape == two.shape
+    assert [t.dtype for t in a.one_batch()] == [torch.int32, torch.float32, torch.int64]
+    assert (len(a.train), len(a.valid), a.n_inp, a.c) == (len(b.train), len(b.valid), b.n_inp, b.c)
+    assert list(a.cat_names) == list(b.cat_names)
+    for one, two in zip(a.valid, b.valid, strict=True):
+        assert torch.equal(one[0].long(), two[0])
+        torch.testing.assert_close(one[1], two[1], atol=1e-5, rtol=0)
+        assert torch.equal(one[2], two[2].long())
+
+
+@pytest.mark.parametrize("kind", ["class", "number"])
+def test_stock_learning_runs_unchanged(kind, tmp_path, capsys):
+    df = make(600)
+    y, block, metric = ("label", CategoryBlock, accuracy) if kind == "class" else ("price", None, rmse)
+    dls = build(TabularFrame, df, y, block).dataloaders(bs=64, path=tmp_path, device="cpu")
+    set_seed(0)
+    learn = tabular_learner(
+        dls, layers=[16], metrics=metric, cbs=[SaveModelCallback(), EarlyStoppingCallback(patience=9)]
+    )
+    assert str(learn.loss_func) == str((CrossEntropyLossFlat if kind == "class" else MSELossFlat)())
+    with learn.no_bar(), learn.no_logging():
+        learn.lr_find(show_plot=False)
+        learn.fit_one_cycle(8, 0.02)
+        learn.fine_tune(1)
+        _, score = learn.validate()
+        assert score > 0.8 if kind == "class" else score < 2
+        assert torch.equal(learn.get_preds()[1], dls.valid_ds.y)
+        mixed, again = learn.get_preds(dl=dls.train.new(shuffle=True, drop_last=False))
+        plain = learn.get_preds(dl=dls.train.new(shuffle=False, drop_last=False))
+        torch.testing.assert_close(mixed, plain[0])
+        assert torch.equal(again, plain[1])
+        test = df.drop(columns=["label", "price"])
+        unlabelled = learn.get_preds(dl=dls.test_dl(test))
+        assert unlabelled[1] is None
+        row, decoded, probabilities = learn.predict(df.iloc[0])
+        torch.testing.assert_close(probabilities, unlabelled[0][0], atol=1e-5, rtol=1e-5)
+        assert row.decode().items.iloc[0]["small"] == df.iloc[0]["small"]
+        assert len(decoded) == 1 if kind == "number" else decoded.item() in (0, 1)
+        row.show()
+        learn.show_results(max_n=3)
+        dls.show_batch(max_n=3)
+        dls.valid.show_batch(max_n=2)
+        if kind == "class":
+            assert ClassificationInterpretation.from_learner(learn).confusion_matrix().sum() == len(dls.valid_ds)
+        learn.export(tmp_path / "learner.pkl")
+        loaded = load_learner(tmp_path / "learner.pkl")
+        with loaded.no_bar(), loaded.no_logging():
+            torch.testing.assert_close(loaded.get_preds(dl=loaded.dls.test_dl(test))[0], unlabelled[0])
+    assert "HTML" in capsys.readouterr().out
+
+
+def test_trained_as_well_as_fastai():
+    df, scores = make(2000), {}
+    for cls in (TabularPandas, TabularFrame):
+        found = []
+        for seed in range(3):
+            set_seed(seed)
+            dls = build(cls, df).dataloaders(bs=128, device="cpu")
+            learn = tabular_learner(dls, layers=[16], metrics=accuracy)
+            with learn.no_bar(), learn.no_logging():
+                learn.fit_one_cycle(4, 0.02)
+                found.append(learn.validate()[1])
+        scores[cls] = found
+    assert abs(np.mean(scores[TabularPandas]) - np.mean(scores[TabularFrame])) < 0.02, scores
+
+
+def test_show_results_shows_decoded_rows(pair):
+    from fastai.data.core import show_results
+
+    _, _, ours = pair
+    shown = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.tabular.display_df", shown.append)
+        x, y = ours.valid, ours.valid.copy()
+        y.ys = 1 - y.ys
+        show_results(x, y, None, None, max_n=4)
+    assert len(shown[0]) == 4
+    assert set(shown[0]["word"]) <= {*"abcde", "#na#"}
+    assert (shown[0]["label"] != shown[0]["label_pred"]).all()
+
+
+# ---- the deliberate differences
+
+
+def test_classes_come_from_training_rows_alone():
+    df = make(50, missing=False)
+    df.loc[49, "word"] = "only in validation"
+    splits = (range(40), range(40, 50))
+    ours, stock = (build(c, df, splits=[list(s) for s in splits]) for c in (TabularFrame, TabularPandas))
+    assert "only in validation" in list(stock.classes["word"])
+    assert "only in validation" not in list(ours.classes["word"])
+    assert ours.valid.x_cat[-1, 0] == 0
+
+
+def test_large_numbers_keep_their_digits():
+    z = np.random.default_rng(0).normal(size=1000)
+    z = (z - z.mean()) / z.std()
+    df = pd.DataFrame({"t": 1e8 + z, "y": 1e8 + z})
+    ours = TabularFrame(df, Normalize, [], "t", "y")
+    np.testing.assert_allclose(ours.x_cont[:, 0], z, atol=1e-6)
+    assert torch.equal(ours.y[:, 0], torch.tensor(df["y"].to_numpy()))
+    stock = TabularPandas(df, Normalize, [], ["t"], "y")
+    assert np.abs(stock.conts["t"].to_numpy() - z).max() > 0.1
+
+
+def test_a_column_first_missing_at_test_time_is_filled():
+    df = make(200)
+    ours = build(TabularFrame, df)
+    test = df.head(3).copy()
+    test["normal"], test["word"] = np.nan, "never seen"
+    new = ours.new(test)
+    new.process()
+    median = df.loc[ours.train.rows.numpy(), "normal"].median()
+    assert list(new.cat_names) == list(ours.cat_names)
+    np.testing.assert_allclose(new.decode().items["normal"], median, rtol=1e-6)
+    assert new.decode().items["word"].tolist() == ["#na#"] * 3
+    stock = build(TabularPandas, df).new(test)
+    with pytest.raises(AssertionError, match="nan values"):
+        stock.process()
+
+
+def test_a_constant_column_is_zero_and_an_empty_one_is_filled():
+    df = pd.DataFrame({"same": [1e8 + 0.1] * 5, "void": [np.nan] * 5, "y": [0.0] * 5})
+    ours = TabularFrame(df, PROCS, [], ["same", "void"], "y")
+    assert ours.x_cont.abs().max() == 0
+    assert list(ours.cat_names) == ["void_na"]
+    assert ours.x_cat.flatten().tolist() == [2] * 5
+    assert list(ours.classes["void_na"]) == ["#na#", False, True]
+
+
+@pytest.mark.parametrize(
+    ("values", "block", "dtype"),
+    [
+        ([1.5, 2.5], None, torch.float64),
+        (np.float32([1.5, 2.5]), None, torch.float32),
+        ([1, 2], None, torch.int64),
+        ([1, 2], CategoryBlock, torch.int64),
+        ([True, False], None, torch.int64),
+        ([True, False], RegressionBlock, torch.float32),
+    ],
+)
+def test_targets_keep_their_dtype(values, block, dtype):
+    to = TabularFrame({"x": [1.0, 2.0], "y": values}, None, None, "x", "y", y_block=block)
+    assert to.y.dtype == dtype
+    assert to.y.shape == (2, 1)
+
+
+def test_target_dtype_and_code_dtype_can_be_chosen():
+    data = {"c": [1, 2], "x": [1.0, 2.0], "y": [0.5, 1.5]}
+    to = TabularFrame(data, Categorify, "c", "x", "y", cat_dtype=torch.int64, y_dtype=torch.float32)
+    assert [t.dtype for t in to.dataloaders(bs=2, device="cpu").valid_ds.packed.views] == [
+        torch.int64,
+        torch.float32,
+        torch.float32,
+    ]
+
+
+@pytest.mark.parametrize("odd", [0.5, np.inf])
+def test_a_fraction_is_no_whole_number_target(odd):
+    with pytest.raises(DataError, match=f"whole-number target is {odd}") as caught:
+        TabularFrame({"x": [1.0, 2.0], "y": [3.0, odd]}, None, None, "x", "y", y_dtype=torch.int64)
+    assert (caught.value.column, caught.value.row) == ("y", 1)
+
+
+def test_decode_is_a_new_frame_and_process_twice_is_once(pair):
+    _, _, ours = pair
+    before = ours.x_cont.clone()
+    ours.decode()
+    ours.process()
+    assert torch.equal(ours.x_cont, before)
+
+
+def test_an_unknown_or_missing_class_is_named():
+    df = pd.DataFrame({"x": [1.0, 2, 3, 4], "y": ["a", "b", "c", None]})
+    with pytest.raises(DataError, match=r"column 'y', row 2: the target 'c' is not among"):
+        TabularFrame(df, None, None, "x", "y", splits=([0, 1], [2]))
+    with pytest.raises(DataError, match=r"row 3: the target is missing"):
+        TabularFrame(df, None, None, "x", "y", splits=([1, 2, 3], [0]))
+    to = TabularFrame(
+        df, None, None, "x", "y", splits=([0, 1], [2]), y_block=CategoryBlock(vocab=["c", "a", "b"], sort=False)
+    )
+    assert to.ys["y"].tolist() == [1, 2, 0]
+    assert list(to.vocab) == ["c", "a", "b"]
+
+
+def test_an_empty_target_column_counts_as_absent():
+    df = make(60)
+    to = build(TabularFrame, df).new(df.assign(label=None))
+    to.process()
+    assert to.y is None
+    assert list(to.all_col_names) == list(to.x_names)
+    with pytest.raises(MissingColumnError, match="no targets"):
+        _ = to.ys
+
+
+def test_the_callers_lists_and_frame_are_left_alone():
+    df = make(60)
+    kept, cats = df.copy(), list(CATS)
+    TabularFrame(df, PROCS, cats, CONTS, "label", inplace=True)
+    pd.testing.assert_frame_equal(df, kept)
+    assert cats == CATS
+
+
+# ---- targets
+
+
+def test_several_targets():
+    df = make(80)
+    to = TabularFrame(df, PROCS, CATS, CONTS, ["price", "whole"])
+    assert (to.c, to.y.shape, to.y.dtype) == (2, (80, 2), torch.float64)
+    np.testing.assert_array_equal(to.ys, df[["price", "whole"]])
+    learn = tabular_learner(to.dataloaders(bs=16, device="cpu"), layers=[4])
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+        row, decoded, _ = learn.predict(df.iloc[0])
+    np.testing.assert_allclose(row.ys.iloc[0], decoded, rtol=1e-6)
+
+
+def test_two_targets_of_one_vocabulary():
+    df = pd.DataFrame({"x": [1.0, 2, 3], "a": ["p", "q", "p"], "b": ["q", "q", "p"]})
+    to = TabularFrame(df, None, None, "x", ["a", "b"])
+    assert to.ys.to_numpy().tolist() == [[0, 1], [1, 1], [0, 0]]
+    assert to.decode().items["b"].tolist() == ["q", "q", "p"]
+
+
+def test_many_labels_at_once():
+    df = make(60)
+    df["l1"], df["l2"] = (df["whole"] > 50).astype(int), df["flag"]
+    to = TabularFrame(
+        df, PROCS, CATS, CONTS, ["l1", "l2"], y_block=MultiCategoryBlock(encoded=True, vocab=["l1", "l2"])
+    )
+    assert (to.y.dtype, to.c) == (torch.float32, 2)
+    assert to.decode().items["l1"].tolist() == (df["l1"] == 1).tolist()
+    learn = tabular_learner(to.dataloaders(bs=16, device="cpu"), layers=[4])
+    assert isinstance(learn.loss_func, BCEWithLogitsLossFlat)
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    with pytest.raises(DataError, match="lists of classes"):
+        TabularFrame(df, PROCS, CATS, CONTS, "l1", y_block=MultiCategoryBlock)
+
+
+def test_no_target_at_all():
+    to = TabularFrame(make(30), PROCS, CATS, CONTS)
+    dls = to.dataloaders(bs=8, device="cpu")
+    assert to.y is None
+    assert [tuple(t.shape) for t in dls.one_batch()] == [(8, 4), (8, 3)]
+
+
+def test_categorical_order_and_unused_target_classes_follow_fastai():
+    df = pd.DataFrame(
+        {"k": pd.Categorical(["lo", "hi", "lo"], categories=["lo", "mid", "hi"], ordered=True), "x": [1.0, 2, 3]}
+    )
+    df["y"] = df["k"]
+    ours, stock = (c(df, [Categorify], ["k"], ["x"], "y") for c in (TabularFrame, TabularPandas))
+    assert list(ours.classes["k"]) == list(stock.classes["k"]) == ["#na#", "lo", "mid", "hi"]
+    assert list(ours.vocab) == list(stock.vocab) == ["lo", "hi"]
+    np.testing.assert_array_equal(ours.cats, stock.cats)
+    assert ours.ys["y"].tolist() == [0, 1, 0]  # fastai keeps the categorical's own codes here: 0, 2, 0 for 2 classes
+
+
+# ---- what goes in
+
+
+def test_every_frame_library_gives_the_same(df_module):
+    df = make(60)
+    columns = {n: [None if pd.isna(v) else v for v in df[n].tolist()] for n in df}
+    want = build(TabularFrame, df, splits=(range(40), range(40, 60)))
+    got = build(TabularFrame, df_module.frame(columns), splits=(range(40), range(40, 60)))
+    for a, b in zip(got.packed.views, want.packed.views, strict=True):
+        torch.testing.assert_close(a.cpu(), b)
+
+
+def test_files_tables_and_dicts_go_in(tmp_path):
+    df = make(60)
+    df.to_parquet(tmp_path / "a.parquet")
+    df.to_csv(tmp_path / "a.csv", index=False)
+    splits = (range(40), range(40, 60))
+    want = build(TabularFrame, df, splits=splits)
+    for source in (tmp_path / "a.parquet", str(tmp_path / "a.csv"), Table.read(df), {n: df[n].tolist() for n in df}):
+        got = build(TabularFrame, source, splits=splits)
+        for a, b in zip(got.packed.views, want.packed.views, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
+    new = want.new(tmp_path / "a.csv")
+    new.process()
+    assert torch.equal(new.x_cat, want.x_cat)
+    with pytest.raises(MissingFileError):
+        want.new(tmp_path / "b.csv")
+
+
+def test_test_frames_of_other_libraries(pair):
+    df, _, ours = pair
+    dls = ours.dataloaders(bs=64, device="cpu")
+    want = dls.test_dl(df).dataset.x_cat
+    assert torch.equal(dls.test_dl(pl.from_pandas(df)).dataset.x_cat, want)
+    assert torch.equal(dls.test_dl(pa.Table.from_pandas(df)).dataset.x_cat, want)
+    assert torch.equal(dls.test_dl([df][0].astype(object)).dataset.x_cat, want)
+
+
+def test_row_numbers_in_place_of_two_splits_are_refused():
+    for splits in ([0, 1, 2], np.arange(3), torch.arange(3)):
+        with pytest.raises(DataError, match="splits are row numbers themselves"):
+            build(TabularFrame, make(30), splits=splits)
+
+
+def test_a_row_trained_on_and_validated_on_is_warned_of():
+    with pytest.warns(DataWarning, match=r"2 rows are in training and in validation \(the first is row 3\)"):
+        TabularFrame({"x": np.arange(6.0)}, cont_names="x", splits=([0, 1, 3, 4], [3, 4, 5]))
+
+
+def test_splits_of_every_form():
+    df = make(30)
+    want = build(TabularFrame, df, splits=([5, 3, 8], [1, 0]))
+    assert want.rows.tolist() == [5, 3, 8, 1, 0]
+    assert want.x_cont.shape == (5, 3)
+    for splits in (
+        (np.array([5, 3, 8]), np.array([1, 0])),
+        (torch.tensor([5, 3, 8]), torch.tensor([1, 0])),
+    ):
+        assert torch.equal(build(TabularFrame, df, splits=splits).packed.buffer, want.packed.buffer)
+    mask = np.arange(30) < 20
+    by_mask, by_slice = (
+        build(TabularFrame, df, splits=(mask, ~mask)),
+        build(TabularFrame, df, splits=(slice(20), slice(20, None))),
+    )
+    assert torch.equal(by_mask.packed.buffer, by_slice.packed.buffer)
+    assert by_slice.split == 20
+    with pytest.raises(DataError, match="row 30, but there are 30"):
+        build(TabularFrame, df, splits=([0], [30]))
+
+
+class MeanOf:
+    """A feature set: the mean of a column by another, learnt from the rows it was fitted on."""
+
+    outputs = ("mean_normal", "tag")
+
+    def fit_transform(self, df):
+        self.rows, self.means = len(df), df.groupby("small")["normal"].mean()
+        return self.transform(df)
+
+    def transform(self, df):
+        return df.assign(mean_normal=df["small"].map(self.means), tag=df["unused"] + "!")
+
+
+def test_features_are_fitted_on_training_rows_and_join_the_numbers():
+    df, features = make(100), MeanOf()
+    splits = (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    to = TabularFrame(df, PROCS, [*CATS, "tag"], CONTS, "label", splits=splits, features=features)
+    assert features.rows == 50
+    assert list(to.cont_names) == [*CONTS, "mean_normal"]
+    assert "tag" in to.cat_names
+    means = df.iloc[::2].groupby("small")["normal"].mean()
+    train = df.iloc[::2]["small"].map(means).astype("float64")
+    want = (df.iloc[1::2]["small"].map(means).astype("float64").fillna(train.median()) - train.mean()) / train.std(
+        ddof=0
+    )
+    np.testing.assert_allclose(to.valid.conts["mean_normal"], want, atol=1e-5)
+    new = to.new(df.iloc[[1]])
+    new.process()
+    np.testing.assert_allclose(new.conts["mean_normal"], want.iloc[:1], atol=1e-5)
+    assert features.rows == 50
+
+
+def test_groups_are_numbered_and_follow_the_rows():
+    df = make(40)
+    df["session"] = np.repeat(np.arange(10), 4)
+    to = build(TabularFrame, df, splits=(range(4, 40), range(4)), groups=["session"])
+    assert to.groups.shape == (40,)
+    assert to.valid.groups.unique().numel() == 1
+    assert to.iloc[[0, 1, 35]].groups.tolist() == to.groups[[0, 1, 35]].tolist()
+    test = to.new(df.drop(columns="session"))
+    test.process()
+    assert test.groups is None
+    with pytest.raises(DataError, match="'session', row 7: a row does not say"):
+        build(TabularFrame, df.assign(session=df["session"].where(df.index != 7)), groups="session")
+
+
+# ---- edges and errors
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_empty_frames_and_single_rows(n):
+    df = make(20).head(n)
+    to = TabularFrame(df, PROCS, CATS, CONTS, "price")
+    assert len(to) == n
+    assert to.x_cat.shape[0] == to.x_cont.shape[0] == n
+    assert to.x_cont.abs().sum() == 0
+    dls = to.dataloaders(bs=4, device="cpu", shuffle=False)
+    assert [len(b[0]) for b in dls.train] == [1] * n
+    assert len(to.decode().items) == n
+
+
+def test_an_empty_test_frame_and_one_row(pair):
+    df, _, ours = pair
+    dls = ours.dataloaders(bs=64, device="cpu")
+    assert len(dls.test_dl(df.head(0))) == 0
+    assert torch.equal(next(iter(dls.test_dl(df.iloc[[7]])))[0], dls.test_dl(df).dataset.x_cat[7:8])
+
+
+def test_only_codes_or_only_numbers():
+    df = make(40)
+    only_cats = TabularFrame(df, PROCS, CATS, None, "price")
+    only_conts = TabularFrame(df, [Categorify, Normalize], None, ["whole"], "price")
+    assert only_cats.x_cont.shape == (40, 0)
+    assert only_conts.x_cat.shape == (40, 0)
+    for to in (only_cats, only_conts):
+        learn = tabular_learner(to.dataloaders(bs=8, device="cpu"), layers=[4])
+        with learn.no_bar(), learn.no_logging():
+            learn.fit(1)
+            learn.predict(df.iloc[0])
+
+
+def test_without_procs_values_pass_as_they_are():
+    to = TabularFrame({"c": [3, 1], "x": [0.5, np.nan], "y": [1.0, 2.0]}, None, "c", "x", "y")
+    assert to.x_cat.tolist() == [[3], [1]]
+    assert to.x_cont[:, 0].isnan().tolist() == [False, True]
+    assert to.decode().items["c"].tolist() == [3, 1]
+    with pytest.raises(DataError, match="Add Categorify"):
+        TabularFrame({"c": ["a"]}, None, "c")
+
+
+def test_missing_flags_without_categorify_are_zero_and_one():
+    to = TabularFrame({"x": [0.5, np.nan]}, FillMissing, None, "x")
+    assert to.x_cat.tolist() == [[0], [1]]
+    assert to.x_cont.flatten().tolist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("argument", ["cat_names", "cont_names", "y_names"])
+def test_a_column_that_is_not_there_is_named(argument):
+    names = {"cat_names": ["word"], "cont_names": ["whole"], "y_names": ["price"], argument: ["nowhere"]}
+    with pytest.raises(MissingColumnError, match="'nowhere'"):
+        TabularFrame(make(20), PROCS, **names)
+
+
+def test_a_column_missing_at_test_time_is_named(pair):
+    df, _, ours = pair
+    with pytest.raises(MissingColumnError, match="'whole'"):
+        ours.dataloaders(device="cpu").test_dl(df.drop(columns="whole"))
+
+
+def test_a_column_of_another_kind_is_named(pair):
+    df, _, ours = pair
+    with pytest.raises(DataError, match="'word'"):
+        build(TabularFrame, df, procs=[own.Categorify]).__class__(df, PROCS, CATS, ["word"], "price")
+    test = df.assign(small=df["small"].astype(str) + "x")
+    with pytest.raises(DataError, match="'small'"):
+        ours.dataloaders(device="cpu").test_dl(test)
+
+
+def test_a_name_given_twice_is_refused():
+    with pytest.raises(DataError, match="named twice"):
+        TabularFrame(make(20), PROCS, ["word", "small"], ["small"])
+
+
+def test_own_procs_with_options_and_fill_strategies():
+    df = make(300)
+    rare = own.Categorify(min_count={"word": 80})
+    to = build(TabularFrame, df, procs=[rare, FillMissing(FillStrategy.constant, fill_vals={"gappy": -7})])
+    assert "#rare#" in list(to.classes["word"])
+    assert rare["word"] is to.classes["word"]
+    assert to.procs.fill_missing.na_dict == {"gappy": -7.0}
+    stock = build(TabularPandas, df, procs=[Categorify, FillMissing(FillStrategy.mode)], reduce_memory=False)
+    ours = build(TabularFrame, df, procs=[Categorify, FillMissing(FillStrategy.mode)])
+    assert ours.procs.fill_missing.na_dict == pytest.approx(stock.procs.fill_missing.na_dict)
+
+
+def test_procs_of_one_frame_serve_another(pair):
+    df, _, ours = pair
+    again = build(TabularFrame, df, procs=pickle.loads(pickle.dumps(ours.procs)).fs)
+    assert torch.equal(again.packed.buffer, ours.packed.buffer)
+
+
+def test_setup_can_wait():
+    df = make(60)
+    splits = ([4, 2, 9, 7], [0, 1])
+    to = build(TabularFrame, df, splits=splits, do_setup=False)
+    assert "raw" in repr(to)
+    assert (len(to), to.split, len(to.train), len(to.valid)) == (6, 4, 4, 2)
+    to.setup()
+    want = build(TabularFrame, df, splits=splits)
+    assert torch.equal(to.packed.buffer, want.packed.buffer)
+    assert to.rows.tolist() == want.rows.tolist() == [4, 2, 9, 7, 0, 1]
+
+
+def test_prepared_rows_can_go_in_without_processing(pair):
+    _, _, ours = pair
+    dl = ours.dataloaders(bs=64, device="cpu").test_dl(ours.valid.items, process=False)
+    assert torch.equal(dl.dataset.x_cat, ours.valid.x_cat)
+    torch.testing.assert_close(dl.dataset.x_cont, ours.valid.x_cont)
+    assert dl.dataset.decode().items["word"].tolist() == ours.valid.decode().items["word"].tolist()
+
+
+def test_setters_write_into_the_rows(pair):
+    _, _, ours = pair
+    to = ours.copy()
+    to.conts = to.conts.astype("float64") + 1
+    torch.testing.assert_close(to.x_cont, ours.x_cont + 1)
+    to.xs = ours.xs
+    to.cats = ours.cats
+    assert torch.equal(to.packed.buffer, ours.packed.buffer)
+    with pytest.raises(DataError, match="ContProc"):
+        to.transform(["word"], str)
+
+
+def test_devices(pair):
+    df, _, ours = pair
+    to = ours.copy()
+    assert to.to_device("cpu") is to
+    assert build(TabularFrame, df, device="cpu").x_cat.device.type == "cpu"
+
+
+def test_an_exported_learner_holds_no_rows(tmp_path):
+    sizes = []
+    for n in (300, 30000):
+        df = make(n, missing=False)
+        learn = tabular_learner(build(TabularFrame, df).dataloaders(bs=64, device="cpu", path=tmp_path), layers=[8])
+        learn.export()
+        sizes.append((tmp_path / "export.pkl").stat().st_size)
+    assert abs(sizes[1] - sizes[0]) < 2000
+    assert sizes[1] < 100_000
+
+
+def test_the_raw_frame_is_let_go():
+    import gc
+    import weakref
+
+    df = make(100)
+    reference = weakref.ref(df)
+    to = build(TabularFrame, df)
+    dls = to.dataloaders(bs=8, device="cpu")
+    dls.test_dl(df)
+    del df
+    gc.collect()
+    assert reference() is None
+    assert len(dls.train_ds) == 80
+
+
+def test_wide_frames_are_not_quadratic():
+    r = np.random.default_rng(0)
+    df = pd.DataFrame({f"x{i}": r.normal(size=20) for i in range(400)})
+    to = TabularFrame(df, PROCS, [], list(df.columns))
+    assert to.x_cont.shape == (20, 400)
+
+
+# ---- real data
+
+ADULT = [
+    *("age", "workclass", "fnlwgt", "education", "education_num", "marital", "occupation", "relationship"),
+    *("race", "sex", "gain", "loss", "hours", "country", "income"),
+]
+
+
+@pytest.fixture(scope="module")
+def adult(data_dir):
+    path = data_dir / "adult" / "adult.data"
+    if not path.is_file():
+        pytest.skip(f"no Adult data at {path}")
+    return pd.read_csv(path, names=ADULT, skipinitialspace=True, na_values="?").head(12000)
+
+
+def test_adult_as_fastai(adult):
+    cats = ["workclass", "education", "marital", "occupation", "relationship", "race", "sex", "country"]
+    conts = ["age", "fnlwgt", "education_num", "gain", "loss", "hours"]
+    adult = adult.assign(age=adult["age"].where(adult.index % 17 > 0))
+    splits, scores = RandomSplitter(seed=0)(adult), {}
+    frames = {
+        c: c(adult, PROCS, list(cats), list(conts), "income", y_block=CategoryBlock, splits=splits)
+        for c in (TabularPandas, TabularFrame)
+    }
+    stock, ours = frames.values()
+    np.testing.assert_array_equal(ours.cats, stock.cats)
+    np.testing.assert_array_equal(ours.ys, stock.ys)
+    assert ours.procs.fill_missing.na_dict == stock.procs.fill_missing.na_dict
+    np.testing.assert_allclose(ours.conts, stock.conts.astype("float64"), atol=2e-5)
+    for cls, to in frames.items():
+        set_seed(0)
+        learn = tabular_learner(to.dataloaders(bs=256, device="cpu"), layers=[32], metrics=accuracy)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(1, 0.01)
+            scores[cls] = learn.validate()[1]
+    assert abs(scores[TabularPandas] - scores[TabularFrame]) < 0.02
+    assert scores[TabularFrame] > 0.82

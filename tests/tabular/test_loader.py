@@ -1,0 +1,439 @@
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fastai.callback.core import Callback
+from fastai.data.load import DataLoader
+from fastai.torch_core import set_seed
+from fasttransform import ItemTransform
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.tabular import TabularFrame
+from fastrec.tabular.loader import TabularLoader
+from fastrec.tabular.order import group_bounds
+from fastrec.tabular.procs.categorify import Categorify
+
+
+def frame(n, groups=None, procs=None, **options):
+    """Row i holds code i % 7, numbers i and -i, and target 2 i."""
+    i = np.arange(n)
+    data = {"c": i % 7, "a": i.astype("float64"), "b": -i.astype("float64"), "y": 2.0 * i}
+    if groups is not None:
+        data["g"] = np.asarray(groups, dtype=np.int64)
+        options["groups"] = "g"
+    return TabularFrame(data, procs, "c", ["a", "b"], "y", **options)
+
+
+def rows_of(batch):
+    """The rows of a batch, having checked that its parts belong together."""
+    x_cat, x_cont, y = batch
+    rows = x_cont[:, 0].long()
+    assert torch.equal(x_cat[:, 0].long(), rows % 7)
+    assert torch.equal(x_cont[:, 1].long(), -rows)
+    assert torch.equal(y[:, 0].long(), 2 * rows)
+    return rows.tolist()
+
+
+def epoch(loader):
+    return [rows_of(b) for b in loader]
+
+
+@given(
+    n=st.integers(0, 60),
+    bs=st.integers(1, 70),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+    chunk=st.sampled_from([1, 60, 1 << 22]),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_row_comes_exactly_once(n, bs, drop_last, shuffle, chunk, seed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.loader._CHUNK_BYTES", chunk)
+        loader = TabularLoader(frame(n), bs=bs, shuffle=shuffle, drop_last=drop_last, seed=seed)
+        for _ in range(2):
+            batches = epoch(loader)
+            assert len(batches) == len(loader)
+            seen = [r for b in batches for r in b]
+            assert len(set(seen)) == len(seen) == (n // bs * bs if drop_last else n)
+            assert all(len(b) == bs for b in batches[: n // bs])
+            if not shuffle:
+                assert seen == list(range(len(seen)))
+
+
+@given(
+    ids=st.lists(st.integers(0, 12), max_size=60),
+    bs=st.integers(1, 70),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_groups_come_whole_and_once(ids, bs, shuffle, drop_last):
+    loader = TabularLoader(frame(len(ids), ids), bs=bs, shuffle=shuffle, drop_last=drop_last, groups=True, seed=0)
+    batches = epoch(loader)
+    assert len(batches) == len(loader) == min(-(-len(ids) // bs), len(set(ids)))
+    assert sorted(r for b in batches for r in b) == list(range(len(ids)))
+    homes = [{ids[r] for r in b} for b in batches]
+    assert sum(len(h) for h in homes) == len(set(ids))
+    longest = max((ids.count(g) for g in ids), default=0)
+    if loader.n and all(ids.count(g) * len(loader) <= len(ids) for g in set(ids)):
+        assert max(map(len, batches)) < bs + longest
+    for b in batches:
+        for g in {ids[r] for r in b}:
+            own = [r for r in b if ids[r] == g]
+            assert own == sorted(own)
+            assert b.index(own[-1]) - b.index(own[0]) == len(own) - 1
+    if not shuffle:
+        assert [ids[r] for b in batches for r in b] == [g for g in dict.fromkeys(ids) for _ in range(ids.count(g))]
+
+
+def shares(to, world_size, **options):
+    """Every rank's batches of an epoch."""
+    made = [TabularLoader(to, rank=r, world_size=world_size, **options) for r in range(world_size)]
+    return made, [epoch(loader) for loader in made]
+
+
+@given(
+    n=st.integers(0, 60),
+    world_size=st.integers(1, 5),
+    bs=st.integers(1, 30),
+    drop_last=st.booleans(),
+    shuffle=st.booleans(),
+    chunk=st.sampled_from([1, 60, 1 << 22]),
+)
+@settings(max_examples=150, deadline=None)
+def test_ranks_share_the_rows_in_as_many_batches(n, world_size, bs, drop_last, shuffle, chunk):
+    to, options = frame(n), {"bs": bs, "drop_last": drop_last, "shuffle": shuffle, "seed": 3}
+    if 0 < n < world_size:
+        with pytest.raises(DataError, match=f"{n} rows for {world_size} ranks"):
+            TabularLoader(to, rank=0, world_size=world_size, **options)
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastrec.loader._CHUNK_BYTES", chunk)
+        loaders, made = shares(to, world_size, **options)
+    assert {len(loader) for loader in loaders} == {len(batches) for batches in made} == {len(made[0])}
+    seen = [r for batches in made for b in batches for r in b]
+    assert len(set(seen)) == len(seen)
+    if drop_last:
+        assert all(len(b) == bs for batches in made for b in batches)
+        assert len(made[0]) == n // world_size // bs
+        return
+    assert sorted(seen) == list(range(n))
+    most, fewest = math.ceil(n / world_size), n // world_size
+    assert len(made[0]) == min(math.ceil(most / bs), fewest)
+    assert all(b for batches in made for b in batches)
+    assert not shuffle or seen == [r for b in epoch(TabularLoader(to, bs=bs, shuffle=True, seed=3)) for r in b]
+
+
+@given(
+    ids=st.lists(st.integers(0, 12), max_size=60),
+    world_size=st.integers(2, 4),
+    bs=st.integers(1, 30),
+    shuffle=st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_ranks_share_whole_groups(ids, world_size, bs, shuffle):
+    to, options = frame(len(ids), ids), {"bs": bs, "shuffle": shuffle, "seed": 3, "groups": True}
+    if 0 < len(set(ids)) < world_size:
+        with pytest.raises(DataError, match=f"{len(set(ids))} groups for {world_size} ranks"):
+            TabularLoader(to, rank=1, world_size=world_size, **options)
+        return
+    loaders, made = shares(to, world_size, **options)
+    assert {len(loader) for loader in loaders} == {len(batches) for batches in made} == {len(made[0])}
+    assert sorted(r for batches in made for b in batches for r in b) == list(range(len(ids)))
+    homes = [{ids[r] for r in b} for batches in made for b in batches]
+    assert all(homes)
+    assert sum(map(len, homes)) == len(set(ids))
+
+
+def test_ranks_in_new_loaders():
+    to = frame(40, splits=(range(30), range(30, 40)))
+    dls = to.dataloaders(bs=4, seed=1, rank=1, world_size=2, drop_last=False)
+    assert len([r for b in epoch(dls.train) for r in b]) == 15
+    assert epoch(dls.valid) == [[35, 36, 37, 38], [39]]  # rows of the same frame are shared out too
+    other = pd.DataFrame({"c": [1, 2], "a": [1.0, 2.0], "b": [-1.0, -2.0], "y": [2.0, 4.0]})
+    assert epoch(dls.test_dl(other)) == [[1, 2]]  # those of another one come whole
+    assert dls.train.new(rank=0).rank == 0
+    with pytest.raises(DataError, match="rank=2 of world_size=2"):
+        TabularLoader(to, rank=2, world_size=2)
+    with pytest.raises(DataError, match="seed="):
+        TabularLoader(to, rank=0, world_size=2, shuffle=True)
+    options = {"shuffle": True, "seed": 1, "wgts": [1.0] * 40}
+    drawn = [TabularLoader(to, rank=r, world_size=2, **options).get_idxs() for r in (0, 1)]
+    assert np.concatenate(drawn).tolist() == TabularLoader(to, **options).get_idxs().tolist()
+
+
+@pytest.fixture
+def alone():
+    """fastai's wrapper, without a process group."""
+    pytest.importorskip("accelerate", reason="fastai.distributed needs accelerate")
+    from fastai.distributed import DistributedDL
+
+    class Alone(DistributedDL):
+        def _broadcast(self, t, rank):
+            return t
+
+    return Alone
+
+
+@pytest.mark.parametrize("n", [1, 20, 23])
+def test_fastais_own_distributed_loader_shares_out_ours(n, alone):
+    parts = [alone(TabularLoader(frame(n), bs=4), rank=r, world_size=2, device="cpu") for r in (0, 1)]
+    assert [len(p) for p in parts] == [-(-len(parts[0].dl) // 2)] * 2
+    seen = [r for p in parts for b in p for r in rows_of(b)]
+    assert set(seen) == set(range(n))
+    assert len(seen) == n + n % 2  # it fills up with rows that were there before
+    ranked = TabularLoader(frame(20), bs=4, rank=0, world_size=2)
+    with pytest.raises(DataError, match="world_size=1"):
+        list(alone(ranked, rank=0, world_size=2, device="cpu"))
+
+
+_RANK = """
+import sys, numpy as np, torch, torch.distributed
+from fastrec.loader import TabularLoader
+from fastrec.tabular import TabularFrame
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
+to = TabularFrame({"x": np.arange(21.0), "y": np.zeros(21)}, [], [], "x", "y")
+loader = TabularLoader(to, bs=4, shuffle=True)
+print([[b[1][:, 0].int().tolist() for b in loader] for _ in range(2)])
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_without_a_seed_ranks_follow_the_first(tmp_path):
+    command = [sys.executable, "-c", _RANK, str(tmp_path / "join")]
+    running = [subprocess.Popen([*command, r], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for r in "01"]
+    said = [p.communicate(timeout=120) for p in running]
+    assert [p.returncode for p in running] == [0, 0], said
+    epochs = list(zip(*(json.loads(out.splitlines()[-1]) for out, _ in said), strict=True))
+    orders = [[r for batches in ranks for b in batches for r in b] for ranks in epochs]
+    assert all(sorted(order) == list(range(21)) for order in orders)
+    assert orders[0] != orders[1]
+    assert {len(batches) for ranks in epochs for batches in ranks} == {3}
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 40))
+def test_group_bounds_close_a_batch_where_its_share_is_full(sizes, bs):
+    ids = np.repeat(np.arange(len(sizes)), sizes)
+    bounds = group_bounds(ids, -(-len(ids) // bs))
+    n, k = len(ids), min(-(-len(ids) // bs), len(sizes))
+    assert (bounds[0], bounds[-1], len(bounds)) == (0, n, k + 1)
+    assert (np.diff(bounds) > 0).all()
+    ends = set(np.cumsum(sizes)) | {0}
+    assert set(bounds.tolist()) <= ends
+
+
+def test_groups_are_shuffled_and_the_batch_knows_its_groups():
+    ids = np.repeat(np.arange(30), 4)
+    loader = TabularLoader(frame(120, ids), bs=20, shuffle=True, groups=True, seed=1)
+    first = []
+    for batch in loader:
+        rows = rows_of(batch)
+        assert loader.batch_rows.tolist() == rows
+        assert loader.batch_groups.tolist() == loader.dataset.groups[rows].tolist()
+        first += rows
+    second = [r for b in epoch(loader) for r in b]
+    assert first != second
+    assert first != list(range(120))
+    assert TabularLoader(frame(9), bs=3).batch_groups is None
+
+
+@pytest.mark.parametrize("ids", [[3, 3, 5, 8, 8, 8], [5, 3, 8, 3, 8, 8]])
+def test_groups_are_permuted_alike_whether_they_lie_together_or_not(ids):
+    loader = TabularLoader(frame(6, ids), bs=6, shuffle=True, groups=True, seed=4)
+    seen = {tuple(ids[r] for b in epoch(loader) for r in b) for _ in range(60)}
+    assert seen == {tuple(i for g in order for i in ids if i == g) for order in itertools.permutations((3, 5, 8))}
+
+
+def test_groups_can_be_given_as_ids_and_must_fit():
+    loader = TabularLoader(frame(6), bs=3, groups=torch.tensor([5, 5, 2, 2, 9, 9]))
+    assert epoch(loader) == [[0, 1, 2, 3], [4, 5]]
+    with pytest.raises(DataError, match="has no groups"):
+        TabularLoader(frame(6), bs=2, groups=True)
+    with pytest.raises(DataError, match="for 6 rows"):
+        TabularLoader(frame(6), bs=2, groups=[1, 2])
+
+
+def test_same_seed_same_order():
+    to = frame(500)
+    one, two = (TabularLoader(to, bs=64, shuffle=True, seed=7) for _ in range(2))
+    epochs = [epoch(one) for _ in range(3)]
+    assert epochs == [epoch(two) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert epoch(TabularLoader(to, bs=64, shuffle=True, seed=8)) != epochs[0]
+    assert epoch(one.new()) == epochs[0]
+
+
+def test_without_a_seed_fastais_decides():
+    to, orders = frame(200), []
+    state = random.getstate()
+    try:
+        for _ in range(2):
+            set_seed(3)
+            orders.append(epoch(TabularLoader(to, bs=50, shuffle=True)))
+    finally:
+        random.setstate(state)
+    assert orders[0] == orders[1]
+
+
+def test_the_permutation_is_uniform():
+    loader = TabularLoader(frame(4), bs=4, shuffle=True, seed=0)
+    counts = {}
+    for _ in range(2400):
+        order = tuple(loader.get_idxs())
+        loader.randomize()
+        counts[order] = counts.get(order, 0) + 1
+    assert len(counts) == 24
+    chi2 = sum((c - 100) ** 2 / 100 for c in counts.values())
+    assert chi2 < 49.7  # 23 degrees of freedom, 1 in 1,000
+
+
+def test_batches_are_copies():
+    to = frame(10)
+    for loader in (TabularLoader(to, bs=5), TabularLoader(to, bs=5, shuffle=True)):
+        for x_cat, x_cont, y in loader:
+            x_cat.zero_(), x_cont.zero_(), y.zero_()
+    assert to.x_cont[:, 0].tolist() == list(range(10))
+
+
+def test_weights_draw_with_replacement():
+    weights = np.array([0, 1, 3, 0, 4.0] * 40)
+    loader = TabularLoader(frame(200), bs=50, shuffle=True, wgts=weights, seed=0)
+    drawn = np.bincount([r for _ in range(60) for b in epoch(loader) for r in b], minlength=200)
+    assert drawn.sum() == 60 * 200
+    assert (drawn[weights == 0] == 0).all()
+    by_weight = [drawn[weights == w].sum() / drawn.sum() for w in (1, 3, 4)]
+    np.testing.assert_allclose(by_weight, [1 / 8, 3 / 8, 4 / 8], atol=0.02)
+    assert sorted(r for b in epoch(loader.new(shuffle=False)) for r in b) == list(range(200))
+
+
+@pytest.mark.parametrize("wgts", [[1.0], [np.nan] * 4, [-1, 1, 1, 1], [0, 0, 0, 0]])
+def test_weights_that_cannot_be_are_refused(wgts):
+    with pytest.raises(DataError, match="weights"):
+        TabularLoader(frame(4), bs=2, shuffle=True, wgts=wgts)
+
+
+def test_weights_with_groups_are_refused():
+    with pytest.raises(DataError, match="Choose one"):
+        TabularLoader(frame(4, [0, 0, 1, 1]), bs=2, shuffle=True, wgts=[1, 1, 1, 1], groups=True)
+
+
+def test_weights_through_dataloaders_reach_training_only():
+    to = frame(20, splits=(range(15), range(15, 20)))
+    dls = to.dataloaders(bs=5, wgts=[0.0] * 14 + [1.0])
+    assert {r for b in epoch(dls.train) for r in b} == {14}
+    assert [r for b in epoch(dls.valid) for r in b] == [15, 16, 17, 18, 19]
+
+
+def test_fastais_hooks_work():
+    seen = []
+
+    class Double(ItemTransform):
+        order = 5
+
+        def encodes(self, b):
+            seen.append("batch")
+            return b[0], b[1] * 2, b[2]
+
+    loader = TabularLoader(
+        frame(6),
+        bs=3,
+        after_batch=[Double()],
+        before_iter=lambda: seen.append("before"),
+        after_iter=lambda: seen.append("after"),
+    )
+    assert [b[1][:, 0].tolist() for b in loader] == [[0, 2, 4], [6, 8, 10]]
+    assert seen == ["before", "batch", "batch", "after"]
+    shown = loader.decode(loader.one_batch())
+    assert isinstance(shown, TabularFrame)
+    assert shown.decode().items["a"].tolist() == [0, 2, 4]
+
+
+def test_indices_given_from_outside_are_followed():
+    loader = TabularLoader(frame(10), bs=3)
+    assert epoch(loader.new(get_idxs=lambda: [4, 2, 9, 0])) == [[4, 2, 9], [0]]
+    assert list(map(rows_of, loader.create_batches(iter([1, 8])))) == [[1, 8]]
+    assert list(map(rows_of, loader.create_batches(torch.tensor([3])))) == [[3]]
+    assert rows_of(loader.do_batch([5, 6])) == [5, 6]
+
+
+def test_first_rows_only():
+    assert sorted(r for b in epoch(TabularLoader(frame(10), bs=4, n=6, shuffle=True)) for r in b) == list(range(6))
+    assert sum(map(len, epoch(TabularLoader(frame(4, [0, 0, 1, 1]), bs=4, n=3, groups=True)))) == 3
+
+
+def test_one_batch_and_early_breaks_leave_the_loader_whole():
+    loader = TabularLoader(frame(30), bs=4, shuffle=True, seed=0)
+    assert len(rows_of(loader.one_batch())) == 4
+    for _ in loader:
+        break
+    assert sorted(r for b in epoch(loader) for r in b) == list(range(30))
+    ahead, behind = iter(loader), iter(loader)
+    mixed = [(rows_of(a), rows_of(b)) for a, b in zip(ahead, behind, strict=True)]
+    for side in zip(*mixed, strict=True):
+        assert sorted(r for b in side for r in b) == list(range(30))
+
+
+def test_the_whole_set_is_a_batch_and_prebatched_too():
+    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=9, shuffle=True, drop_last=True))] == [9]
+    assert [len(b) for b in epoch(TabularLoader(frame(9), bs=None))] == [9]
+    with pytest.raises(DataError, match="batch of 0"):
+        TabularLoader(frame(9), bs=0)
+
+
+def test_it_is_fastais_loader_and_moves_batches():
+    loader = TabularLoader(frame(8), bs=4, num_workers=3, device="meta", place="host")
+    assert isinstance(loader, DataLoader)
+    assert loader.fake_l.num_workers == 0
+    assert all(t.device.type == "meta" for t in next(iter(loader)))
+    loader.place = "device"
+    assert all(t.device.type == "meta" for t in next(iter(loader)))
+    loader.to("cpu")
+    assert rows_of(next(iter(loader))) == [0, 1, 2, 3]
+
+
+def test_new_for_other_rows_drops_weights_and_takes_their_groups():
+    ids = np.repeat([3, 1, 2], 4)
+    train = TabularLoader(frame(12, ids), bs=4, shuffle=True, groups=True, seed=2)
+    other = train.new(frame(6, [1, 1, 1, 0, 0, 0]), shuffle=False)
+    assert epoch(other) == [[0, 1, 2], [3, 4, 5]]
+    assert epoch(train.new(frame(5), shuffle=False)) == [[0, 1, 2, 3], [4]]
+    weighted = TabularLoader(frame(4), bs=2, shuffle=True, wgts=[1, 1, 1, 1])
+    assert weighted.new(frame(6)).wgts is None
+
+
+def test_groups_reach_a_callback_during_training():
+    import fastai.callback.progress  # noqa: F401 - gives every Learner no_bar
+    from fastai.tabular.learner import tabular_learner
+
+    ids = np.repeat(np.arange(25), 4)
+    dls = frame(100, ids, Categorify, splits=(range(80), range(80, 100))).dataloaders(bs=16, groups=True)
+    seen = []
+
+    class Watch(Callback):
+        def after_pred(self):
+            seen.append((self.training, len(self.dl.batch_groups), len(self.pred)))
+
+    learn = tabular_learner(dls, layers=[4], n_out=1, cbs=Watch())
+    with learn.no_bar(), learn.no_logging():
+        learn.fit(1)
+    assert {t for t, _, _ in seen} == {True, False}
+    assert all(a == b for _, a, b in seen)
+    assert sum(a for t, a, _ in seen if t) == 80
+
+
+def test_batches_are_views_of_one_gather():
+    batch = next(iter(TabularLoader(frame(8), bs=8, shuffle=True)))
+    assert len({t.untyped_storage().data_ptr() for t in batch}) == 1
+    assert pd.DataFrame(batch[1].numpy()).shape == (8, 2)

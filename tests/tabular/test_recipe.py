@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec._core import threads
+from fastrec.errors import DataError
+from fastrec.table import Table
+from fastrec.table.from_values import as_column
+from fastrec.table.vocab import Vocab
+from fastrec.tabular import TabularFrame, cat_codes
+from fastrec.tabular import recipe as prepare
+from fastrec.tabular.cat_codes import codes_of
+from fastrec.tabular.column_parts import Columns
+from fastrec.tabular.packed import Packed
+from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular.splits import joined_rows
+
+CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]
+
+
+def raw(n: int) -> pd.DataFrame:
+    rng = np.random.default_rng(n)
+    word = pd.Series(rng.choice(["x", "yy", "é", ""], n)).where(rng.random(n) > 0.2, None)
+    return pd.DataFrame(
+        {
+            "near": rng.integers(-3, 9, n).astype("int16"),
+            "far": rng.choice([-(2**60), 5, 2**60, 7], n),
+            "word": word,
+            "flag": rng.random(n) < 0.4,
+            "whole": np.where(rng.random(n) < 0.3, np.nan, rng.integers(0, 5, n)),
+            "day": pd.Series(pd.to_datetime(rng.integers(0, 9, n), unit="D")).where(rng.random(n) > 0.1),
+            "kind": pd.Categorical(rng.choice(["q", "p", "z"], n), ["z", "p", "q"]),
+            "a": np.where(rng.random(n) < 0.3, np.nan, rng.normal(3, 2, n)),
+            "b": rng.normal(size=n).astype("float32"),
+            "c": rng.integers(-100, 100, n).astype("int8"),
+            "e": pd.array(np.where(rng.random(n) < 0.3, None, rng.integers(0, 9, n)), "Int64"),
+            "y": rng.integers(0, 3, n) * 10,
+        }
+    )
+
+
+def plain_codes(values: pd.Series, train: np.ndarray) -> list[int]:
+    """Codes by a dictionary of the training rows' values, sorted; a categorical's categories."""
+    seen = values.iloc[train].dropna().unique().tolist()
+    known = list(values.cat.categories) if isinstance(values.dtype, pd.CategoricalDtype) else sorted(seen)
+    table = {v: i + 1 for i, v in enumerate(known)}
+    return [0 if pd.isna(v) else table.get(v, 0) for v in values.tolist()]
+
+
+def plain_numbers(values: pd.Series, train: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+    gaps = np.isnan(numbers)
+    numbers = np.where(gaps, np.nanmedian(numbers[train]), numbers)
+    return (numbers - numbers[train].mean()) / (numbers[train].std() + 1e-7), gaps
+
+
+LIBRARIES = {
+    "pandas": lambda df: df,
+    "numpy_nullable": lambda df: df.convert_dtypes(dtype_backend="numpy_nullable"),
+    "arrow": lambda df: pa.Table.from_pandas(df),
+    "chunked": lambda df: pa.concat_tables([pa.Table.from_pandas(df[:5]), pa.Table.from_pandas(df[5:])]),
+    "table": lambda df: Table.read(df),
+    "dict": lambda df: {n: df[n] for n in df},
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("splits", ["none", "ordered", "mixed"])
+@pytest.mark.parametrize("parallel", [False, True])
+def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, monkeypatch):
+    monkeypatch.setattr(prepare, "_BLOCK", 7)
+    monkeypatch.setattr(prepare, "_FEW", 0)
+    monkeypatch.setattr(cat_codes, "_BLOCK", 5)
+    monkeypatch.setattr(threads, "_PARALLEL_FROM", 0 if parallel else 10**9)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    n = 60
+    df, order = raw(n), np.arange(n)
+    frame = LIBRARIES[library](df)
+    if isinstance(frame, pa.Table):
+        df["kind"] = df["kind"].astype(object)  # Arrow knows no order of categories unless they are ordered
+    rows = {"none": None, "ordered": (range(40), range(40, n)), "mixed": None}[splits]
+    if splits == "mixed":
+        order = np.random.default_rng(1).permutation(n)[:50]
+        rows = (order[:40], order[40:])
+    train = order if splits == "none" else order[:40]
+    procs = [Categorify, FillMissing, Normalize]
+    to = TabularFrame(frame, procs, CATS, CONTS, "y", splits=rows)
+    numbers = {name: plain_numbers(df[name], train) for name in CONTS}
+    flagged = [name for name in CONTS if numbers[name][1][train].any()]
+    assert list(to.cat_names) == [*CATS, *(f"{n}_na" for n in flagged)]
+    for i, name in enumerate(CATS):
+        assert to.x_cat[:, i].tolist() == np.array(plain_codes(df[name], train))[order].tolist(), name
+    for i, name in enumerate(flagged):
+        assert to.x_cat[:, len(CATS) + i].tolist() == (numbers[name][1] + 1)[order].tolist()
+    for i, name in enumerate(CONTS):
+        np.testing.assert_allclose(to.x_cont[:, i].numpy(), numbers[name][0][order], rtol=1e-5, atol=1e-6)
+    assert to.y[:, 0].tolist() == df["y"].to_numpy()[order].tolist()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_block_packed_into_given_room_is_a_part_of_the_whole(library):
+    df = raw(90)
+    to = TabularFrame(df, [Categorify(unseen=True), FillMissing, Normalize], CATS, CONTS, "y")
+    for start, stop in ((0, 90), (13, 14), (20, 71)):
+        room = Packed.empty(stop - start, to.packed.layout)
+        made = to._recipe.pack(Table.read(LIBRARIES[library](df[start:stop])), device=None, into=room)
+        assert made is room
+        assert torch.equal(room.buffer, to.packed.buffer[start:stop])
+
+
+@given(
+    st.lists(st.integers(-5, 70_000) | st.none(), min_size=1, max_size=40),
+    st.integers(0, 40),
+    st.integers(1, 3),
+    st.none() | st.integers(0, 4),
+    st.booleans(),
+    st.booleans(),
+    st.randoms(),
+)
+@settings(max_examples=200, deadline=None)
+def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, least, most, unseen, mixed, random):
+    fit_rows = min(fit_rows, len(values))
+    order = random.sample(range(len(values)), len(values)) if mixed else None
+    column = as_column(pa.array(values, pa.int64()), name="x")
+    columns = Columns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
+    categorify = Categorify(min_count=least, max_size=most, unseen=unseen)
+    categorify.reset(["x"])
+    codes = codes_of(columns, "x", categorify, fit_rows=fit_rows).of(columns.rows(0, len(values))).tolist()
+    in_order = column if order is None else column.take(torch.tensor(order))
+    vocab = Vocab.fit(in_order.take(torch.arange(fit_rows)), min_count=least, max_size=most, unseen=unseen)
+    assert categorify["x"] == vocab.classes
+    assert codes == vocab.encode(in_order).tolist()
+
+
+@pytest.mark.parametrize("classes", [254, 255, 256, 257, 32_767, 32_768, 32_769])
+def test_codes_fit_into_the_bytes_that_hold_them(classes):
+    words = np.array([f"w{i:05d}" for i in range(classes - 1)])  # and #na#
+    order = np.random.default_rng(0).permutation(classes - 1)
+    to = TabularFrame({"x": words[order].tolist()}, [Categorify], ["x"], [])
+    assert to.x_cat[:, 0].tolist() == (order + 1).tolist()
+
+
+def test_columns_are_read_when_they_are_asked_for():
+    class Frame(dict):
+        def __getitem__(self, name):
+            reads.append(name)
+            return super().__getitem__(name)
+
+    reads: list[str] = []
+    columns = Columns(Frame(a=np.arange(4), b=np.ones(4)), ["a"], 4, ready={"c": as_column(np.zeros(4))})
+    assert (len(columns), columns.names, "a" in columns, "b" in columns) == (4, ["a", "c"], True, False)
+    reads.clear()
+    part = columns.take(torch.tensor([3, 1, 0])).take(torch.tensor([1, 0]))
+    assert reads == []
+    assert part["a"].values.tolist() == [1, 3]
+    assert (len(part), reads) == (2, ["a"])
+    assert part.raw("a").values.tolist() == [0, 1, 2, 3]
+    assert part.rows(1, 2).tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("values", "shared"),
+    [
+        (np.arange(6), True),
+        (np.arange(12)[::2], False),
+        (np.arange(6, dtype="uint16"), False),
+        (pd.Series(np.arange(6.0)), True),
+        (pd.Series([1, None], dtype="Int64"), False),
+        (pa.chunked_array([[1, 2]]), True),
+        (pa.chunked_array([[1, None]]), False),
+        (pa.chunked_array([[1], [2]]), False),
+        (pa.chunked_array([[True, False]]), False),
+        (pa.chunked_array([["a"]]).dictionary_encode(), False),
+        (torch.arange(3), True),
+        ([1, 2, 3], False),
+    ],
+)
+def test_what_is_held_without_a_copy(values, shared):
+    columns = Columns({"x": values}, ["x"], len(values))
+    assert columns.shares("x") == shared
+    if shared:
+        address = columns.raw("x").values.data_ptr()
+        assert columns.raw("x").values.data_ptr() == address
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "whole"),
+    [
+        ([range(3), range(3, 5)], 5, True),
+        ([range(5)], 5, True),
+        ([range(0), range(5)], 5, True),
+        ([range(3), range(3, 5)], 6, False),
+        ([range(3, 5), range(3)], 5, False),
+        ([[0, 2, 1]], 3, False),
+    ],
+)
+def test_splits_that_are_the_frame_as_it_stands(rows, n, whole, monkeypatch):
+    monkeypatch.setattr(prepare, "_BLOCK", 2)
+    parts = [torch.tensor(list(r), dtype=torch.int64) for r in rows]
+    found = joined_rows(parts, n)
+    assert (found is None) == whole
+    assert whole or found.tolist() == [i for r in rows for i in r]
+
+
+def test_a_text_column_is_no_number():
+    with pytest.raises(DataError, match="'word'"):
+        TabularFrame(raw(9), [Categorify], [], ["word"])
+    with pytest.raises(DataError, match="no codes yet"):
+        TabularFrame(raw(9), [], ["word"], [])
+
+
+@pytest.mark.skipif(
+    not (os.path.exists("/proc/self/clear_refs") and platform.libc_ver()[0] == "glibc"),
+    reason="this system does not tell what a process has held",
+)
+def test_packing_takes_little_beyond_the_rows(tmp_path):
+    """In a process of its own: the peak above the caller's frame, over the packed bytes."""
+    program = tmp_path / "grow.py"
+    program.write_text(_GROW)
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    grown, size = map(int, done.stdout.split())
+    assert grown <= 1.5 * size
+
+
+_GROW = """
+import ctypes, gc
+import numpy as np, pandas as pd, pyarrow as pa, torch
+torch.set_num_threads(1)
+from fastrec.procs import Categorify, FillMissing, Normalize
+from fastrec.tabular import TabularFrame
+
+def held(name):
+    line = next(l for l in open("/proc/self/status") if l.startswith(name))
+    return int(line.split()[1]) * 1024
+
+def make(n):
+    rng = np.random.default_rng(0)
+    data = {f"c{i}": rng.integers(0, 10 ** (i + 1), n) for i in range(5)}
+    data["ct"] = pd.Series(rng.integers(0, 50_000, n)).astype(str).astype("string[pyarrow]")
+    return pd.DataFrame(data | {f"x{i}": rng.normal(size=n) for i in range(9)})
+
+def pack(df):
+    names = [[n for n in df if n[0] == kind] for kind in "cx"]
+    return TabularFrame(df, [Categorify, FillMissing, Normalize], *names)
+
+pack(make(2000))
+df = make(1_000_000)
+gc.collect()
+pa.default_memory_pool().release_unused()
+ctypes.CDLL(None).malloc_trim(0)
+open("/proc/self/clear_refs", "w").write("5")
+before = held("VmRSS")
+size = pack(df).packed.nbytes
+print(held("VmHWM") - before, size)
+"""
