@@ -87,7 +87,7 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: An
         from fastrec.report.page import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        made = library.run(recipe(), data, out, stages=stages, command=command, **options)
+        made = library.run_competition(recipe(), data, out, stages=stages, command=command, **options)
         Console().print(leaderboard_table(made))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")

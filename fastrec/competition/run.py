@@ -1,4 +1,4 @@
-"""``run``: a competition's recipe carried out, from its files to a complete run directory."""
+"""``run_competition``: a competition's recipe carried out, from its files to a complete run directory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FOLDS = 5
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "pyarrow", "pandas", "numpy")
 
 
-def run(
+def run_competition(
     competition: Competition,
     data: str | Path,
     out: str | Path,

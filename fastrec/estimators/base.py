@@ -35,6 +35,7 @@ class Ranker(ABC):
 
     name: str
     trace: Trace
+    learns = True  # False: a rule, with nothing to train
     beside = False  # may train in a thread of its own: it draws on no global random state and lets the interpreter go
 
     @abstractmethod

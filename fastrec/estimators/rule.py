@@ -22,6 +22,8 @@ class ColumnRanker(Ranker):
         columns: the columns, the most important first.
     """
 
+    learns = False
+
     def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.name, self.columns, self.trace = name, list(columns), Trace()
 

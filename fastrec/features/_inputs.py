@@ -13,8 +13,7 @@ from fastrec.table.column import Column
 from fastrec.table.table import Table
 
 if TYPE_CHECKING:
-    pass
-from fastrec.features.base import Feature, Tensors
+    from fastrec.features.base import Feature, Tensors
 
 
 def as_columns(tensors: Tensors) -> dict[str, Column]:
@@ -32,7 +31,7 @@ def names_of(source: str | Feature | Selector) -> list[str]:
         return [source]
     if isinstance(source, Selector):
         return source.names
-    if not isinstance(source, Feature):
+    if not hasattr(type(source), "outputs"):  # no generator
         raise no_column(source)
     return source.outputs
 

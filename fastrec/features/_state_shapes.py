@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastrec.errors import DataError, FastrecError
 from fastrec.features._inputs import as_list, names_of
-from fastrec.features.base import Feature
+if TYPE_CHECKING:
+    from fastrec.features.base import Feature
 from fastrec.table.keys import Keys
 
 _INT, _FLOAT, _BOOL = (torch.int64,), (torch.float64,), (torch.bool,)

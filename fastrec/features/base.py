@@ -32,6 +32,9 @@ State = dict[str, Any]
 
 Tensors = dict[str, torch.Tensor]
 
+# Generators by class name: what saved features may name. Each of the library's own registers when it is defined.
+GENERATORS: dict[str, type[Feature]] = {}
+
 
 @dataclass(frozen=True, eq=False)
 class Cells:
@@ -86,7 +89,14 @@ class Feature(ABC):
     uses_target: bool = False
     uses_future: bool = False
     own_row: bool = True
+    # FeatureSet, which builds on this class and puts itself here
+    _set_class: ClassVar[type[FeatureSet]]
     scope: Literal["train", "all"] = "train"
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__.startswith("fastrec.features."):
+            GENERATORS[cls.__name__] = cls
 
     @property
     @abstractmethod
@@ -138,9 +148,7 @@ class Feature(ABC):
         return self._alone(options).cross_fit(df, folds, **options)
 
     def _alone(self, options: dict[str, Any]) -> FeatureSet:
-        from fastrec.features.feature_set import FeatureSet
-
-        return FeatureSet([self], key=options.pop("key", None))
+        return self._set_class([self], key=options.pop("key", None))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
         """The names of the columns it makes (scikit-learn's name for ``outputs``)."""
@@ -180,16 +188,12 @@ class Feature(ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write configuration and state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
-        from fastrec.features.feature_set import FeatureSet
-
-        FeatureSet([self]).save(folder)
+        self._set_class([self]).save(folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> Any:
         """Read what ``save`` wrote (see ``FeatureSet.load``)."""
-        from fastrec.features.feature_set import FeatureSet
-
-        return FeatureSet.load(folder, trust=trust).features[0]
+        return cls._set_class.load(folder, trust=trust).features[0]
 
 
 class RowWise(Feature):

@@ -385,3 +385,6 @@ def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
         if isinstance(source, Feature):
             _add_step(found, source)
     found.setdefault((type(feature), feature.signature), feature)
+
+
+Feature._set_class = FeatureSet  # a generator alone is a set of one

@@ -14,46 +14,23 @@ A group without a relevant candidate counts as 0 (``empty='zero'``) or is left o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from fastrec.metrics.intervals import Interval, bootstrap_interval, paired_difference
 from fastrec.metrics.lists import Empty, Lists, Ties, choice, cut, order_rows, prepare, refuse_rows, runs, then
 
-if TYPE_CHECKING:
-    from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
-
 __all__ = [
-    "AUC",
-    "MAP",
-    "MRR",
-    "NDCG",
-    "Interval",
-    "Recall",
     "auc",
-    "bootstrap_interval",
     "gauc",
     "group_ranks",
     "mean_average_precision",
     "mrr",
     "ndcg",
-    "paired_difference",
     "recall",
     "reciprocal_ranks",
 ]
-
-_CALLBACKS = ("AUC", "MAP", "MRR", "NDCG", "Recall")
-
-
-def __getattr__(name: str) -> Any:
-    """Load the fastai classes at first use: the plain functions work where fastai is not installed."""
-    if name not in _CALLBACKS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from fastrec.metrics import callbacks as metric_callbacks
-
-    return getattr(metric_callbacks, name)
 
 
 def mrr(

@@ -11,6 +11,7 @@ import torch
 
 from fastrec._core.optional import require
 from fastrec.table.column import Column
+from fastrec.table.from_arrow import arrow_column
 
 
 def _cudf() -> Any:
@@ -28,12 +29,12 @@ def column_of(series: Any, *, name: str) -> Column:
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
     if str(series.dtype) == "category":  # its categories keep their order
-        column = as_column(series.to_arrow(), name=name)
+        column = _from_host(series, name=name)
         column = replace(column, ordered=bool(series.cat.ordered), _cache={}) if column.kind == "category" else column
         return column.to("cuda")
     is_text = str(series.dtype) in ("object", "str", "string") or kind in "OSU"
     if str(series.dtype).startswith(("list", "struct", "decimal")) or kind == "m":
-        return as_column(series.to_arrow(), name=name).to("cuda")
+        return _from_host(series, name=name).to("cuda")
     if is_text:
         codes, values = series.factorize()
         distinct = values.to_arrow() if hasattr(values, "to_arrow") else pa.array(values)
@@ -60,8 +61,13 @@ def column_of(series: Any, *, name: str) -> Column:
     if kind == "f":
         return Column("number", torch.from_dlpack(series.fillna(float("nan")).to_cupy()), name=name)
     if kind == "u" and series.dtype.itemsize > 1:
-        return as_column(series.to_arrow(), name=name).to("cuda")
+        return _from_host(series, name=name).to("cuda")
     return Column("number", torch.from_dlpack(series.fillna(0).to_cupy()), name=name, missing=missing)
+
+
+def _from_host(series: Any, *, name: str) -> Column:
+    array = series.to_arrow()
+    return arrow_column(array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array, name=name)
 
 
 def attach(frame: Any, columns: dict[str, Column]) -> Any:

@@ -44,7 +44,8 @@ class _WritableView:
         self.__array_interface__ = {**values.__array_interface__, "data": (address, False)}
 
 
-def _arrow_column(array: pa.Array, *, name: str) -> Column:
+def arrow_column(array: pa.Array, *, name: str) -> Column:
+    """An Arrow array as a column: numbers and times as they are, text and wide integers as codes, lists by offsets."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _dictionary_column(array, name=name)
@@ -89,7 +90,7 @@ def _arrow_nested(array: pa.Array, *, name: str) -> Column:
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
-    elements = as_column(array.flatten(), name=name)
+    elements = arrow_column(array.flatten(), name=name)
     return Column("list", torch.from_numpy(offsets), name=name, missing=mask_of(array), elements=elements)
 
 
@@ -105,11 +106,11 @@ def _dictionary_column(array: pa.DictionaryArray, *, name: str) -> Column:
     elif pa.types.is_float16(kind):
         values = pa.array(values.to_numpy(zero_copy_only=False).astype(np.float32))
     elif not (is_numeric(kind) or pa.types.is_timestamp(kind)):
-        return _arrow_column(array.dictionary_decode(), name=name)
+        return arrow_column(array.dictionary_decode(), name=name)
     values = _plain_zero(values)
     has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
     if values.null_count or has_nan or len(values.unique()) < len(values):
-        return _arrow_column(pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode(), name=name)
+        return arrow_column(pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode(), name=name)
     codes = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32) + 1
     ordered = True if array.type.ordered else None
     return Column("category", torch.from_numpy(codes), name=name, distinct=values, ordered=ordered)

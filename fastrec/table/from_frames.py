@@ -14,7 +14,6 @@ from fastrec.errors import DataError
 from fastrec.table.column import Column
 from fastrec.table.from_values import as_column
 from fastrec.table.read import check_names, read_file
-from fastrec.table.table import Table
 
 __all__ = ["column_names", "read_columns"]
 
@@ -49,7 +48,7 @@ def column_names(frame: Any) -> list[str]:
     Raises:
         DataError: it is no frame.
     """
-    if isinstance(frame, Table):
+    if library_of(frame) == "fastrec":
         return frame.names
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame.schema.names

@@ -13,7 +13,7 @@ import torch
 from fastrec._core.optional import library_of
 from fastrec.errors import DataError
 from fastrec.table.column import Column
-from fastrec.table.from_arrow import _arrow_column, _plain_zero, _shared, _vector_column
+from fastrec.table.from_arrow import arrow_column, _plain_zero, _shared, _vector_column
 from fastrec.table.key_types import UNITS_PER_SECOND
 from fastrec.table.keys import Coded, Keys
 
@@ -44,7 +44,7 @@ def as_column(values: Any, *, name: str = "") -> Column:
     if isinstance(values, pa.ChunkedArray):
         values = _one_chunk(values)
     if isinstance(values, pa.Array):
-        return _arrow_column(values, name=name)
+        return arrow_column(values, name=name)
     library = library_of(values)
     if library == "pandas":
         return _pandas_column(values, name=name)
@@ -60,7 +60,7 @@ def as_column(values: Any, *, name: str = "") -> Column:
             column=name or None,
             remedy="Give a list or an array",
         )
-    return _arrow_column(_to_arrow(list(values), name=name), name=name)
+    return arrow_column(_to_arrow(list(values), name=name), name=name)
 
 
 def _renamed(column: Column, name: str) -> Column:
@@ -100,7 +100,7 @@ def _numpy_column(values: np.ndarray, *, name: str) -> Column:
         if values.ndim == 2:
             raise DataError("holds masked vectors", column=name or None, remedy="Fill their masked elements first")
         array = pa.array(np.ma.getdata(values), mask=np.ma.getmaskarray(values), from_pandas=True)
-        return _arrow_column(array, name=name)
+        return arrow_column(array, name=name)
     values = np.asarray(values)
     if values.ndim == 2:
         return _vector_column(values, name=name)
@@ -110,9 +110,9 @@ def _numpy_column(values: np.ndarray, *, name: str) -> Column:
     if kind == "m":
         return Column("number", torch.from_numpy(values / np.timedelta64(1, "s")), name=name)
     if values.dtype == np.uint64:
-        return _arrow_column(pa.array(values), name=name)
+        return arrow_column(pa.array(values), name=name)
     if kind == "U":  # Arrow would cut numpy's text at a NUL
-        return _arrow_column(pa.array(values.astype(object)), name=name)
+        return arrow_column(pa.array(values.astype(object)), name=name)
     if kind not in "iufb" or values.dtype.itemsize > 8:
         return as_column(_to_arrow(values, name=name), name=name)
     return Column("number", _shared(values), name=name)

@@ -6,13 +6,35 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators.base import Ranker
-from fastrec.estimators.rule import ColumnRanker
 from fastrec.validate.lists import Lists
+
+
+class Model(Protocol):
+    """What ``CrossFit`` asks of what it trains; ``fastrec.estimators.Ranker`` says what each part means."""
+
+    name: str
+    trace: Any
+    beside: bool
+    learns: bool
+
+    def fresh(self) -> Model:
+        """An untrained copy with the same settings."""
+        ...
+
+    def fit(
+        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Model:
+        """Learn."""
+        ...
+
+    def predict(self, data: Lists) -> torch.Tensor:
+        """Scores, float64 ``[n]`` on the CPU."""
+        ...
 
 
 @dataclass
@@ -33,10 +55,10 @@ class Predictions:
     test: torch.Tensor
     curves: list[dict[str, float]] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
-    models: list[Ranker] = field(default_factory=list)
+    models: list[Model] = field(default_factory=list)
 
 
-_Trained = tuple[Ranker, torch.Tensor, torch.Tensor]  # a model, its scores of the fold and of the test rows
+_Trained = tuple[Model, torch.Tensor, torch.Tensor]  # a model, its scores of the fold and of the test rows
 
 
 class CrossFit:
@@ -56,7 +78,7 @@ class CrossFit:
 
     def __init__(
         self,
-        rankers: Sequence[Ranker],
+        rankers: Sequence[Model],
         size: int,
         test_size: int,
         *,
@@ -119,11 +141,11 @@ class CrossFit:
         self._folds += 1
         self._done[valid_rows] = True
 
-    def _train(self, ranker: Ranker, *, train: Lists, valid: Lists, test: Lists) -> _Trained:
+    def _train(self, ranker: Model, *, train: Lists, valid: Lists, test: Lists) -> _Trained:
         k = self._folds
         model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
         made = model, _numbers(model.predict(valid), ranker.name, k), _numbers(model.predict(test), ranker.name, k)
-        if self.advance is not None and not isinstance(ranker, ColumnRanker):
+        if self.advance is not None and ranker.learns:
             self.advance(len(train))
         return made
 

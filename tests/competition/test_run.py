@@ -18,7 +18,7 @@ from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
 from fastrec.competition.check import check_submission
-from fastrec.competition.run import check_candidates, check_run_folder, run
+from fastrec.competition.run import check_candidates, check_run_folder, run_competition
 from fastrec.competition.score import score_submission
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
@@ -52,7 +52,7 @@ class Tiny(Trivago2019):
 def quiet_run(recipe, data, out, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        return run(recipe, data, out, device="cpu", stages=Stages(quiet=True), **options)
+        return run_competition(recipe, data, out, device="cpu", stages=Stages(quiet=True), **options)
 
 
 @pytest.fixture(scope="module")
@@ -332,5 +332,5 @@ def test_too_few_sessions_are_refused(data, tmp_path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 def test_cuda_that_is_not_there_is_refused(data, tmp_path):
     with pytest.raises(DeviceError, match="no CUDA device"):
-        run(Tiny(), data, tmp_path / "out", device="cuda", stages=Stages(quiet=True))
+        run_competition(Tiny(), data, tmp_path / "out", device="cuda", stages=Stages(quiet=True))
     assert not (tmp_path / "out").exists()

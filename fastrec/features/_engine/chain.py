@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,9 +20,11 @@ from fastrec.features._engine.parallel import walk
 from fastrec.features._engine.recall import Recall
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
-from fastrec.features.cache import FeatureCache
 from fastrec.table.column import Column
 from fastrec.table.table import Table, concat
+
+if TYPE_CHECKING:
+    from fastrec.features.cache import FeatureCache
 
 
 class Chain:

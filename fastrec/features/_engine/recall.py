@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastrec
 from fastrec._core.device import DeviceLike
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features.base import Context, Feature, State
-from fastrec.features.cache import FeatureCache
 from fastrec.table.column import Column
 from fastrec.table.table import Table
+
+if TYPE_CHECKING:
+    from fastrec.features.cache import FeatureCache
 
 
 class Recall:

@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 
-import fastrec.features as registry
 from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.functions import function_at, function_name
-from fastrec.features.base import Feature
+from fastrec.features.base import GENERATORS, Feature
 from fastrec.features.selectors import Selector, selector_from
 from fastrec.table.state import load_state, save_state
 
@@ -202,7 +201,7 @@ def _state_of(step: Feature) -> dict[str, Any]:
 
 def _registered(step: Feature) -> str:
     name = type(step).__name__
-    if name not in registry.__all__ or getattr(registry, name) is not type(step):
+    if GENERATORS.get(name) is not type(step):
         raise DataError(f"{name} cannot be saved: it is not among fastrec's generators", remedy="Save without it")
     return name
 
@@ -228,7 +227,7 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
 
 
 def _feature_class(name: str) -> type[Feature]:
-    found = getattr(registry, name) if name in registry.__all__ else None
+    found = GENERATORS.get(name)
     if not (isinstance(found, type) and issubclass(found, Feature)):
         raise ValueError(f"there is no generator {name!r}")
     return found
