@@ -61,12 +61,8 @@ from fastrec.features import (
     explode,
     search_crosses,
 )
-from fastrec.losses.bce import BCE
-from fastrec.losses.in_batch import InBatchSoftmax
-from fastrec.losses.listwise import ListwiseSoftmax
-from fastrec.losses.pairwise import BPR, PairwiseHinge
-from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
-from fastrec.metrics.ranking import auc, mean_average_precision, mrr, ndcg, recall
+from fastrec.losses import BCE, BPR, InBatchSoftmax, ListwiseSoftmax, PairwiseHinge
+from fastrec.metrics import AUC, MAP, MRR, NDCG, Recall, auc, mean_average_precision, mrr, ndcg, recall
 from fastrec.models import (
     DLRM,
     DCNv2,
@@ -80,32 +76,33 @@ from fastrec.models import (
     bins_of,
     item_log_q,
 )
-from fastrec.optim.scaling import scale_lr, scale_moms, split_embeddings
-from fastrec.optim.wrapper import AdamW, Lamb, adamw, lamb
-from fastrec.stacking.blends import LinearBlend
-from fastrec.stacking.stack import Stack
-from fastrec.table.table import Table
-from fastrec.table.vocab import Vocab
-from fastrec.tabular.dataloaders import RecDataLoaders
-from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.loader import TabularLoader
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.features import Features
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.procs.rank_gauss import RankGauss
-from fastrec.tabular.stream.frame import ParquetFrame
-from fastrec.training.amp import BF16Autocast
-from fastrec.training.checkpoint import Checkpoint, load_checkpoint
-from fastrec.training.cow_clip import CowClip
-from fastrec.training.cuda_graph import CudaGraph
-from fastrec.training.learner import RecLearner, rec_learner
-from fastrec.training.stop_on_nan import StopOnNaN
-from fastrec.training.torch_compile import CompiledModel
-from fastrec.validate.crossfit import CrossFit
-from fastrec.validate.folds import group_folds
-from fastrec.validate.lists import Lists
+from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, scale_moms, split_embeddings
+from fastrec.stacking import LinearBlend, Stack
+from fastrec.table import Table, Vocab
+from fastrec.tabular import (
+    Categorify,
+    Features,
+    FillMissing,
+    LogTransform,
+    Normalize,
+    ParquetFrame,
+    RankGauss,
+    RecDataLoaders,
+    TabularFrame,
+    TabularLoader,
+)
+from fastrec.training import (
+    BF16Autocast,
+    Checkpoint,
+    CompiledModel,
+    CowClip,
+    CudaGraph,
+    RecLearner,
+    StopOnNaN,
+    load_checkpoint,
+    rec_learner,
+)
+from fastrec.validate import CrossFit, Lists, group_folds
 
 __all__ = [
     "AUC",

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError, NotFittedError
-from fastrec.metrics.ranking import auc
-from fastrec.table.vocab import Vocab
-from fastrec.tabular.frame import TabularFrame
+from fastrec.metrics import auc
+from fastrec.table import Vocab
+from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.recipe import Recipe
 from fastrec.tabular.targets import Labels
 

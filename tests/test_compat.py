@@ -41,8 +41,7 @@ from fastai.torch_core import set_seed
 from fasttransform import ItemTransform
 from torch import nn
 
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.dataloaders import RecDataLoaders
+from fastrec.tabular import RecDataLoaders, TabularFrame
 
 # fastai under one pandas or another: Categorify meets an unseen category, add_datepart uses old names, FillMissing
 # fills a row of objects

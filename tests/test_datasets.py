@@ -11,7 +11,7 @@ from fastrec import datasets
 from fastrec.datasets import CTRTruth, planted_ctr
 from fastrec.errors import DataError, NotFittedError
 from fastrec.losses import BCE
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 SIZES = (1_200_000, 3_000, 40, 3)
 ROWS = 200_000

@@ -19,7 +19,7 @@ from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
 from fastrec.competition import Candidates, Competition
 from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
 from fastrec.features import Bucketize, Cross, FeatureSet, JaccardToHistory, TargetEncode
-from fastrec.stacking.stack import Stack
+from fastrec.stacking import Stack
 from features import calendar, clickstream, popularity, price
 
 EVENT = {"log": "touches", "event": "action_type"}
@@ -144,6 +144,6 @@ class Trivago2019(Competition):
 
 
 if __name__ == "__main__":
-    from fastrec.cli.app import script
+    from fastrec.cli import script
 
     script(Trivago2019)

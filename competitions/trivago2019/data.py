@@ -15,8 +15,7 @@ from competitions.trivago2019.simulate import expected_mrr
 from fastrec.competition import Candidates
 from fastrec.errors import DataError, DataWarning, MissingFileError
 from fastrec.features import explode
-from fastrec.segments.order import Groups, shift_in_group
-from fastrec.segments.reduce import segment_max, segment_mean
+from fastrec.segments import Groups, segment_max, segment_mean, shift_in_group
 from fastrec.table import Column, Table, concat
 from fastrec.table.read import read_file
 

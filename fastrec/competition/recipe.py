@@ -12,8 +12,8 @@ import torch
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
 from fastrec.estimators import Ranker
 from fastrec.features import FeatureSet
-from fastrec.stacking.stack import Stack
-from fastrec.table.table import Table
+from fastrec.stacking import Stack
+from fastrec.table import Table
 
 
 @dataclass

@@ -29,12 +29,10 @@ from fastrec.competition.ordering import ranked_strings
 from fastrec.competition.recipe import Candidates, Competition
 from fastrec.competition.write import write_submission
 from fastrec.errors import DataError, WriteError
-from fastrec.metrics.ranking import reciprocal_ranks
-from fastrec.report.page import write_report
-from fastrec.table.table import Table
-from fastrec.validate.crossfit import CrossFit, Predictions
-from fastrec.validate.folds import group_folds
-from fastrec.validate.lists import Lists
+from fastrec.metrics import reciprocal_ranks
+from fastrec.report import write_report
+from fastrec.table import Table
+from fastrec.validate import CrossFit, Lists, Predictions, group_folds
 
 FOLDS = 5
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "pyarrow", "pandas", "numpy")

@@ -14,7 +14,7 @@ import torch
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import NotFittedError
-from fastrec.validate.lists import Lists
+from fastrec.validate import Lists
 
 
 @dataclass

@@ -17,19 +17,15 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 from fastrec.estimators.base import Ranker, Trace, saved_to
-from fastrec.losses.listwise import ListwiseSoftmax
-from fastrec.metrics.callbacks import MRR
+from fastrec.losses import ListwiseSoftmax
+from fastrec.metrics import MRR
 from fastrec.models import TabularNet
-from fastrec.optim.scaling import scale_lr
-from fastrec.optim.wrapper import adamw, lamb
-from fastrec.segments.reduce import segment_sum
-from fastrec.table.state import save_state
-from fastrec.table.table import Table, concat
-from fastrec.tabular.frame import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.rank_gauss import RankGauss
-from fastrec.training.learner import RecLearner, rec_learner
-from fastrec.validate.lists import Lists, whole_lists
+from fastrec.optim import adamw, lamb, scale_lr
+from fastrec.segments import segment_sum
+from fastrec.table import Table, concat, save_state
+from fastrec.tabular import Categorify, RankGauss, TabularFrame
+from fastrec.training import RecLearner, rec_learner
+from fastrec.validate import Lists, whole_lists
 
 _BS = 3_000  # candidates: about 130 lists of 23
 _LIST = "__list__"

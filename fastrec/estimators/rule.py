@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from fastrec.estimators.base import Ranker, Trace, saved_to
-from fastrec.segments.order import lexical_order
-from fastrec.table.column import Column
-from fastrec.validate.lists import Lists
+from fastrec.segments import lexical_order
+from fastrec.table import Column
+from fastrec.validate import Lists
 
 
 class ColumnRanker(Ranker):

@@ -13,11 +13,9 @@ import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.estimators.base import Ranker, Trace, saved_to
-from fastrec.table.column import Column
+from fastrec.table import Column, Vocab, save_state
 from fastrec.table.key_types import is_text
-from fastrec.table.state import save_state
-from fastrec.table.vocab import Vocab
-from fastrec.validate.lists import Lists, whole_lists
+from fastrec.validate import Lists, whole_lists
 
 _DEFAULTS = {
     "tree_method": "hist",

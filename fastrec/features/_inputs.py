@@ -9,8 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.selectors import Selector
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
     from fastrec.features.base import Feature, Tensors

@@ -15,9 +15,10 @@ import torch
 
 from fastrec.errors import DataError, FastrecError
 from fastrec.features._inputs import as_list, names_of
+
 if TYPE_CHECKING:
     from fastrec.features.base import Feature
-from fastrec.table.keys import Keys
+from fastrec.table import Keys
 
 _INT, _FLOAT, _BOOL = (torch.int64,), (torch.float64,), (torch.bool,)
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
     from fastrec.features.feature_set import FeatureSet

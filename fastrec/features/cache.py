@@ -17,9 +17,7 @@ from fastrec._core.leftovers import remove_leftovers
 from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.features._engine.digests import NoDigestError, digest
 from fastrec.features.base import Feature
-from fastrec.table.column import Column
-from fastrec.table.keys import Keys
-from fastrec.table.state import load_state, save_state
+from fastrec.table import Column, Keys, load_state, save_state
 
 _PARTS = ("kind", "values", "missing", "distinct", "ordered", "elements", "unit", "zone")
 

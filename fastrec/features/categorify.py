@@ -13,9 +13,8 @@ from fastrec.features._engine.keyed import key_text, spread, sum_by_cell, union_
 from fastrec.features._engine.options import check_columns_of, check_scope, is_open
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.table import Table
-from fastrec.table.vocab import MISSING, RARE, UNSEEN, Vocab, hash_codes
+from fastrec.table import Column, Table, Vocab
+from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
 
 class Categorify(Fitted):

@@ -13,8 +13,7 @@ from fastrec.features._engine.column_stats import count_values, merge_values, qu
 from fastrec.features._engine.options import OfColumns, ascending, check_scope
 from fastrec.features._inputs import number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 
 class Clip(OfColumns, Fitted):

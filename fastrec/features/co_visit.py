@@ -15,9 +15,9 @@ from fastrec.features._engine.item_pairs import Pairs, find_pairs, merge_pairs, 
 from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._inputs import as_list, order_keys
 from fastrec.features.base import Cells, Fitted, State, Tensors
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
+from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 from fastrec.table.vocab import hash_codes
 
 Stat = Literal["sum", "max", "mean"]

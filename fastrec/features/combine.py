@@ -9,7 +9,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import name_of, number_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
 

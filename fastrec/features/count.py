@@ -12,8 +12,7 @@ from fastrec.features._engine.key_counts import KeyCounts, count_keys, merge_cou
 from fastrec.features._engine.keyed import sum_by_cell, sum_kept
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, State
-from fastrec.table.keys import Keys
-from fastrec.table.table import Table
+from fastrec.table import Keys, Table
 
 
 class CountEncode(KeyCounts):

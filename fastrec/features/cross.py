@@ -13,9 +13,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.keys import Coded, Keys
-from fastrec.table.table import Table
+from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
 

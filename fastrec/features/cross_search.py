@@ -17,9 +17,8 @@ from fastrec.features.base import Cells, Feature
 from fastrec.features.cross import Cross
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
-from fastrec.segments.order import rank_in_group
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import rank_in_group
+from fastrec.table import Column, Table
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
 _STEPS, _RIDGE = 20, 1e-4  # of Newton's method; a share of the rows, against columns that say the same

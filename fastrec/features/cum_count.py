@@ -10,8 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 
 class CumCount(Grouped):

@@ -13,9 +13,8 @@ from fastrec.features._engine.running import Clock, Earlier, Timeline, decay
 from fastrec.features._engine.target_values import row_weights, target_number
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.segments.reduce import segment_max, segment_sum
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import segment_max, segment_sum
+from fastrec.table import Column, Table
 
 Sums = dict[str, torch.Tensor]
 

@@ -11,9 +11,9 @@ from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, names_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups, cumsum_in_group, last_in_group, run_starts
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import Groups, cumsum_in_group, last_in_group
+from fastrec.segments.order import run_starts
+from fastrec.table import Column, Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 _STATS = ("count", "sum", "mean", "min", "max", "smaller")

@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import number_of
 from fastrec.features.base import RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 from fastrec.table.zones import local_seconds, no_date
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]

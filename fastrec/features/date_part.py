@@ -10,9 +10,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, name_of, number_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 from fastrec.table.zones import local_seconds, no_date
 
 _DAY = 86_400

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Feature, Fitted, Tensors
 from fastrec.features.group_stats import GroupStats
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class DeviationFromGroup(GroupStats):

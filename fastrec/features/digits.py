@@ -11,8 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 _ROUNDINGS = 4  # how many roundings of its own type a number may lie beside a whole one and still count as it
 

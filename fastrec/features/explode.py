@@ -17,14 +17,10 @@ from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list
 from fastrec.segments.order import run_starts
-from fastrec.table.column import Column
-from fastrec.table.frames import attach, take_rows
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
+from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 from fastrec.table.list_columns import of_vectors, packed
 from fastrec.table.offsets import lengths_of, offsets_of
 from fastrec.table.read import check_names
-from fastrec.table.table import Table
 
 
 def explode(

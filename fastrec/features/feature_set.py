@@ -16,11 +16,7 @@ from fastrec.features._engine.saving import clone_steps, index_of, read_features
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context, Feature
 from fastrec.features.cache import FeatureCache
-from fastrec.table.column import Column
-from fastrec.table.frames import attach, select_columns, take_rows, to_library
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
-from fastrec.table.table import Table, concat
+from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
 
 class FeatureSet:

@@ -21,7 +21,7 @@ from fastrec.features._engine.column_stats import (
 from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
 from fastrec.features._inputs import number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 _STRATEGIES = ("median", "mean", "mode", "constant")
 

@@ -13,10 +13,8 @@ from fastrec.features._engine.functions import _Function, _path
 from fastrec.features._engine.order import ordered_groups
 from fastrec.features._inputs import as_list, names_of
 from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors
-from fastrec.segments.order import Groups
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.table import Table
+from fastrec.segments import Groups
+from fastrec.table import Column, Table, as_column
 
 
 class RowFunction(_Function, RowWise):

@@ -9,9 +9,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, comparable, name_of, names_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups, lexical_order
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import Groups, lexical_order
+from fastrec.table import Column, Table
 
 
 class GroupPick(Grouped):

@@ -10,9 +10,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, comparable, names_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import rank_in_group
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import rank_in_group
+from fastrec.table import Column, Table
 
 
 class GroupRank(Grouped):

@@ -27,8 +27,7 @@ from fastrec.features._engine.group_values import (
 from fastrec.features._engine.keyed import sort_keys, union_keys
 from fastrec.features._inputs import as_columns, as_list, names_of, number_of, order_keys
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 _QUANTILE = re.compile(r"q\d{2,}")
 _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")

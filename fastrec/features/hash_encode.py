@@ -10,7 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 from fastrec.table.vocab import hash_codes
 
 

@@ -14,11 +14,9 @@ from fastrec.features._engine.keyed import key_text, shared_codes
 from fastrec.features._engine.order import aligned, difference, take_or_missing
 from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Context, Grouped
-from fastrec.segments.as_of import as_of
-from fastrec.segments.order import Groups, cumsum_in_group
-from fastrec.table.column import Column
+from fastrec.segments import Groups, as_of, cumsum_in_group
+from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 Stat = Literal["count", "since", "steps", "since_first", "is_last"]
 

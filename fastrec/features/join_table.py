@@ -11,10 +11,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.reduce import segment_max, segment_min
-from fastrec.table.column import Column
+from fastrec.segments import segment_max, segment_min
+from fastrec.table import Column, Table
 from fastrec.table.concat_columns import concat_columns
-from fastrec.table.table import Table
 
 
 class JoinTable(Grouped):

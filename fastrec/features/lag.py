@@ -13,11 +13,10 @@ from fastrec.features._engine.durations import positive, seconds_in, short
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups, shift_in_group
+from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import first_at_least, keys_before
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 
 class Lag(Grouped):

@@ -12,8 +12,7 @@ from fastrec.features._engine.earlier import earlier_events, time_since
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context, Grouped
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 
 class LastAction(Grouped):

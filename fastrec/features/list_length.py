@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of
-from fastrec.table.table import Table
 
 
 class ListLength(RowWise):

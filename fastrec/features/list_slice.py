@@ -12,10 +12,8 @@ from fastrec.errors import DataError
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
+from fastrec.table import Column, Table, as_column
 from fastrec.table.offsets import lengths_of, runs
-from fastrec.table.table import Table
 
 Pad = bool | int | float | str
 

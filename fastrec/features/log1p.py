@@ -10,7 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import number_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class Log1p(OfColumns, RowWise):

@@ -13,10 +13,8 @@ from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import as_columns, as_list, name_of
 from fastrec.features.base import Cells, Feature, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.keys import Keys
+from fastrec.table import Column, Keys, Table
 from fastrec.table.offsets import rows_of
-from fastrec.table.table import Table
 
 
 class MultiHot(FittedOnLists):

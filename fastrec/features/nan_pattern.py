@@ -9,7 +9,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, is_open
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class NaNPattern(OfColumns, RowWise):

@@ -11,10 +11,9 @@ from fastrec.errors import DataError
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, comparable, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups, shift_in_group
-from fastrec.table.column import Column
+from fastrec.segments import Groups, shift_in_group
+from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below"]
 _WHAT = ("previous", "next", "diff_previous", "diff_next", "above", "below")

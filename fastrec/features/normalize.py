@@ -11,7 +11,7 @@ from fastrec.features._engine.column_stats import column_moments, merge_column_m
 from fastrec.features._engine.options import OfColumns, check_scope
 from fastrec.features._inputs import number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class Normalize(OfColumns, Fitted):

@@ -12,9 +12,8 @@ from fastrec.features._engine.key_counts import count_keys
 from fastrec.features._engine.keyed import spread, union_keys
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.segments.reduce import segment_sum
-from fastrec.table.keys import Keys
-from fastrec.table.table import Table
+from fastrec.segments import segment_sum
+from fastrec.table import Keys, Table
 
 
 class NUnique(Fitted):

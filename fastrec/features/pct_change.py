@@ -8,8 +8,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.order import difference, take_or_missing
 from fastrec.features._inputs import number_of
 from fastrec.features.lag import Lag
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 
 class PctChange(Lag):

@@ -12,7 +12,7 @@ from fastrec.features._engine.key_counts import KeyCounts
 from fastrec.features._engine.keyed import sum_kept
 from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Feature, State
-from fastrec.segments.order import rank_in_group
+from fastrec.segments import rank_in_group
 
 
 class RankByCount(KeyCounts):

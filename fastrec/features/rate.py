@@ -10,7 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import merge_moments, sum_by_cell
 from fastrec.features._inputs import name_of, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 _USUAL_WEIGHT = 20.0
 

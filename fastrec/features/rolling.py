@@ -12,7 +12,7 @@ from fastrec.features._engine.durations import positive, seconds_in, short
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
 from fastrec.features._inputs import as_list, names_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
     first_at_least,
@@ -22,8 +22,7 @@ from fastrec.segments.windows import (
     window_squares,
     window_sum,
 )
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 _STATS = ("mean", "sum", "count", "std", "min", "max", "median")

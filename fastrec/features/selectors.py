@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class Selector:

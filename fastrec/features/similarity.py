@@ -11,10 +11,8 @@ from fastrec.errors import DataError
 from fastrec.features._engine.order import aligned
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context, Grouped
-from fastrec.segments.as_of import as_of
-from fastrec.segments.reduce import segment_max
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.segments import as_of, segment_max
+from fastrec.table import Column, Table
 
 _CELLS = 1 << 22  # pairs times properties that are marked at a time: what bounds the memory, and stays in the cache
 

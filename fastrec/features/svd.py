@@ -14,8 +14,8 @@ from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_o
 from fastrec.features._inputs import name_of, names_of, number_of
 from fastrec.features._state_shapes import check_state
 from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.table import Table
 from fastrec.table.offsets import rows_of
-from fastrec.table.table import Table
 
 _NOTHING = 1e-7  # singular values below this share of the largest are rounding
 _DENSE = 1 << 27  # matrix cells that cuML, which wants a dense matrix, is given at most

@@ -22,8 +22,8 @@ from fastrec.features._engine.keyed import (
 from fastrec.features._engine.target_values import class_numbers, row_weights, target_number
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.segments.reduce import segment_sum
-from fastrec.table.table import Table
+from fastrec.segments import segment_sum
+from fastrec.table import Table
 
 Stat = Literal["mean", "std", "count", "woe"]
 # The weights' sum, the weighted sum, that of squared deviations (0 where not collected), and how many rows count: [K].

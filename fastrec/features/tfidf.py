@@ -12,12 +12,10 @@ from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Cells, Feature, State, Tensors
-from fastrec.segments.reduce import segment_count, segment_sum
-from fastrec.table.column import Column
+from fastrec.segments import segment_count, segment_sum
+from fastrec.table import Coded, Column, Table
 from fastrec.table.concat_columns import concat_columns
-from fastrec.table.keys import Coded
 from fastrec.table.offsets import lengths_of, rows_of
-from fastrec.table.table import Table
 
 _BLOCK = 1 << 20  # elements compared at a time: their sort stays in the cache
 

@@ -9,10 +9,9 @@ import torch
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups
 from fastrec.features._inputs import as_list, names_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
 from fastrec.segments.windows import count_before
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 
 class TimeSince(Grouped):

@@ -11,11 +11,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
+from fastrec.table import Column, Table, as_column
 from fastrec.table.key_types import is_text
 from fastrec.table.offsets import offsets_of, runs
-from fastrec.table.table import Table
 
 _PATTERNS = {
     "hashtags": r"(?<!\w)#(\w+)",

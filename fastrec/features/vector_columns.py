@@ -11,9 +11,8 @@ from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import as_list, names_of, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.features.selectors import Selector
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of, rows_of
-from fastrec.table.table import Table
 
 _SMALL, _LARGE = 1e-30, 1e30  # lengths between these have squares, in float32 too
 

@@ -6,7 +6,7 @@ import torch
 
 from fastrec.features._inputs import name_of, number_of
 from fastrec.features.base import Feature, RowWise, Tensors
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class Where(RowWise):

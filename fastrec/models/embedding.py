@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, runs_of
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 
 NARROW = 32  # floats: up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
 

@@ -11,9 +11,7 @@ import torch
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models.embedding import EmbeddingTables
-from fastrec.table.class_list import ClassList
-from fastrec.table.keys import Keys
-from fastrec.table.state import load_state, save_state
+from fastrec.table import ClassList, Keys, load_state, save_state
 from fastrec.table.vocab import MISSING
 
 __all__ = ["load_tables", "save_tables", "table_frame"]

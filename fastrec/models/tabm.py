@@ -18,7 +18,7 @@ from fastai.losses import (
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.losses.bce import BCE
+from fastrec.losses import BCE
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.mlp import Activation, activation, dropouts

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from torch import nn
 
 from fastrec.errors import DataError
-from fastrec.models.embedding import EmbeddingTables
+from fastrec.models import EmbeddingTables
 
 
 def scale_lr(

@@ -8,7 +8,7 @@ from html import escape
 
 import numpy as np
 
-from fastrec.metrics.intervals import Interval
+from fastrec.metrics import Interval
 
 # Charts are drawn about as wide as a phone is, so that their text is never scaled down to nothing.
 WIDTH, HEIGHT = 420, 250

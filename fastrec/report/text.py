@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from fastrec.metrics.intervals import Interval
+from fastrec.metrics import Interval
 from fastrec.report.data import SPLITS, RunResults, Split, Standing, read_run
 
 TITLES: dict[Split, str] = {"test": "Test", "oof": "Out of fold"}

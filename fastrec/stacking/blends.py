@@ -10,12 +10,12 @@ from typing import Any, Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators.base import Ranker, Trace, saved_to
-from fastrec.estimators.xgb import XGBRanker
-from fastrec.metrics.ranking import group_ranks
-from fastrec.segments.reduce import segment_max, segment_sum
-from fastrec.table.table import Table
-from fastrec.validate.lists import Lists, whole_lists
+from fastrec.estimators import Ranker, Trace, XGBRanker
+from fastrec.estimators.base import saved_to
+from fastrec.metrics import group_ranks
+from fastrec.segments import segment_max, segment_sum
+from fastrec.table import Table
+from fastrec.validate import Lists, whole_lists
 
 _START = "__start__"  # the column that trees begin from
 

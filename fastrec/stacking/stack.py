@@ -13,14 +13,12 @@ from typing import Any
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators.base import Ranker
-from fastrec.estimators.xgb import XGBRanker
+from fastrec.estimators import Ranker, XGBRanker
 from fastrec.features._engine.folds import fold_numbers
-from fastrec.metrics.ranking import reciprocal_ranks
+from fastrec.metrics import reciprocal_ranks
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend, level_two
-from fastrec.table.from_values import as_column
-from fastrec.validate.crossfit import Predictions
-from fastrec.validate.lists import Lists
+from fastrec.table import as_column
+from fastrec.validate import Lists, Predictions
 
 
 class Stack:

@@ -25,7 +25,6 @@ def read_columns(frame: Any, columns: Sequence[str]) -> dict[str, Column]:
 
 def column_of(series: Any, *, name: str) -> Column:
     """One cuDF series as a column: numbers and times by DLPack, text by ``factorize`` on the GPU, the rest by Arrow."""
-    from fastrec.table.from_values import as_column
 
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
     if str(series.dtype) == "category":  # its categories keep their order

@@ -10,7 +10,6 @@ import torch
 from fastrec.errors import DataError
 from fastrec.table import text_codes
 from fastrec.table.column import Column, mask_of
-from fastrec.table.from_values import as_column
 from fastrec.table.key_types import UNITS_PER_SECOND, is_numeric, is_text
 
 # types that few kernels take, and what they are widened to: every value is kept

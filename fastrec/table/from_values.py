@@ -13,7 +13,7 @@ import torch
 from fastrec._core.optional import library_of
 from fastrec.errors import DataError
 from fastrec.table.column import Column
-from fastrec.table.from_arrow import arrow_column, _plain_zero, _shared, _vector_column
+from fastrec.table.from_arrow import _plain_zero, _shared, _vector_column, arrow_column
 from fastrec.table.key_types import UNITS_PER_SECOND
 from fastrec.table.keys import Coded, Keys
 

@@ -9,10 +9,8 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.table.column import Column
-from fastrec.table.keys import Coded, Keys
+from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
-from fastrec.table.vocab import Vocab
 from fastrec.tabular.column_parts import Columns, Rows, take_values
 from fastrec.tabular.procs.categorify import Categorify
 

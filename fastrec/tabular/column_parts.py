@@ -12,10 +12,7 @@ import torch
 
 from fastrec._core.device import resolve_device
 from fastrec._core.optional import library_of
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.keys import Coded, Keys
-from fastrec.table.table import Table
+from fastrec.table import Coded, Column, Keys, Table, as_column
 
 _PLAIN = frozenset({"int8", "uint8", "int16", "int32", "int64", "float32", "float64"})
 _NARROW = 4096  # rows: below, hashing costs nothing worth saving

@@ -22,10 +22,8 @@ from fastai.tabular.data import TabularDataLoaders
 from fastcore.foundation import L
 
 from fastrec.errors import MissingFileError, UnreadableFileError
-from fastrec.table.column import Column
-from fastrec.table.from_frames import column_names
+from fastrec.table import Column, Table, column_names
 from fastrec.table.key_types import is_numeric
-from fastrec.table.table import Table
 from fastrec.tabular.column_parts import coded_of
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.recipe import loaded, size_of

@@ -23,16 +23,10 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table.column import Column
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
-from fastrec.table.keys import Coded
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import Coded, Column, ListBatch, Table, Vocab, as_column, column_names
 from fastrec.table.list_columns import of_vectors, packed
 from fastrec.table.offsets import lengths_of
 from fastrec.table.read import check_names
-from fastrec.table.table import Table
-from fastrec.table.vocab import Vocab
 from fastrec.tabular.column_parts import coded_of, training_part
 from fastrec.tabular.procs.categorify import Categorify
 

@@ -31,9 +31,7 @@ from fastcore.foundation import L
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.table.frames import take_rows
-from fastrec.table.table import Table, concat
-from fastrec.table.vocab import Vocab
+from fastrec.table import Table, Vocab, concat, take_rows
 from fastrec.tabular.extras import ExtraColumns, Extras
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.one_row import pack_row

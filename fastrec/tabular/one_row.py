@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec.table.from_values import as_column
+from fastrec.table import as_column
 from fastrec.tabular.column_parts import part_of
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.categorify import Categorify

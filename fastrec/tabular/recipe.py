@@ -15,10 +15,8 @@ import torch
 from fastrec._core.malloc import held, keeping_memory, make_room
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
-from fastrec.table.from_frames import column_names
+from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
-from fastrec.table.table import Table
-from fastrec.table.vocab import Vocab
 from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.column_parts import Columns, as_number, numbers_of
 from fastrec.tabular.extras import ExtraColumns

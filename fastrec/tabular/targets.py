@@ -12,8 +12,7 @@ from fastai.data.block import CategoryBlock, RegressionBlock
 from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategorize
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table.column import Column
-from fastrec.table.vocab import Vocab
+from fastrec.table import Column, Vocab
 from fastrec.tabular.cat_codes import classes_of, encode_narrow
 
 LabelKind = Literal["category", "multi", "number"]

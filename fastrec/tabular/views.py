@@ -10,7 +10,7 @@ import torch
 from fastcore.foundation import L
 
 from fastrec.errors import MissingColumnError
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 class PandasViews:

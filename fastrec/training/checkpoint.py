@@ -13,7 +13,7 @@ from torch import nn
 
 from fastrec._core.leftovers import remove, remove_leftovers
 from fastrec.errors import DataError, MissingFileError
-from fastrec.table.state import load_state, save_state
+from fastrec.table import load_state, save_state
 from fastrec.training.checkpoint_state import (
     callback_states,
     fingerprint,

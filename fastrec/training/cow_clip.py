@@ -7,8 +7,8 @@ from fastai.callback.core import Callback
 from torch import Tensor
 
 from fastrec.errors import DataError
-from fastrec.models.embedding import EmbeddingTables
-from fastrec.table.list_batch import ListBatch
+from fastrec.models import EmbeddingTables
+from fastrec.table import ListBatch
 
 __all__ = ["CowClip"]
 

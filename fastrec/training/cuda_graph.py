@@ -14,7 +14,7 @@ from fastai.torch_core import to_float
 from torch import Tensor, nn
 
 from fastrec._core.device import pool_is_shared
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.stop_on_nan import StopOnNaN
 

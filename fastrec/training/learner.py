@@ -24,12 +24,9 @@ from torch import nn
 from fastrec._core.malloc import keeping_memory
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models.embedding import EmbeddingTables
-from fastrec.models.embedding_layout import embedding_sizes
-from fastrec.models.learned_tables import load_tables, save_tables, table_frame
-from fastrec.models.tabular_net import TabularNet
-from fastrec.optim.wrapper import adamw, as_opt_func
-from fastrec.tabular.frame import TabularFrame
+from fastrec.models import EmbeddingTables, TabularNet, embedding_sizes, load_tables, save_tables, table_frame
+from fastrec.optim import adamw, as_opt_func
+from fastrec.tabular import TabularFrame
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.lean_learner import LeanLearner
 from fastrec.training.options import training_callbacks

@@ -12,7 +12,7 @@ from fastai.callback.fp16 import MixedPrecision
 from torch import Tensor, nn
 
 from fastrec.errors import TrainingError
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 
 __all__ = ["StopOnNaN"]
 

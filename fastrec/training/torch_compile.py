@@ -9,7 +9,7 @@ import torch
 from fastai.callback.core import Callback
 from torch import nn
 
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.cuda_graph import undone
 

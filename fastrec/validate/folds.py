@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import row_folds
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:

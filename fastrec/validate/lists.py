@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastrec.errors import DataError
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,10 +16,10 @@ from torch import nn
 from fastrec._core import kernels
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
+from fastrec.models import EmbeddingTables, embedding_layout
 from fastrec.models._lookup.compiled import can_compile
 from fastrec.models._lookup.joined import join
-from fastrec.models.embedding import EmbeddingTables, side_by_side
+from fastrec.models.embedding import side_by_side
 from fastrec.optim import AdamW, Lamb
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")

@@ -17,9 +17,8 @@ import torch
 import fastrec._core.atomic as files
 from fastrec._core import leftovers
 from fastrec._core.atomic import atomic_folder
-from fastrec.features import CountEncode, FeatureSet
-from fastrec.features.cache import FeatureCache
-from fastrec.table.state import load_state, save_state
+from fastrec.features import CountEncode, FeatureCache, FeatureSet
+from fastrec.table import load_state, save_state
 from fastrec.training.checkpoint import _replace
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -18,11 +18,10 @@ from fastrec._core.oom import free_memory, is_out_of_memory, naming_out_of_memor
 from fastrec.errors import DataError, DeviceError, DeviceMemoryError, FastrecError, MissingPackageError
 from fastrec.estimators import xgb as xgb_ranker
 from fastrec.table import Column, Table
-from fastrec.tabular import TabularFrame
+from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Layout, Packed
-from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import apply_features, fit_features
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 CUDA = (
     "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 1 has a total capacity of 79.10 GiB of which 5.32 GiB is "
@@ -247,7 +246,7 @@ def test_without_rmm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastrec.training.cuda_graph import CudaGraph
+    from fastrec.training import CudaGraph
 
     monkeypatch.setattr(fastrec.device, "_pooled", [torch.device("cuda:0")])
     on_gpu = SimpleNamespace(device=torch.device("cuda:0"))

@@ -38,12 +38,9 @@ from fastrec.features import (
     TargetEncode,
     explode,
 )
-from fastrec.segments.reduce import segment_min
+from fastrec.segments import segment_min
 from fastrec.table import Table, concat
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
 _TYPES = {n: pa.int64() if n in ("timestamp", "step") else pa.string() for n in COLUMNS}
 _ORDER = ["timestamp", "step"]

@@ -22,12 +22,9 @@ from fastai.torch_core import set_seed
 from fastrec.errors import TrainingError
 from fastrec.metrics import auc, mrr
 from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
+from fastrec.training import rec_learner
 from fastrec.training.amp import mixed_precision
-from fastrec.training.learner import rec_learner
 
 BATCH = 4_096
 MOMS, SQR_MOM = (0.95, 0.85, 0.95), 0.99  # fastai's

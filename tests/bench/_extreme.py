@@ -39,10 +39,8 @@ from fastrec.losses import BCE
 from fastrec.metrics import AUC
 from fastrec.models import DCNv2, TabularNet, emb_sz_rule
 from fastrec.optim import adamw, lamb, scale_lr, scale_moms, split_embeddings
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.training.cow_clip import CowClip
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, TabularFrame
+from fastrec.training import CowClip, rec_learner
 
 # Rates of embeddings and of all else that are tried at the smallest batch. Most ids come seldom: their vectors, which
 # start near 0, have few steps to go far in, and want a rate ten to thirty times that of the other layers.

@@ -19,8 +19,7 @@ from fastai.callback.core import Callback, CancelFitException, CancelValidExcept
 from fastai.torch_core import set_seed
 
 from fastrec.optim import adamw
-from fastrec.training.cuda_graph import CudaGraph
-from fastrec.training.learner import rec_learner
+from fastrec.training import CudaGraph, rec_learner
 
 LAYERS = [200, 100]
 WARM_UP = 8  # batches: a graph is recorded in the fifth

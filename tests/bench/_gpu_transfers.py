@@ -24,12 +24,9 @@ from fastai.data.block import CategoryBlock
 from fastrec.estimators import XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupStats, Lag, TargetEncode
 from fastrec.table import Table
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training.learner import rec_learner
-from fastrec.validate.lists import Lists
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
+from fastrec.training import rec_learner
+from fastrec.validate import Lists
 
 CATS, CONTS, LIST = ["city", "item", "word"], ["price", "time"], "list_id"
 _LISTED = 20  # candidates in a list

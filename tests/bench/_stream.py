@@ -30,11 +30,7 @@ import torch
 from _timing import Timing, child, resident, use_threads
 from fastai.data.block import CategoryBlock
 
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.stream.frame import ParquetFrame
+from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame
 
 CATS = ["c0", "c1", "c2"]
 CONTS = ["x0", "x1", "x2", "x3", "TE_c0_target", "TE_c1_target", "TE_c2_target"]

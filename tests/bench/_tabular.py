@@ -57,10 +57,7 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
 
 def with_fastrec(df: pd.DataFrame) -> Any:
     """Ready tensors."""
-    from fastrec.tabular import TabularFrame
-    from fastrec.tabular.procs.categorify import Categorify
-    from fastrec.tabular.procs.fill_missing import FillMissing
-    from fastrec.tabular.procs.normalize import Normalize
+    from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
     return TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", CategoryBlock)
 

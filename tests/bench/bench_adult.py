@@ -34,11 +34,10 @@ from fastai.tabular.learner import tabular_learner
 from rich.console import Console
 
 from fastrec.losses import BCE
-from fastrec.metrics import auc
-from fastrec.metrics.callbacks import AUC
+from fastrec.metrics import AUC, auc
 from fastrec.models import TabM, bins_of
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 CATS = ["workclass", "education", "marital", "occupation", "relationship", "race", "sex", "country"]
 CONTS = ["age", "weight", "education_years", "gain", "loss", "hours"]

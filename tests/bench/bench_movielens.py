@@ -31,7 +31,7 @@ from rich.console import Console
 
 from fastrec.models import DeepFM, MatrixFactorization
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 RANGE = (0.5, 5.5)
 IDS = ["user_id", "item_id"]

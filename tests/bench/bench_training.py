@@ -89,11 +89,8 @@ def stock(df: pd.DataFrame, splits: Any, bs: int) -> Callable[[float], Any]:
 
 def ours(df: pd.DataFrame, splits: Any, bs: int, **options: Any) -> Callable[[float], Any]:
     """A maker of fastrec's learner."""
-    from fastrec.tabular import TabularFrame
-    from fastrec.tabular.procs.categorify import Categorify
-    from fastrec.tabular.procs.fill_missing import FillMissing
-    from fastrec.tabular.procs.normalize import Normalize
-    from fastrec.training.learner import rec_learner
+    from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
+    from fastrec.training import rec_learner
 
     to = TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", CategoryBlock(), splits=splits)
     dls = to.dataloaders(bs, val_bs=LARGE)

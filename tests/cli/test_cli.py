@@ -16,7 +16,7 @@ import torch
 from typer.testing import CliRunner
 
 from fastrec import __version__
-from fastrec.cli.app import app, load_competition
+from fastrec.cli import app, load_competition
 from fastrec.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.competition.ordering import rank_lists, ranked_strings
+from fastrec.competition import rank_lists, ranked_strings
 from fastrec.errors import DataError
 
 row = st.tuples(

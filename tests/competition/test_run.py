@@ -17,13 +17,12 @@ from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
-from fastrec.competition.check import check_submission
-from fastrec.competition.run import check_candidates, check_run_folder, run_competition
-from fastrec.competition.score import score_submission
+from fastrec.competition import check_submission, run_competition, score_submission
+from fastrec.competition.run import check_candidates, check_run_folder
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
 from fastrec.features import FeatureSet
-from fastrec.stacking.stack import Stack
+from fastrec.stacking import Stack
 from features import clickstream, price
 
 MODELS = ["display_order", "recency", "net", "xgb", "stack"]

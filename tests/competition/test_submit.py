@@ -13,10 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from fastrec.competition.check import check_submission
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-from fastrec.competition.score import score_submission
-from fastrec.competition.write import write_submission
+from fastrec.competition import RECSYS2019, SubmissionFormat, check_submission, score_submission, write_submission
 from fastrec.errors import (
     DataError,
     FastrecError,

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
-from fastrec.stacking.blends import LinearBlend, level_two
+from fastrec.stacking import LinearBlend
+from fastrec.stacking.blends import level_two
 from fastrec.table import Table
-from fastrec.validate.lists import Lists, whole_lists
+from fastrec.validate import Lists, whole_lists
 
 
 def make(groups: list[int], **columns) -> Lists:

@@ -19,11 +19,9 @@ from fastrec.estimators import net as module
 from fastrec.estimators.net import WeightedListLoss
 from fastrec.metrics import mrr
 from fastrec.models import TabularNet
-from fastrec.table import Table
-from fastrec.table.state import load_state
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.rank_gauss import RankGauss
-from fastrec.validate.lists import Lists
+from fastrec.table import Table, load_state
+from fastrec.tabular import Categorify, RankGauss
+from fastrec.validate import Lists
 
 KINDS = ["gym", "pool", "spa"]
 

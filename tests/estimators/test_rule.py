@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fastrec.errors import FastrecError, MissingColumnError, WriteError
 from fastrec.estimators import ColumnRanker
 from fastrec.table import Table
-from fastrec.validate.lists import Lists
+from fastrec.validate import Lists
 
 NAN, INF = math.nan, math.inf
 

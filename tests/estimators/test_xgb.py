@@ -15,10 +15,8 @@ import xgboost as xgb
 
 from fastrec.errors import DataError
 from fastrec.estimators import XGBRanker
-from fastrec.table import Table
-from fastrec.table.state import load_state
-from fastrec.table.vocab import Vocab
-from fastrec.validate.lists import Lists
+from fastrec.table import Table, Vocab, load_state
+from fastrec.validate import Lists
 
 PARAMS = {
     "tree_method": "hist",

@@ -31,8 +31,7 @@ from fastrec.features import (
 )
 from fastrec.features._engine.digests import NoDigestError, class_digest, column_digest, digest, generator_digest
 from fastrec.features.cache import packed, size_of, unpacked
-from fastrec.table import Column, Table
-from fastrec.table.keys import Keys
+from fastrec.table import Column, Keys, Table
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_arrow
 from tests.features.test_contract import assert_equal, outputs_of

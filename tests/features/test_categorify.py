@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError, NotFittedError
-from fastrec.features import Categorify, FeatureSet, Lag
+from fastrec.features import Categorify, FeatureSet, Lag, category
 from fastrec.features.base import Cells
-from fastrec.features.selectors import category
 from fastrec.table import Table
 from tests.features.test_hash_encode import fnv
 

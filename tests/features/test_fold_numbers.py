@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.features import CountEncode, FeatureSet, GroupRank, TargetEncode, check_leakage
-from fastrec.stacking.blends import LinearBlend
-from fastrec.stacking.stack import Stack
+from fastrec.stacking import LinearBlend, Stack
 from fastrec.table import Table
-from fastrec.validate.crossfit import Predictions
-from fastrec.validate.lists import Lists
+from fastrec.validate import Lists, Predictions
 
 FAR = [10**9, 2**40, 2**63 - 1]
 

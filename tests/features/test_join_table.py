@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, FeatureSet, JoinTable
-from fastrec.features.cross import Cross
+from fastrec.features import CountEncode, Cross, FeatureSet, JoinTable
 
 key = st.one_of(st.none(), st.sampled_from(["a", "b", "", "🎉"]))
 

@@ -9,9 +9,19 @@ import pytest
 import torch
 
 from fastrec.errors import DataError, FastrecError, LeakageError
-from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode, category
+from fastrec.features import (
+    CountEncode,
+    Cross,
+    FeatureSet,
+    GroupRank,
+    GroupStats,
+    Lag,
+    TargetEncode,
+    category,
+    check_leakage,
+)
 from fastrec.features.base import Cells, Fitted, Grouped
-from fastrec.features.leakage.check import LeakageReport, check_leakage
+from fastrec.features.leakage.check import LeakageReport
 from fastrec.features.leakage.rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
 from fastrec.features.leakage.runs import moved, with_rows_of
 from fastrec.table import Column, Table

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.features.leakage.check import check_leakage
+from fastrec.features import check_leakage
 from fastrec.features.leakage.draws import (
     by_group,
     change,

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, FeatureSet, NaNPattern
-from fastrec.features.selectors import matching
+from fastrec.features import CountEncode, FeatureSet, NaNPattern, matching
 
 cell = st.tuples(
     st.one_of(st.none(), st.floats(-1, 1)),

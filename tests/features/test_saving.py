@@ -11,9 +11,9 @@ import pytest
 from fastrec._core.atomic import is_plain_name
 from fastrec.competition.run import check_models
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.estimators.rule import ColumnRanker
+from fastrec.estimators import ColumnRanker
 from fastrec.features import CountEncode, FeatureSet, RowFunction, TargetEncode
-from fastrec.tabular.procs.features import Features
+from fastrec.tabular import Features
 
 MODULE = """
 from pathlib import Path

@@ -12,8 +12,7 @@ from fastrec.errors import FastrecError
 from fastrec.features import CountEncode, FeatureSet, GroupStats, NUnique, SvdEncode
 from fastrec.features._state_shapes import _SHAPES
 from fastrec.features.base import Fitted
-from fastrec.table import Table
-from fastrec.table.keys import Keys
+from fastrec.table import Keys, Table
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_arrow
 from tests.features.test_contract import CLASSES

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.losses.in_batch import InBatchSoftmax, PairScores
-from fastrec.losses.pairwise import BPR, PairwiseHinge
+from fastrec.losses import BPR, InBatchSoftmax, PairwiseHinge
+from fastrec.losses.in_batch import PairScores
 
 floats = st.floats(-8, 8, width=32)
 

@@ -7,7 +7,7 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import nn
 
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 
 SIZES = [(10, 4), (7, 8), (20, 4)]
 TINY = [(3, 2), (4, 2)]  # for gradients by differences

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, FieldNet, TabularNet
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 
 POOLS = {"mean": lambda v: v.mean(0), "sum": lambda v: v.sum(0), "max": lambda v: v.amax(0)}
 

@@ -21,11 +21,9 @@ from torch import nn
 import fastrec.models as registry
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.models import EmbeddingTables, embedding_sizes
-from fastrec.table.list_batch import ListBatch
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training.learner import rec_learner
+from fastrec.table import ListBatch
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import rec_learner
 from tests.models.examples import EXAMPLES, EXCUSES, PARTS
 
 MODULES = {n: c for n in registry.__all__ if isinstance(c := getattr(registry, n), type) and issubclass(c, nn.Module)}

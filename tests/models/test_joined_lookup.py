@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.models import embedding_layout
+from fastrec.models import EmbeddingTables, embedding_layout
 from fastrec.models._lookup.joined import can_join, join
-from fastrec.models.embedding import EmbeddingTables, side_by_side
+from fastrec.models.embedding import side_by_side
 
 
 @settings(max_examples=40)

@@ -9,9 +9,8 @@ from fastai.data.block import RegressionBlock
 from fastai.tabular.core import TabularPandas
 
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, TabularFrame
+from fastrec.training import rec_learner
 
 
 def learner(cities, brands=("x", "y"), *, stock=False, **options):

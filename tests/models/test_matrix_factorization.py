@@ -17,7 +17,7 @@ from fastai.torch_core import set_seed
 from fastrec.errors import DataError
 from fastrec.models import MatrixFactorization
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 SIZES = [(7, 16), (11, 3)]
 

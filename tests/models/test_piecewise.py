@@ -13,8 +13,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from fastrec.errors import DataError
 from fastrec.models import PiecewiseLinear, bins_of
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.stream.frame import ParquetFrame
+from fastrec.tabular import ParquetFrame, TabularFrame
 
 
 def loop_encode(x, edges):

@@ -21,7 +21,7 @@ from fastrec.errors import DataError
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, bins_of
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 SIZES = [(6, 4), (9, 8)]
 BINS = [torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-2.0, 2.0]), torch.tensor([0.0, 0.3, 0.6, 0.9])]

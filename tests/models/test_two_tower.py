@@ -15,13 +15,12 @@ from fastai.torch_core import set_seed
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.losses import BCE
-from fastrec.losses.in_batch import InBatchSoftmax, PairScores
-from fastrec.losses.pairwise import BPR
+from fastrec.losses import BCE, BPR, InBatchSoftmax
+from fastrec.losses.in_batch import PairScores
 from fastrec.models import TwoTower, item_log_q
-from fastrec.table.list_batch import ListBatch
+from fastrec.table import ListBatch
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 SIZES, NAMES = [(5, 4), (6, 3), (7, 8)], ["user", "item", "city"]
 COLUMNS = {

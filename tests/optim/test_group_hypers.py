@@ -13,13 +13,10 @@ from fastai.callback.tracker import ReduceLROnPlateau
 from fastai.optimizer import OptimWrapper
 from torch import nn
 
-from fastrec.optim import adamw
+from fastrec.optim import TorchOptim, adamw
 from fastrec.optim.group_hypers import GroupHypers
-from fastrec.optim.wrapper import TorchOptim
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import rec_learner
 
 NAMES = {"weight_decay": "wd", "betas__0": "mom", "betas__1": "sqr_mom"}
 

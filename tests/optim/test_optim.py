@@ -14,8 +14,7 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
-from fastrec.optim import AdamW, Lamb, adamw, lamb, scale_lr, scale_moms
-from fastrec.optim.wrapper import TorchOptim, as_opt_func
+from fastrec.optim import AdamW, Lamb, TorchOptim, adamw, as_opt_func, lamb, scale_lr, scale_moms
 
 
 def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fastrec.models import embedding_layout
-from fastrec.models.embedding import EmbeddingTables
+from fastrec.models import EmbeddingTables, embedding_layout
 from fastrec.optim import AdamW, Lamb
 from fastrec.optim import torch_lamb as lamb
 from fastrec.optim.row_sparse import Places, Rows

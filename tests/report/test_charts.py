@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec.metrics.intervals import Interval
+from fastrec.metrics import Interval
 from fastrec.report import charts as charts
 
 

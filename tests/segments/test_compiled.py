@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from fastrec._core import kernels
 from fastrec._core.kernels import compiled, without_compiled
 from fastrec.features import GroupRank, History
+from fastrec.segments import as_of, rank_in_group
 from fastrec.segments import compiled as compiled_groups
-from fastrec.segments.as_of import as_of
 from fastrec.segments.compiled import last_before, rank_small_groups
-from fastrec.segments.order import rank_in_group
 from fastrec.table import Table
 
 pytestmark = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")

@@ -10,10 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import kernels
+from fastrec.segments import (
+    Groups,
+    as_of,
+    cumsum_in_group,
+    last_in_group,
+    lexical_order,
+    rank_in_group,
+    segment_count,
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_sum,
+    shift_in_group,
+)
 from fastrec.segments import compiled as compiled_groups
-from fastrec.segments.as_of import as_of
-from fastrec.segments.order import Groups, cumsum_in_group, last_in_group, lexical_order, rank_in_group, shift_in_group
-from fastrec.segments.reduce import segment_count, segment_max, segment_mean, segment_min, segment_sum
 
 LOW, HIGH = -(2**63), 2**63 - 1
 some = settings(max_examples=60, deadline=None)

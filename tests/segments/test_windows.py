@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
     decayed_mean,

@@ -16,11 +16,10 @@ from scipy.optimize import minimize
 from fastrec.errors import DataError
 from fastrec.estimators import Ranker, Trace, XGBRanker
 from fastrec.metrics import reciprocal_ranks
-from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend, in_list, level_two
-from fastrec.stacking.stack import Stack
+from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend, Stack
+from fastrec.stacking.blends import in_list, level_two
 from fastrec.table import Table
-from fastrec.validate.crossfit import Predictions
-from fastrec.validate.lists import Lists
+from fastrec.validate import Lists, Predictions
 
 INF, NAN = math.inf, math.nan
 

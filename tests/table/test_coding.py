@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec.table import coding
+from fastrec.table import as_column, coding
 from fastrec.table.coding import code_integers, sort_rows
-from fastrec.table.from_values import as_column
 
 NEAR = st.integers(-20, 20)
 FAR = st.one_of(NEAR, st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**53, 2**53 + 1, -(2**63), 2**63 - 1]))

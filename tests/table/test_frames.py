@@ -17,10 +17,7 @@ import pytest
 import torch
 
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
-from fastrec.table import Table
-from fastrec.table.frames import attach, take_rows
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
+from fastrec.table import Table, as_column, attach, column_names, take_rows
 
 # the project lets fastai warn of read-only arrays; nothing here may
 pytestmark = pytest.mark.filterwarnings("error")

@@ -17,8 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, WriteError
-from fastrec.table.keys import Keys
-from fastrec.table.state import load_state, save_state
+from fastrec.table import Keys, load_state, save_state
 
 D = decimal.Decimal
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,8 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, DataWarning, DeviceError, MissingColumnError
-from fastrec.table import Column, Table, concat
-from fastrec.table.from_values import as_column
+from fastrec.table import Column, Table, as_column, concat
 
 FRAME = {
     "i": pa.array([3, None, 2**53 + 1, -1]),

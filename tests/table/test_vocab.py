@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.table.from_values import as_column
-from fastrec.table.state import load_state, save_state
-from fastrec.table.vocab import Vocab, hash_codes
+from fastrec.table import Vocab, as_column, load_state, save_state
+from fastrec.table.vocab import hash_codes
 
 
 def fit(values, **options) -> Vocab:

@@ -17,9 +17,9 @@ from fastai.tabular.data import TabularDataLoaders
 
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.features import CountEncode, FeatureSet
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.dataloaders import RecDataLoaders, cont_cat_split
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import RecDataLoaders, TabularFrame
+from fastrec.tabular.dataloaders import cont_cat_split
+from fastrec.training import rec_learner
 
 PROCS = [Categorify, FillMissing, Normalize]
 

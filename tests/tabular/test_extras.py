@@ -20,13 +20,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.table import Table
-from fastrec.table.list_batch import ListBatch
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training.learner import RecLearner, rec_learner
+from fastrec.table import ListBatch, Table
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
+from fastrec.training import RecLearner, rec_learner
 
 WORDS = st.sampled_from(["a", "b", "c", "", "ä"])
 NUMBERS = st.integers(-3, 4) | st.just((1 << 53) + 1)

@@ -9,14 +9,11 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features import CountEncode, Cross, FeatureSet, TargetEncode
-from fastrec.table.state import load_state, save_state
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.features import FeatureChain, Features
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.table import load_state, save_state
+from fastrec.tabular import Categorify, Features, FillMissing, Normalize, TabularFrame
+from fastrec.tabular.procs.features import FeatureChain
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
-from fastrec.training.learner import rec_learner
+from fastrec.training import rec_learner
 
 SPLITS = (range(0, 90), range(90, 120))
 
@@ -125,7 +122,7 @@ def test_a_learner_trains_predicts_and_is_exported(tmp_path):
 
 
 def test_in_a_stream(tmp_path):
-    from fastrec.tabular.stream.frame import ParquetFrame
+    from fastrec.tabular import ParquetFrame
 
     df = make().reset_index(drop=True)
     df.to_parquet(tmp_path / "a.parquet")

@@ -19,10 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.loader import TabularLoader
+from fastrec.tabular import Categorify, TabularFrame, TabularLoader
 from fastrec.tabular.order import group_bounds
-from fastrec.tabular.procs.categorify import Categorify
 
 
 def frame(n, groups=None, procs=None, **options):

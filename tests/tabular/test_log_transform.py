@@ -12,12 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import MissingColumnError, NotFittedError
-from fastrec.table.state import load_state, save_state
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.table import load_state, save_state
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, TabularFrame
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
 numbers = st.none() | st.floats(-1e6, 1e6) | st.integers(-5, 5).map(float)
@@ -136,7 +132,7 @@ def test_between_filling_and_normalizing(fill):
 def test_a_test_frame_and_a_loaded_learner_use_what_was_learnt(tmp_path):
     from fastai.learner import load_learner
 
-    from fastrec.training.learner import rec_learner
+    from fastrec.training import rec_learner
 
     data = make()
     to = TabularFrame(data, [Categorify, LogTransform("x"), Normalize], None, ["x", "z"], "y")

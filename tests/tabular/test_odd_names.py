@@ -10,11 +10,8 @@ from fastai.learner import Learner
 from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 
 from fastrec.errors import DataError
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.dataloaders import RecDataLoaders
-from fastrec.tabular.loader import TabularLoader
-from fastrec.tabular.stream.frame import ParquetFrame
-from fastrec.training.learner import RecLearner, rec_learner
+from fastrec.tabular import ParquetFrame, RecDataLoaders, TabularFrame, TabularLoader
+from fastrec.training import RecLearner, rec_learner
 
 PROCS = [Categorify, FillMissing, Normalize]
 FEW = ["bs", "c", "cats", "device", "items", "loss_func", "n", "one_batch", "path", "train", "valid", "vocab"]

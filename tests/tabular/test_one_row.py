@@ -14,13 +14,8 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.features import CountEncode, FeatureSet
-from fastrec.tabular import TabularFrame
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.one_row import pack_row
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.log_transform import LogTransform
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.procs.rank_gauss import RankGauss
 
 CATS = ["text", "whole", "flag", "real", "day", "kind", "gone"]
 CONTS = ["a", "b", "c", "when"]

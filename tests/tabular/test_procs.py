@@ -16,13 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table import Table
-from fastrec.table.class_list import ClassList
-from fastrec.table.vocab import Vocab
+from fastrec.table import ClassList, Table, Vocab
+from fastrec.tabular import Categorify, FillMissing, Normalize
 from fastrec.tabular.column_parts import coded_of, part_of, training_part
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
 numbers = st.floats(-1e6, 1e6, width=32)

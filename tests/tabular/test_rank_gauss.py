@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 
 from fastrec.errors import NotFittedError
-from fastrec.table.state import load_state, save_state
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.table import load_state, save_state
+from fastrec.tabular import Categorify, RankGauss, TabularFrame
 from fastrec.tabular.procs.registry import proc_from_state
 
 

@@ -15,17 +15,12 @@ from hypothesis import strategies as st
 
 from fastrec._core import threads
 from fastrec.errors import DataError
-from fastrec.table import Table
-from fastrec.table.from_values import as_column
-from fastrec.table.vocab import Vocab
-from fastrec.tabular import TabularFrame, cat_codes
+from fastrec.table import Table, Vocab, as_column
+from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame, cat_codes
 from fastrec.tabular import recipe as prepare
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.column_parts import Columns
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.splits import joined_rows
 
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]

@@ -32,12 +32,7 @@ from fastrec.errors import (
     WriteError,
 )
 from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, TargetEncode
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.procs.rank_gauss import RankGauss
-from fastrec.tabular.stream.frame import ParquetFrame
+from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, RankGauss, TabularFrame
 from fastrec.tabular.stream.loader import StreamLoader
 
 PROCS = [Categorify, FillMissing, Normalize]

@@ -13,9 +13,8 @@ from fastai.torch_core import set_seed
 
 from fastrec.losses import BCE
 from fastrec.optim import adamw, lamb
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, TabularFrame
+from fastrec.training import rec_learner
 
 TRAIN, BIG = 480, 120
 ROWS = TRAIN + 40

@@ -17,12 +17,9 @@ from torch import nn
 from fastrec.errors import DataError, DeviceError
 from fastrec.losses import BCE
 from fastrec.optim import lamb
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training import amp
-from fastrec.training.amp import BF16Autocast, mixed_precision
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import BF16Autocast, amp, rec_learner
+from fastrec.training.amp import mixed_precision
 
 N = 900
 

@@ -29,14 +29,8 @@ from fastrec.errors import DataError, DataWarning, MissingFileError
 from fastrec.losses import BCE
 from fastrec.models import TabularNet
 from fastrec.optim import adamw, lamb
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.loader import TabularLoader
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.fill_missing import FillMissing
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.tabular.stream.frame import ParquetFrame
-from fastrec.training.checkpoint import Checkpoint, load_checkpoint
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, TabularFrame, TabularLoader
+from fastrec.training import Checkpoint, load_checkpoint, rec_learner
 
 ROWS, TRAIN, BS, EPOCHS = 420, 330, 50, 3
 BATCHES = TRAIN // BS  # 6 in an epoch; the last, smaller one is dropped

@@ -15,11 +15,9 @@ from torch import nn
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables, TabularNet
 from fastrec.optim import scale_lr, split_embeddings
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training.cow_clip import CowClip, clipped
-from fastrec.training.learner import rec_learner
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import CowClip, rec_learner
+from fastrec.training.cow_clip import clipped
 
 
 def by_loop(grad, weight, ids, r, zeta):

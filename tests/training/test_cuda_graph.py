@@ -17,16 +17,10 @@ from torch import nn
 from fastrec.errors import TrainingError
 from fastrec.losses import BCE
 from fastrec.optim import adamw, lamb
-from fastrec.table.list_batch import ListBatch
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
-from fastrec.training import amp
-from fastrec.training.checkpoint import Checkpoint
-from fastrec.training.cow_clip import CowClip
-from fastrec.training.cuda_graph import CudaGraph, undone
-from fastrec.training.learner import rec_learner
-from fastrec.training.torch_compile import CompiledModel
+from fastrec.table import ListBatch
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import Checkpoint, CompiledModel, CowClip, CudaGraph, amp, rec_learner
+from fastrec.training.cuda_graph import undone
 
 N, TRAIN, BS = 500, 410, 50
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

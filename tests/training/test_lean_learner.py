@@ -16,11 +16,9 @@ from hypothesis import strategies as st
 
 from fastrec.models import TabularNet
 from fastrec.optim import adamw
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.tabular.procs.normalize import Normalize
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import rec_learner
 from fastrec.training.lean_learner import LeanLearner, one_cycle, plain_loss
-from fastrec.training.learner import rec_learner
 
 
 @given(

@@ -27,7 +27,7 @@ from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import TabularNet, emb_sz_rule
 from fastrec.optim import Lamb, lamb
 from fastrec.tabular import TabularFrame
-from fastrec.training.learner import RecLearner, rec_learner
+from fastrec.training import RecLearner, rec_learner
 
 N, TRAIN = 1200, 960
 

@@ -15,11 +15,8 @@ from fastai.torch_core import set_seed
 
 from fastrec.errors import TrainingError
 from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs.categorify import Categorify
-from fastrec.training.checkpoint import Checkpoint
-from fastrec.training.learner import rec_learner
-from fastrec.training.stop_on_nan import StopOnNaN
+from fastrec.tabular import Categorify, TabularFrame
+from fastrec.training import Checkpoint, StopOnNaN, rec_learner
 
 N, TRAIN, BS = 300, 240, 40
 BATCHES = TRAIN // BS

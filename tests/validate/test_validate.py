@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import ColumnRanker, Ranker, Trace
 from fastrec.table import Table
-from fastrec.validate.crossfit import CrossFit
-from fastrec.validate.folds import group_folds
-from fastrec.validate.lists import Lists
+from fastrec.validate import CrossFit, Lists, group_folds
 
 
 def fnv_fold(text: str, folds: int, seed: int = 0) -> int:

@@ -20,8 +20,7 @@ from fastrec.features._engine.parallel import walk
 from fastrec.features._engine.recall import Recall
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Cells, Context, Feature, Fitted, Grouped, State
-from fastrec.table.column import Column
-from fastrec.table.table import Table, concat
+from fastrec.table import Column, Table, concat
 
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache

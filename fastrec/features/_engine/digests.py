@@ -20,10 +20,7 @@ from fastrec.errors import FastrecError
 from fastrec.features._engine.code_digests import NoDigestError, Surroundings
 from fastrec.features.base import Feature
 from fastrec.features.selectors import Selector
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.keys import Keys
-from fastrec.table.table import Table
+from fastrec.table import Column, Keys, Table, as_column
 
 __all__ = ["NoDigestError", "class_digest", "column_digest", "columns_digest", "digest", "generator_digest", "remember"]
 

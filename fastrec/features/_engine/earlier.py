@@ -9,10 +9,10 @@ import torch
 
 from fastrec.features._engine.order import aligned, difference, ordered_groups
 from fastrec.features._inputs import order_keys
-from fastrec.segments.as_of import as_of
-from fastrec.segments.order import Groups, run_starts
+from fastrec.segments import Groups, as_of
+from fastrec.segments.order import run_starts
+from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table, as_column
 from fastrec.table.vocab import hash_codes
 
 FOLD_SEED, INNER_SEED = 0, 1

@@ -11,9 +11,8 @@ from typing import Any
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, names_of
 from fastrec.features.base import Feature
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.key_types import is_numeric
-from fastrec.table.table import Table
 
 
 class _Function(Feature):

@@ -14,10 +14,8 @@ import torch
 from fastrec.features._engine.keyed import sort_keys, spread, union_keys
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features.base import Cells
-from fastrec.segments.order import Groups, lexical_order
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.keys import Coded, Keys
+from fastrec.segments import Groups, lexical_order
+from fastrec.table import Coded, Column, Keys, as_column
 
 Tally = dict[str, torch.Tensor]
 

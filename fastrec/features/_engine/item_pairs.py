@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
 
 _BLOCK = 1 << 21  # places paired at a time: what is in hand stays small beside the pairs themselves
 

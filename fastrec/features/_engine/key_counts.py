@@ -11,8 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, sort_keys, spread, union_keys
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.keys import Keys
-from fastrec.table.table import Table
+from fastrec.table import Keys, Table
 
 
 class KeyCounts(Fitted):

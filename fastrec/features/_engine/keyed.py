@@ -16,10 +16,9 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells
-from fastrec.segments.reduce import segment_max, segment_min, segment_sum
+from fastrec.segments import segment_max, segment_min, segment_sum
+from fastrec.table import Coded, Keys, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.keys import Coded, Keys
-from fastrec.table.table import Table
 
 Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

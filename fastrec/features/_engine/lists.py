@@ -7,12 +7,9 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
-from fastrec.table.keys import Coded
+from fastrec.table import Coded, Column, Table, as_column
 from fastrec.table.list_columns import of_vectors, packed
 from fastrec.table.offsets import offsets_of
-from fastrec.table.table import Table
 
 
 def list_of(table: Table, name: str, *, wanted_by: Feature) -> Column:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 import torch
 
 from fastrec.features.base import Feature
-from fastrec.table.table import Table
+from fastrec.table import Table
 
 
 def reads_target(step: Feature, targets: Collection[str]) -> list[str]:

@@ -11,11 +11,10 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import shared_codes
 from fastrec.features._inputs import as_list, order_keys
 from fastrec.features.base import Grouped
-from fastrec.segments.order import Groups
+from fastrec.segments import Groups
 from fastrec.segments.windows import tie_start
-from fastrec.table.column import Column
+from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 
 def ordered_groups(table: Table, by: Sequence[str], order: Sequence[str]) -> tuple[Groups, torch.Tensor]:

@@ -12,8 +12,7 @@ import torch
 
 from fastrec._core.malloc import keeping_memory
 from fastrec.features.base import Feature
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 Made = dict[str, Column]
 Do = Callable[[Feature, Table, Table | None], tuple[Made, Made]]

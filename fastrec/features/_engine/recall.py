@@ -9,8 +9,7 @@ import fastrec
 from fastrec._core.device import DeviceLike
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, remember
 from fastrec.features.base import Context, Feature, State
-from fastrec.table.column import Column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
     from fastrec.features.cache import FeatureCache

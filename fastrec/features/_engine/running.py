@@ -9,9 +9,10 @@ import torch
 
 from fastrec.features._engine.order import difference
 from fastrec.features._inputs import order_keys
-from fastrec.segments.order import Groups, lexical_order, run_starts
+from fastrec.segments import Groups, lexical_order
+from fastrec.segments.order import run_starts
+from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-from fastrec.table.table import Table
 
 _BLOCK = 16
 _FARTHEST = 2.0**62

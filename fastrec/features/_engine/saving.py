@@ -17,7 +17,7 @@ from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedE
 from fastrec.features._engine.functions import function_at, function_name
 from fastrec.features.base import GENERATORS, Feature
 from fastrec.features.selectors import Selector, selector_from
-from fastrec.table.state import load_state, save_state
+from fastrec.table import load_state, save_state
 
 
 def same(a: Feature, b: Feature) -> bool:

@@ -11,9 +11,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._inputs import number_of
 from fastrec.features.base import Feature
+from fastrec.table import Keys, Table
 from fastrec.table.key_types import is_text
-from fastrec.table.keys import Keys
-from fastrec.table.table import Table
 
 _SHOWN = 10
 

@@ -13,7 +13,7 @@ from fastrec.features.leakage.report import LeakageReport
 from fastrec.features.leakage.rows import Choice, sample_rows
 from fastrec.features.leakage.runs import FunctionRunner, Runner, SetRunner, as_features
 from fastrec.features.leakage.tries import Check
-from fastrec.table.frames import take_rows
+from fastrec.table import take_rows
 
 
 def check_leakage(

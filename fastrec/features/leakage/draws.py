@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from fastrec.features.leakage.runs import ABSOLUTE, RELATIVE, moved, typical
-from fastrec.table.column import Column
+from fastrec.table import Column
 
 DRAWS = 7
 SIGNS = 20  # rows, changed one by one, that tell whether values move with the own target, where all values move

@@ -14,8 +14,7 @@ from fastrec.features.leakage.rows import Choice, key_pairs, paired
 from fastrec.features.leakage.runs import Made, moved, with_rows_of
 from fastrec.features.leakage.static import Held, follows, numbers, of_key, one_to_one, row_order
 from fastrec.features.leakage.tries import Check
-from fastrec.table.column import Column
-from fastrec.table.from_values import as_column
+from fastrec.table import Column, as_column
 
 _MOST_ROUNDS, _MOST_SINGLE = 5, 3
 _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")

@@ -11,11 +11,8 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import order_keys
-from fastrec.segments.order import Groups
-from fastrec.table.column import Column
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
-from fastrec.table.table import Table
+from fastrec.segments import Groups
+from fastrec.table import Column, Table, as_column, column_names
 
 _MOST_KEYS = 30  # columns that are looked at as keys
 _MOST_PAIRED = 6  # … and together, two by two

@@ -19,11 +19,7 @@ from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.selectors import Selector, selector_from
-from fastrec.table.column import Column
-from fastrec.table.frames import attach, take_rows
-from fastrec.table.from_frames import column_names
-from fastrec.table.from_values import as_column
-from fastrec.table.table import Table
+from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 
 RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of the value; of the column's typical value
 _SINGLE_RELATIVE, _SINGLE_ABSOLUTE = 2e-6, 1e-7  # the same where numbers have seven digits

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features.leakage.draws import says_target
-from fastrec.table.column import Column
+from fastrec.table import Column
 
 _LEAST_ROWS, _LEAST_KEYS = 20, 8
 _CHANCE = 1e-9

@@ -13,8 +13,7 @@ from fastrec.features.leakage.report import Kind, Leak, LeakageReport
 from fastrec.features.leakage.rows import Choice, cut_places, key_sizes, probe_rows
 from fastrec.features.leakage.runs import Made, Runner, SetRunner, moved, shown, typical, with_rows_of
 from fastrec.features.leakage.static import Held
-from fastrec.table.frames import take_rows
-from fastrec.table.from_values import as_column
+from fastrec.table import as_column, take_rows
 
 _MOST_FOLDS = 5
 

@@ -8,10 +8,7 @@ from typing import Any
 import torch
 
 from fastrec.errors import NotFittedError
-from fastrec.table.class_list import ClassList
-from fastrec.table.column import Column
-from fastrec.table.keys import Coded
-from fastrec.table.vocab import Vocab
+from fastrec.table import ClassList, Coded, Column, Vocab
 from fastrec.tabular.procs.base import FrameProc
 
 __all__ = ["Categorify"]

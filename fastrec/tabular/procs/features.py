@@ -10,10 +10,7 @@ from typing import Any
 
 from fastrec._core.oom import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.table.frames import attach
-from fastrec.table.from_frames import column_names
-from fastrec.table.state import load_state, save_state
-from fastrec.table.table import Table
+from fastrec.table import Table, attach, column_names, load_state, save_state
 from fastrec.tabular.procs.base import FrameProc
 
 __all__ = ["FeatureChain", "Features", "apply_features", "features_of", "fit_features"]

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from fastrec.table.column import Column
-from fastrec.table.keys import Keys
+from fastrec.table import Column, Keys
 
 _BINS_FROM = 46  # a float's upper 18 bits: sign, exponent and 6 bits of the fraction
 

@@ -10,9 +10,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.threads import run_parallel
-from fastrec.table.column import Column
-from fastrec.table.table import Table
-from fastrec.table.vocab import Vocab
+from fastrec.table import Column, Table, Vocab
 from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.fill_missing import FillMissing

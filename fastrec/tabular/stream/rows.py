@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fastrec.errors import DataError
-from fastrec.table.from_frames import column_names
-from fastrec.table.table import Table
+from fastrec.table import Table, column_names
 from fastrec.tabular.column_parts import part_of
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.recipe import Recipe

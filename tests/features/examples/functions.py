@@ -7,7 +7,7 @@ import math
 import torch
 
 from fastrec.features import Combine, GroupFunction, RowFunction, feature
-from fastrec.segments.order import cumsum_in_group
+from fastrec.segments import cumsum_in_group
 
 
 @feature(inputs=["clicks", "views"], outputs=["ctr", "seen"])
