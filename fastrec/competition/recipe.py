@@ -1,4 +1,4 @@
-"""``Competition``: what a competition's recipe says; ``fastrec.run`` carries it out."""
+"""``Competition``: what a competition's recipe says; ``fastrec.competition.run`` carries it out."""
 
 from __future__ import annotations
 

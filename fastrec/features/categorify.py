@@ -22,7 +22,7 @@ class Categorify(Fitted):
 
     The codes equal ``TabularPandas``'s: a categorical keeps its own order, and its categories without a row. Elements
     of a list column are coded one by one, and a list of codes comes out. ``vocabs`` tells what the codes mean. For a
-    ``TabularFrame`` use ``fastrec.procs.Categorify``, which changes its columns in place.
+    ``TabularFrame`` use ``fastrec.tabular.Categorify``, which changes its columns in place.
 
     Args:
         cols: key or list columns of any type, or generators of one column each.

@@ -30,7 +30,7 @@ class FillMissing(OfColumns, Fitted):
     """The column with every missing value replaced by one that training rows decide, and a mark where it was missing.
 
     The median is exact, whatever the partitions. A column without any training value is filled with the constant. For a
-    ``TabularFrame`` use ``fastrec.procs.FillMissing``, which changes its columns in place.
+    ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes its columns in place.
 
     Args:
         cols: number columns, or generators.

@@ -28,7 +28,7 @@ class HashEncode(RowWise):
         name: the outputs' first word.
 
     Source: Weinberger et al. 2009, "Feature hashing for large scale multitask learning"; the hash: see
-    ``fastrec.vocab.hash_codes``.
+    ``fastrec.table.vocab.hash_codes``.
 
     Example:
         >>> import pandas as pd

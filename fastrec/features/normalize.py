@@ -19,7 +19,7 @@ class Normalize(OfColumns, Fitted):
 
     Both are taken in two passes and merged by Chan's formula: 1e8 ± 1 becomes ±1. Missing and infinite training values
     do not count. A column that is constant in training becomes 0, and a later value that differs is not scaled. For a
-    ``TabularFrame`` use ``fastrec.procs.Normalize``, which changes its columns in place.
+    ``TabularFrame`` use ``fastrec.tabular.Normalize``, which changes its columns in place.
 
     Args:
         cols: number columns, or generators.

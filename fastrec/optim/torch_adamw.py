@@ -19,7 +19,7 @@ class AdamW(torch.optim.AdamW):
     """Fused AdamW (arXiv 1711.05101); of row-sparse gradients only the batch's rows are updated.
 
     A row's running means fade and its weights decay by what it missed when it comes next, so that only the movement by
-    momentum alone is left out (see ``fastrec.row_sparse``). ``settle`` lets all rows decay up to now.
+    momentum alone is left out (see ``fastrec.optim.row_sparse``). ``settle`` lets all rows decay up to now.
 
     Args:
         params: parameters or groups of them.

@@ -213,7 +213,7 @@ class Vocab:
         return [*self.reserved, *self.values.to_pylist()]
 
     def to_state(self) -> dict[str, Any]:
-        """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.state``)."""
+        """A plain description of the vocabulary: Arrow arrays and JSON-able values (see ``fastrec.table.state``)."""
         rare = {} if self.rare is None else {"rare": self.rare}
         return {
             "values": self.values,

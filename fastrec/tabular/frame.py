@@ -63,7 +63,7 @@ class TabularFrame(PandasViews, Tabular):
         features: anything with ``fit_transform(df)``, ``transform(df)`` and ``outputs`` (names): fitted on training
             rows, and its numeric outputs become continuous columns.
         list_names: columns of lists of strings or whole numbers: a batch has a ``ListBatch`` of each, after ``x_cont``
-            (see ``fastrec.extras``).
+            (see ``fastrec.tabular.extras``).
         vector_names: columns of vectors of one length: a batch has float32 ``[b, d]`` of each, after the lists.
         groups: a column or several that say which rows belong together (a session); their ids are ``groups``.
         device: where the packed rows are; None: ``FASTREC_DEVICE``, else the CPU.
@@ -329,7 +329,7 @@ class TabularFrame(PandasViews, Tabular):
         """Refuse what procs of pandas columns call."""
         raise DataError(
             "the columns of a TabularFrame are tensors",
-            remedy="Subclass fastrec.procs.ContProc, or change the frame before",
+            remedy="Subclass fastrec.tabular.procs.ContProc, or change the frame before",
         )
 
     # ---- tensors for models

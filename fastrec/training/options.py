@@ -27,7 +27,7 @@ def training_callbacks(
 
     Args:
         device: where batches go.
-        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.amp``.
+        amp: mixed precision: ``'bf16'``, ``'fp16'`` (CUDA only) or None, see ``fastrec.training.amp``.
         stop_on_nan: whether a loss that is no finite number ends the training with an error, see ``StopOnNaN``.
         graph: whether steps are replayed from a CUDA graph, see ``CudaGraph``.
         compile: whether the model is compiled, see ``CompiledModel``.

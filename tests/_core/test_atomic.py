@@ -13,7 +13,7 @@ from fastrec._core import atomic as files
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec.errors import FastrecError, MissingFileError, WriteError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code: str, **options) -> subprocess.CompletedProcess:
@@ -110,7 +110,7 @@ def test_a_real_ctrl_c_leaves_the_old_file_and_no_other(tmp_path):
     path.write_text("old")
     code = f"""
         import time
-        from fastrec.files import atomic_file
+        from fastrec._core.atomic import atomic_file
         with atomic_file({str(path)!r}) as part:
             part.write_text("half")
             print("ready", flush=True)
@@ -146,7 +146,7 @@ def test_a_full_disk_is_named_and_the_old_file_stands(tmp_path):
         LIMITED
         + f"""
     from fastrec.errors import WriteError
-    from fastrec.files import atomic_file
+    from fastrec._core.atomic import atomic_file
     try:
         with atomic_file({str(path)!r}) as part:
             part.write_bytes(bytes(1_000_000))
@@ -171,8 +171,8 @@ def test_a_full_disk_in_any_writer_leaves_the_old_folder(tmp_path):
         + f"""
     import numpy, pyarrow, pyarrow.csv, pyarrow.parquet, torch
     from fastrec.errors import WriteError
-    from fastrec.files import atomic_folder
-    from fastrec.state import save_state
+    from fastrec._core.atomic import atomic_folder
+    from fastrec.table import save_state
     table = pyarrow.table({{"x": numpy.random.default_rng(0).random(100_000)}})
     writers = {{
         "parquet": lambda part: pyarrow.parquet.write_table(table, part / "x.parquet"),
@@ -224,7 +224,7 @@ def test_permissions_follow_the_umask_and_the_old_file(tmp_path):
         """
     import os
     os.umask(0o027)
-    from fastrec.files import atomic_file, atomic_folder
+    from fastrec._core.atomic import atomic_file, atomic_folder
     for _ in range(2):
         with atomic_file("new") as part:
             part.write_text("x")

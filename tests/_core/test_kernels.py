@@ -136,7 +136,7 @@ def test_rows_take_adamws_step_in_any_number_of_parts(batches, width, beta1, wd,
         opt = AdamW([table], lr=0.1, betas=(beta1, 0.95), eps=1e-6, weight_decay=wd)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(kernels, "threads_for", lambda numbers: count)
-            patch.setattr("fastrec.row_adamw.compiled", lambda numbers, way=way: way == "loops")
+            patch.setattr("fastrec.optim.torch_adamw.compiled", lambda numbers, way=way: way == "loops")
             for ids, values in zip(batches, grads, strict=True):
                 table.grad = sparse(ids, values.clone(), table)
                 opt.step()
@@ -181,7 +181,7 @@ def test_a_step_by_loops_counts_as_a_change_of_the_weights():
 
 
 def test_e_to_the_x_is_as_exact_as_a_float():
-    loops = pytest.importorskip("fastrec.kernels.step_loops")
+    loops = pytest.importorskip("fastrec._core.kernels.step_loops")
     from numba import njit
 
     @njit
@@ -222,7 +222,8 @@ def test_numbas_own_threads_take_one_caller_at_a_time():
 def test_a_forked_child_goes_without():
     code = (
         "import warnings; warnings.simplefilter('ignore')\n"  # that threads and forks go ill together
-        "import multiprocessing as m, torch; from fastrec import kernels; from fastrec.segments import rank_in_group\n"
+        "import multiprocessing as m, torch\n"
+        "from fastrec._core import kernels\nfrom fastrec.segments import rank_in_group\n"
         "torch.set_num_threads(1)\n"  # torch's own threads do not outlive a fork either
         "codes = torch.arange(1 << 18) // 20; values = codes * 7919 % 1000\n"
         "def go(_): return float(rank_in_group(values, codes).sum()), kernels.compiled(1 << 30)\n"
@@ -243,7 +244,7 @@ def test_without_numba_torchs_calls_do_it():
     code = (
         "import sys; sys.modules['numba'] = None\n"
         "import torch; from fastrec import kernels; from fastrec.models.embedding import EmbeddingTables\n"
-        "from fastrec.models.joined_lookup import join; from fastrec.optim import Lamb\n"
+        "from fastrec.models._lookup.joined import join; from fastrec.optim import Lamb\n"
         "kernels._WORTH = 0; assert not kernels.compiled(1 << 30)\n"
         "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
         "Lamb(e.parameters()).step(); print('done')"

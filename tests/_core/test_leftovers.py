@@ -21,7 +21,7 @@ from fastrec.features import CountEncode, FeatureCache, FeatureSet
 from fastrec.table import load_state, save_state
 from fastrec.training.checkpoint import _replace
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are told apart by /proc")
 
 
@@ -34,7 +34,7 @@ def start(code: str, *values: object) -> subprocess.Popen:
 HALF = """
     import sys, time
     from pathlib import Path
-    from fastrec.files import atomic_file, atomic_folder
+    from fastrec._core.atomic import atomic_file, atomic_folder
     with {writer}(sys.argv[1]) as part:
         Path(part / "x" if part.is_dir() else part).write_text("half")
         print("ready", flush=True)
@@ -96,7 +96,7 @@ def test_the_next_writer_of_a_path_removes_what_a_killed_one_left_and_nothing_el
 COUNT = """
     import sys
     from itertools import count
-    from fastrec.files import atomic_folder
+    from fastrec._core.atomic import atomic_folder
     for k in count(int(sys.argv[2])):
         with atomic_folder(sys.argv[1]) as part:
             for name in "abcdef":

@@ -15,7 +15,7 @@ BLOCKS = """
 import os, time
 import numpy as np
 from fastrec import memory
-from fastrec.memory import give_back, keeping_memory
+from fastrec._core.malloc import give_back, keeping_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -79,7 +79,7 @@ warnings.simplefilter("ignore")
 import numpy as np, pandas as pd
 from fastai.callback.core import Callback
 from fastrec import memory
-from fastrec.learner import rec_learner
+from fastrec.training import rec_learner
 from fastrec.tabular import TabularFrame
 
 def resident():

@@ -158,7 +158,7 @@ def frame() -> TabularFrame:
 
 
 def test_preparing_a_frame(monkeypatch: pytest.MonkeyPatch, frame: TabularFrame) -> None:
-    monkeypatch.setattr("fastrec.prepare.Recipe.pack", failing(TORCH(CUDA)))
+    monkeypatch.setattr("fastrec.tabular.recipe.Recipe.pack", failing(TORCH(CUDA)))
     with pytest.raises(DeviceMemoryError, match=r"preparing 1 rows.*fewer rows"):
         frame.new(pd.DataFrame({"city": [1], "price": [2.0]})).process()
 
@@ -208,7 +208,7 @@ def rapids(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     monkeypatch.setattr(torch.cuda, "current_device", failing(AssertionError("this would begin torch's allocator")))
     monkeypatch.setattr(torch.cuda.memory, "change_current_allocator", lambda a: calls.append(("torch", a)))
-    monkeypatch.setattr(fastrec.device, "_pooled", [])
+    monkeypatch.setattr(fastrec._core.device, "_pooled", [])
     return calls
 
 
@@ -248,12 +248,12 @@ def test_without_rmm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     from fastrec.training import CudaGraph
 
-    monkeypatch.setattr(fastrec.device, "_pooled", [torch.device("cuda:0")])
+    monkeypatch.setattr(fastrec._core.device, "_pooled", [torch.device("cuda:0")])
     on_gpu = SimpleNamespace(device=torch.device("cuda:0"))
     graph = CudaGraph()
     graph.learn = SimpleNamespace(model=SimpleNamespace(parameters=lambda: iter([on_gpu])), cbs=[])
     assert "shares RMM's pool" in graph._why_not()
-    monkeypatch.setattr(fastrec.device, "_pooled", [])
+    monkeypatch.setattr(fastrec._core.device, "_pooled", [])
     assert graph._why_not() is None
 
 

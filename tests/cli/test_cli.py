@@ -19,14 +19,14 @@ from fastrec import __version__
 from fastrec.cli import app, load_competition
 from fastrec.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TRIVAGO = ROOT / "competitions" / "trivago2019"
 RECIPE = """
 from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import ITEM_ACTIONS
 from fastrec.features import FeatureSet
-from fastrec.rankers import NetRanker, XGBRanker
-from fastrec.stack import Stack
+from fastrec.estimators import NetRanker, XGBRanker
+from fastrec.stacking import Stack
 from features import clickstream
 
 class Tiny(Trivago2019):
@@ -63,7 +63,7 @@ def invoke(*arguments: object) -> tuple[int, str, str]:
 def start(*arguments: object, setup: str = "", cwd: Path | None = None) -> subprocess.Popen:
     """The command in a process of its own, with ``setup`` run first."""
     interrupts = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # also where none are wanted
-    code = f"{interrupts}; {setup}\nfrom fastrec.cli import app; app()"
+    code = f"{interrupts}; {setup}\nfrom fastrec.cli.app import app; app()"
     return process([sys.executable, "-c", code, *map(str, arguments)], cwd)
 
 

@@ -24,7 +24,7 @@ from fastrec.errors import (
     WriteError,
 )
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HEADER = "user_id,session_id,timestamp,step,item_recommendations"
 TEST = """user_id,session_id,timestamp,step,action_type,reference,platform,city,impressions,prices
 u1,s1,100,1,interaction item image,5,UK,"Paisley, United Kingdom",,
@@ -148,7 +148,8 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "s.csv"
     path.write_text("before")
     code = (
-        "import resource, sys; from fastrec.submit import write_submission; from fastrec.errors import WriteError\n"
+        "import resource, sys\n"
+        "from fastrec.competition import write_submission\nfrom fastrec.errors import WriteError\n"
         "n = 3000; keys = {k: list(range(n)) for k in ('user_id', 'session_id', 'timestamp', 'step')}\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"  # the system refuses to let a file grow past this
         "try: write_submission(sys.argv[1], keys, ['1 2 3'] * n)\n"

@@ -208,7 +208,7 @@ def test_what_libraries_hold_is_no_reason_to_make_anew():
 def test_a_functions_digest_is_the_same_in_another_process():
     code = (
         "import numpy as np, types\n"
-        "from fastrec.features.digests import digest\n"
+        "from fastrec.features._engine.digests import digest\n"
         "held = types.SimpleNamespace(k={'a', 'b', 'c', 'd'}, n=np.arange(3))\n"
         "def f(x):\n"
         "    return [v for v in x if v in {'p', 'q', 'r', 's'}] + list(held.k)\n"

@@ -20,7 +20,7 @@ from fastrec.errors import FastrecError, MissingFileError, UnreadableFileError, 
 from fastrec.table import Keys, load_state, save_state
 
 D = decimal.Decimal
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ARRAYS = {
     "text": pa.array(["a", "", "🎉", "naïve", "a\x00b", "x" * 5000], pa.large_string()),
     "short text": pa.array(["a", "日本"], pa.string()),
@@ -200,7 +200,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path):
     code = f"""
 import resource, signal, torch
 from fastrec.errors import WriteError
-from fastrec.state import save_state
+from fastrec.table import save_state
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, {resource.RLIM_INFINITY}))
 try:

@@ -234,7 +234,7 @@ _GROW = """
 import ctypes, gc
 import numpy as np, pandas as pd, pyarrow as pa, torch
 torch.set_num_threads(1)
-from fastrec.procs import Categorify, FillMissing, Normalize
+from fastrec.tabular import Categorify, FillMissing, Normalize
 from fastrec.tabular import TabularFrame
 
 def held(name):

@@ -178,7 +178,7 @@ def test_kinds_and_devices():
 OLD_CPU = """
 import warnings
 import torch
-from fastrec.amp import BF16Autocast, _cpu_is_fast
+from fastrec.training.amp import BF16Autocast, _cpu_is_fast
 from types import SimpleNamespace as Of
 
 def used(cb):

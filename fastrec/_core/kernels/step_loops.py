@@ -239,7 +239,7 @@ def _adamw_rows(
 def adamw_rows(
     ids, grads, weights, squares, means, last, decays, place, sums, step, lr, beta1, beta2, eps, momentum, decay, parts
 ):
-    """AdamW's step of the rows of a batch (see ``fastrec.row_sparse`` for what is made up for).
+    """AdamW's step of the rows of a batch (see ``fastrec.optim.row_sparse`` for what is made up for).
 
     Args:
         ids: the gradient's rows, int64 ``[n]``, in any order, the same ones more than once.

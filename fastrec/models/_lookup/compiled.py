@@ -33,7 +33,7 @@ class _Group(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """How columns are looked up (see ``fastrec.kernels.net_loops``): all but the addresses, which may change.
+    """How columns are looked up (see ``fastrec._core.kernels.net_loops``): all but the addresses, which may change.
 
     Args:
         groups: the parameters that hold their tables.

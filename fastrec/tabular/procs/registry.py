@@ -64,5 +64,5 @@ def _as_proc(proc: Any) -> FrameProc:
     raise DataError(
         f"{made!r} cannot prepare a TabularFrame's columns",
         remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, Features, "
-        "or subclass fastrec.procs.ContProc",
+        "or subclass fastrec.tabular.procs.ContProc",
     )
