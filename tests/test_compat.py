@@ -257,7 +257,7 @@ def pair(case: Case, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str,
     for cls in KINDS:
         shown, folder = [], tmp_path_factory.mktemp(cls.__name__)
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("fastai.tabular.core", "fastai.tabular.learner", "fastrec.tabular"):
+            for module in ("fastai.tabular.core", "fastai.tabular.learner", "fastrec.tabular.frame"):
                 patch.setattr(f"{module}.display_df", lambda df, shown=shown: shown.append(df.copy()))
             found.append({**look(case, cls, shown, folder), **learn_it(case, cls, folder)})
             found[-1]["results"] = shown[-1]

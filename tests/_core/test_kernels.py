@@ -197,7 +197,7 @@ def test_e_to_the_x_is_as_exact_as_a_float():
 
 def test_torchs_number_of_threads_stays_as_it_was_set():
     code = (
-        "import torch; torch.set_num_threads(1); from fastrec import kernels; kernels.net(); kernels.steps();"
+        "import torch; torch.set_num_threads(1); from fastrec._core import kernels; kernels.net(); kernels.steps();"
         "kernels.threads_for(1 << 30); print(torch.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -243,7 +243,7 @@ def test_small_work_is_one_threads():
 def test_without_numba_torchs_calls_do_it():
     code = (
         "import sys; sys.modules['numba'] = None\n"
-        "import torch; from fastrec import kernels; from fastrec.models.embedding import EmbeddingTables\n"
+        "import torch; from fastrec._core import kernels; from fastrec.models.embedding import EmbeddingTables\n"
         "from fastrec.models._lookup.joined import join; from fastrec.optim import Lamb\n"
         "kernels._WORTH = 0; assert not kernels.compiled(1 << 30)\n"
         "e = EmbeddingTables([(5, 4)]); join(e, torch.tensor([[1]]), [], torch.float32).sum().backward()\n"
@@ -264,7 +264,7 @@ def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
 def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
     code = (
-        "import warnings, sys; sys.path.insert(0, sys.argv[1]); from fastrec import kernels\n"
+        "import warnings, sys; sys.path.insert(0, sys.argv[1]); from fastrec._core import kernels\n"
         "with warnings.catch_warnings(record=True) as told:\n"
         "    warnings.simplefilter('always'); print(kernels.compiled(1 << 30), kernels.compiled(1 << 30))\n"
         "print(*[t.message for t in told])"

@@ -124,7 +124,7 @@ def test_killed_at_any_moment_a_folder_is_of_one_write(tmp_path):
 
 BETWEEN = """
     import os, signal, sys
-    from fastrec import files
+    from fastrec._core import atomic as files
     rename = os.rename
     def killing(a, b):
         rename(a, b)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(memory._glibc() is None, reason="only glibc is t
 BLOCKS = """
 import os, time
 import numpy as np
-from fastrec import memory
+from fastrec._core import malloc as memory
 from fastrec._core.malloc import give_back, keeping_memory
 
 def resident():
@@ -78,7 +78,7 @@ import os, warnings
 warnings.simplefilter("ignore")
 import numpy as np, pandas as pd
 from fastai.callback.core import Callback
-from fastrec import memory
+from fastrec._core import malloc as memory
 from fastrec.training import rec_learner
 from fastrec.tabular import TabularFrame
 

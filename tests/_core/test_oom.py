@@ -146,7 +146,7 @@ def test_packed_rows_that_do_not_fit_a_device() -> None:
 def test_a_column_that_does_not_fit_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     column = Table.read({"price": [1.0, 2.0]})["price"]
     monkeypatch.setattr(Column, "_copied", failing(TORCH(CUDA)))
-    monkeypatch.setattr("fastrec.table.resolve_device", torch.device)
+    monkeypatch.setattr("fastrec.table.column.resolve_device", torch.device)
     with pytest.raises(DeviceMemoryError, match=r"copying the column 'price' of 2 rows to cuda:0"):
         column.to("cuda:0")
 

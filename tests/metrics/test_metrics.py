@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from fastrec.errors import DataError
-from fastrec.metrics import ranking as m
+from fastrec import metrics as m
 
 INF, NAN = math.inf, math.nan
 

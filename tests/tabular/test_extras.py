@@ -400,7 +400,7 @@ def test_decoded_rows_and_batches(capsys):
 def shown(monkeypatch, show):
     """The frames that a person would have seen."""
     frames = []
-    monkeypatch.setattr("fastrec.tabular.display_df", frames.append)
+    monkeypatch.setattr("fastrec.tabular.frame.display_df", frames.append)
     show()
     return frames
 
