@@ -49,9 +49,10 @@ demo: $(STAMP)  ## simulate the trivago files, train everything, print the leade
 test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; DEVICE=cuda; PYTEST_ARGS='-k mrr' passes more)
 	$(if $(filter-out auto,$(DEVICE)),FASTREC_DEVICE=$(DEVICE) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
-lint: $(STAMP)  ## check style and form
+lint: $(STAMP)  ## check style, form, and that imports between the rooms of the library point one way
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	PYTHONPATH="$(CURDIR)" $(BIN)/lint-imports --no-cache
 
 format: $(STAMP)  ## mend style and form where it can be done by machine
 	$(BIN)/ruff check --fix .

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from fastrec.errors import DataError
 from fastrec import metrics as m
+from fastrec.errors import DataError
 
 INF, NAN = math.inf, math.nan
 
