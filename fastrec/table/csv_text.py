@@ -102,6 +102,8 @@ def write_text_csv(path: str | Path, table: pa.Table) -> None:
 
 
 def _csv_lines(table: pa.Table) -> str:
+    # By hand, because no library writes these bytes: Arrow's writer quotes every string, and pandas (with csv before
+    # Python 3.13) leaves a lone carriage return bare, where readers see a line end.
     mark, comma, nothing = (pa.scalar(text, pa.large_string()) for text in ('"', ",", ""))
     columns = []
     for column in table.columns:

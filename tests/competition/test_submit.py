@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -92,13 +93,13 @@ def test_written_bytes(tmp_path, frame, lists):
 
 def test_only_values_that_need_quotes_get_them(tmp_path):
     path = tmp_path / "s.csv"
-    users = ["a,b", 'say "hi"', "two\nlines", "Köln", " plain "]
+    users = ["a,b", 'say "hi"', "two\nlines", "Köln", " plain ", "lone\rreturn"]
     form = SubmissionFormat(keys=("user",), prediction="items", sep=";", max_items=2)
-    write_submission(path, {"user": users}, ["1;2"] * 5, form)
-    quoted = ['"a,b"', '"say ""hi"""', '"two\nlines"', "Köln", " plain "]
-    assert path.read_text(encoding="utf-8") == "user,items\n" + "".join(f"{user},1;2\n" for user in quoted)
+    write_submission(path, {"user": users}, ["1;2"] * 6, form)
+    quoted = ['"a,b"', '"say ""hi"""', '"two\nlines"', "Köln", " plain ", '"lone\rreturn"']
+    assert path.read_bytes().decode() == "user,items\n" + "".join(f"{user},1;2\n" for user in quoted)
     truth = tmp_path / "t.csv"
-    pd.DataFrame({"user": users, "reference": 2}).to_csv(truth, index=False)
+    pd.DataFrame({"user": users, "reference": 2}).to_csv(truth, index=False, quoting=csv.QUOTE_ALL)
     assert score_submission(path, truth, form).mrr == 1 / 2
 
 
