@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
-from fastrec.metrics.bootstrap import cluster_means, interval_of
+from fastrec.metrics.intervals import cluster_means, interval_of
 
 Split = Literal["oof", "test"]
 SPLITS: tuple[Split, Split] = ("test", "oof")

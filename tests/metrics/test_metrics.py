@@ -293,61 +293,6 @@ def test_bad_options_are_named():
         m.nothing  # noqa: B018
 
 
-# ---------------------------------------------------------------- intervals
-
-
-def test_bootstrap_interval_is_the_normal_one_for_many_values():
-    rng = np.random.default_rng(1)
-    for values in (rng.random(1500), 1 / rng.integers(1, 6, 1500)):  # all distinct; few distinct
-        mean, low, high = m.bootstrap_interval(values)
-        se = values.std() / math.sqrt(len(values))
-        assert mean == pytest.approx(values.mean())
-        assert low == pytest.approx(mean - 1.96 * se, abs=0.15 * se)
-        assert high == pytest.approx(mean + 1.96 * se, abs=0.15 * se)
-        wider = m.bootstrap_interval(values, level=0.99)
-        assert wider.low < low < high < wider.high
-    assert m.bootstrap_interval(values, seed=3) == m.bootstrap_interval(values, seed=3)
-    assert m.bootstrap_interval(values, seed=3) != m.bootstrap_interval(values, seed=4)
-    assert m.bootstrap_interval([0.5]) == (0.5, 0.5, 0.5)
-    assert str(m.bootstrap_interval([0.5])) == "0.50000 [0.50000, 0.50000]"
-
-
-def test_blocks_do_not_change_how_many_resamples_there_are(monkeypatch):
-    from fastrec.metrics import intervals
-
-    monkeypatch.setattr(intervals, "_BLOCK", 50)
-    for values in (np.arange(20.0), np.repeat([0.0, 1.0], 20)):
-        means = intervals._resampled_means(values, 31, np.random.default_rng(0))
-        assert means.shape == (31,)
-        assert values.min() <= means.min() < means.max() <= values.max()
-
-
-def test_paired_difference_sees_what_separate_intervals_cannot():
-    rng = np.random.default_rng(2)
-    base = rng.random(400)
-    better = base + 0.01 + 0.01 * rng.standard_normal(400)
-    a, b = m.bootstrap_interval(better), m.bootstrap_interval(base)
-    assert a.low < b.high
-    mean, low, high = m.paired_difference(better, base)
-    assert mean == pytest.approx((better - base).mean())
-    assert 0 < low < mean < high
-    same = m.paired_difference(torch.tensor(base), base)
-    assert same == (0, 0, 0)
-    with pytest.raises(DataError, match="a has 400 values, b has 399"):
-        m.paired_difference(base, base[1:])
-
-
-def test_bad_values_for_intervals_are_named():
-    with pytest.raises(DataError, match="row 1: a value is not a finite number"):
-        m.bootstrap_interval([0.0, NAN])
-    with pytest.raises(DataError, match="there are no values"):
-        m.bootstrap_interval([])
-    with pytest.raises(DataError, match="out of range"):
-        m.bootstrap_interval([1.0], level=1)
-    with pytest.raises(DataError, match="out of range"):
-        m.bootstrap_interval([1.0], repeats=0)
-
-
 # ---------------------------------------------------------------- in a Learner
 
 
