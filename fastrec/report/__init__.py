@@ -1,7 +1,7 @@
 """A run directory → ``report.html``: what each model is worth, and how sure that is.
 
-In: the files of a run. Out: one page that fetches nothing. ``page.py`` lays it out, ``data.py`` reads the run,
-``charts.py`` draws, ``style.py`` and ``text.py`` hold its looks and its sentences.
+In: the files of a run. Out: one page that fetches nothing. ``data.py`` reads the run, ``page.py`` says
+what stands where, ``charts.py`` draws, ``text.py`` writes figures as text; ``templates/`` holds markup and style.
 """
 
 from fastrec.report.page import write_report

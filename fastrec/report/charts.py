@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
 import numpy as np
+from markupsafe import Markup
 
 from fastrec.metrics import Interval
+from fastrec.report.render import render
 
 # Charts are drawn about as wide as a phone is, so that their text is never scaled down to nothing.
 WIDTH, HEIGHT = 420, 250
@@ -23,6 +24,16 @@ class Line:
     points: Sequence[tuple[float, float]]
     colour: str
     bold: bool = True
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """An SVG element: its tag, attributes, text, and the title that shows when it is pointed at."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    text: str = ""
     title: str = ""
 
 
@@ -51,7 +62,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
-def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
+def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> Markup:
     """Lines over a numeric axis, such as epochs.
 
     Args:
@@ -71,18 +82,14 @@ def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> str:
     across = _scale(x_low, x_high, _LEFT + 6, WIDTH - _RIGHT - 6)
     up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
     x_ticks = [t for t in ticks(x_low, x_high, most=7) if t == int(t) and x_low <= t <= x_high]
-    parts = [_grid(y_ticks, up)]
+    parts = _grid(y_ticks, up)
     parts += [_text(across(t), HEIGHT - _BOTTOM + 16, f"{t:g}", "middle") for t in x_ticks]
     parts.append(_text((WIDTH + _LEFT) / 2, HEIGHT - 8, x_label, "middle"))
     for line in lines:
         places = [(across(x), up(y)) for x, y in sorted(line.points)]
-        kind = "bold" if line.bold else "thin"
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        title = f"<title>{escape(line.title)}</title>"
-        parts.append(f'<polyline class="{kind}" points="{path}" style="stroke:{line.colour}">{title}</polyline>')
+        parts.append(_path(places, "bold" if line.bold else "thin", line.colour, title=line.title))
         if line.bold or len(places) == 1:
-            radius = 3 if line.bold else 2
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" style="fill:{line.colour}"/>' for x, y in places]
+            parts += [_dot(x, y, 3 if line.bold else 2, line.colour) for x, y in places]
     return _svg(parts, f"{y_label} by {x_label}")
 
 
@@ -93,7 +100,7 @@ def category_lines(
     colours: Mapping[str, str],
     *,
     y_label: str,
-) -> str:
+) -> Markup:
     """One line per model over ordered categories, such as bins of the list length.
 
     Args:
@@ -108,14 +115,12 @@ def category_lines(
     """
     up, y_ticks = _value_axis([v for values in series.values() for v in values])
     across = _bands(len(labels))
-    parts = [_grid(y_ticks, up), *_category_labels(labels, notes, across)]
+    parts = _grid(y_ticks, up) + _category_labels(labels, notes, across)
     for name, values in series.items():
         places = [(across(i), up(v)) for i, v in enumerate(values)]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline class="bold" points="{path}" style="stroke:{colours[name]}"/>')
+        parts.append(_path(places, "bold", colours[name]))
         for (x, y), value, label in zip(places, values, labels, strict=True):
-            title = f"<title>{escape(name)}, {escape(label)}: {value:.4f}</title>"
-            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" style="fill:{colours[name]}">{title}</circle>')
+            parts.append(_dot(x, y, 3.2, colours[name], title=f"{name}, {label}: {value:.4f}"))
     return _svg(parts, y_label)
 
 
@@ -126,7 +131,7 @@ def category_bars(
     colours: Mapping[str, str],
     *,
     y_label: str,
-) -> str:
+) -> Markup:
     """Bars of all models side by side in each of a few categories, each with its value on top.
 
     Args:
@@ -143,15 +148,12 @@ def category_bars(
     across = _bands(len(labels))
     band = (WIDTH - _LEFT - _RIGHT) / len(labels)
     width = min(44.0, band * 0.86 / len(series))
-    parts = [_grid(y_ticks, up), *_category_labels(labels, notes, across)]
+    parts = _grid(y_ticks, up) + _category_labels(labels, notes, across)
     for j, (name, values) in enumerate(series.items()):
         for i, value in enumerate(values):
             x, y = across(i) + (j - len(series) / 2) * width, up(value)
-            title = f"<title>{escape(name)}, {escape(labels[i])}: {value:.4f}</title>"
-            parts.append(
-                f'<rect x="{x + 1:.1f}" y="{y:.1f}" width="{width - 2:.1f}" height="{max(0.0, up(0) - y):.1f}" rx="2" '
-                f'style="fill:{colours[name]}">{title}</rect>'
-            )
+            size = {"width": width - 2, "height": max(0.0, up(0) - y), "rx": 2, "style": f"fill:{colours[name]}"}
+            parts.append(_shape("rect", x=x + 1, y=y, **size, title=f"{name}, {labels[i]}: {value:.4f}"))
             if width >= 19:
                 parts.append(_text(x + width / 2, y - 4, _short(value), "middle", kind="value"))
     return _svg(parts, y_label)
@@ -159,7 +161,7 @@ def category_bars(
 
 def interval_chart(
     rows: Mapping[str, Interval], colours: Mapping[str, str], *, mark: float | None, mark_label: str
-) -> str:
+) -> Markup:
     """A dot with its interval for each model, one below the other.
 
     Args:
@@ -179,25 +181,22 @@ def interval_chart(
     bottom = _TOP + step * len(rows)
     parts = []
     for t in x_ticks:
-        parts.append(f'<line class="grid" x1="{across(t):.1f}" x2="{across(t):.1f}" y1="{_TOP}" y2="{bottom}"/>')
+        parts.append(_line("grid", across(t), across(t), _TOP, bottom))
         parts.append(_text(across(t), bottom + 17, _tick(t, x_ticks), "middle"))
     if mark is not None:
         x = across(mark)
-        parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{bottom + 22}"/>')
+        parts.append(_line("mark", x, x, _TOP, bottom + 22))
         parts.append(_text(x, bottom + 37, f"{mark_label} {mark:.4f}", "end" if x > WIDTH * 0.7 else "middle"))
     for i, (name, row) in enumerate(rows.items()):
         y = _TOP + step * (i + 0.5)
-        low, high, colour = across(row.low), across(row.high), colours[name]
-        title = f"<title>{escape(name)}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}]</title>"
+        colour, title = colours[name], f"{name}: {row.mean:.4f} [{row.low:.4f}, {row.high:.4f}]"
         parts.append(_text(left - 10, y + 4, _clip(name, 15), "end", kind="name"))
-        parts.append(
-            f'<line class="whisker" x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" style="stroke:{colour}"/>'
-        )
-        parts.append(f'<circle cx="{across(row.mean):.1f}" cy="{y}" r="5" style="fill:{colour}">{title}</circle>')
+        parts.append(_line("whisker", across(row.low), across(row.high), y, y, style=f"stroke:{colour}"))
+        parts.append(_dot(across(row.mean), y, 5, colour, title=title))
     return _svg(parts, "score and interval of each model", height=height)
 
 
-def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)") -> str:
+def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)") -> Markup:
     """Horizontal bars with their names and values, as HTML, whose text keeps its size on a phone.
 
     Args:
@@ -209,19 +208,16 @@ def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str =
         An HTML element.
     """
     longest = max(values.values(), default=0.0) or 1.0
-    rows = [
-        f'<div class="bar"><span class="bar-name" title="{escape(name, quote=True)}">{escape(name)}</span>'
-        f'<span class="bar-track"><span class="bar-fill" style="width:{100 * max(value, 0.0) / longest:.2f}%;'
-        f'background:{colour}"></span></span><span class="bar-value">{escape(text)}</span></div>'
+    bars = [
+        {"name": name, "percent": 100 * max(value, 0.0) / longest, "text": text}
         for (name, value), text in zip(values.items(), texts, strict=True)
     ]
-    return f'<div class="bars">{"".join(rows)}</div>'
+    return render("bars.html", bars=bars, colour=colour)
 
 
-def legend(names: Sequence[str], colours: Mapping[str, str]) -> str:
+def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:
     """Names beside their colours, as HTML."""
-    items = "".join(f'<span><i style="background:{colours[name]}"></i>{escape(name)}</span>' for name in names)
-    return f'<p class="legend">{items}</p>'
+    return render("legend.html", entries=[(name, colours[name]) for name in names])
 
 
 def _value_axis(values: Sequence[float]):
@@ -238,15 +234,15 @@ def _bands(n: int):
     return lambda i: _LEFT + band * (i + 0.5)
 
 
-def _grid(y_ticks: Sequence[float], up) -> str:
-    return "".join(
-        f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{up(t):.1f}" y2="{up(t):.1f}"/>'
-        + _text(_LEFT - 7, up(t) + 4, _tick(t, y_ticks), "end")
-        for t in y_ticks
-    )
+def _grid(y_ticks: Sequence[float], up) -> list[Shape]:
+    shapes = []
+    for t in y_ticks:
+        shapes.append(_line("grid", _LEFT, WIDTH - _RIGHT, up(t), up(t)))
+        shapes.append(_text(_LEFT - 7, up(t) + 4, _tick(t, y_ticks), "end"))
+    return shapes
 
 
-def _category_labels(labels: Sequence[str], notes: Sequence[str], across) -> list[str]:
+def _category_labels(labels: Sequence[str], notes: Sequence[str], across) -> list[Shape]:
     names = [_text(across(i), HEIGHT - _BOTTOM + 17, label, "middle", kind="name") for i, label in enumerate(labels)]
     return names + [_text(across(i), HEIGHT - _BOTTOM + 32, note, "middle") for i, note in enumerate(notes)]
 
@@ -266,10 +262,28 @@ def _clip(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "\u2026"
 
 
-def _text(x: float, y: float, text: str, anchor: str, *, kind: str = "tick") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str, *, kind: str = "tick") -> Shape:
+    return _shape("text", class_=kind, x=x, y=y, text_anchor=anchor, text=text)
 
 
-def _svg(parts: Sequence[str], label: str, *, height: int = HEIGHT) -> str:
-    body = "".join(parts)
-    return f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}">{body}</svg>'
+def _line(kind: str, x1: float, x2: float, y1: float, y2: float, **more: str) -> Shape:
+    return _shape("line", class_=kind, x1=x1, x2=x2, y1=y1, y2=y2, **more)
+
+
+def _path(places: Sequence[tuple[float, float]], kind: str, colour: str, *, title: str = "") -> Shape:
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    return _shape("polyline", class_=kind, points=points, style=f"stroke:{colour}", title=title)
+
+
+def _dot(x: float, y: float, radius: float, colour: str, *, title: str = "") -> Shape:
+    return _shape("circle", cx=x, cy=y, r=radius, style=f"fill:{colour}", title=title)
+
+
+def _shape(tag: str, *, text: str = "", title: str = "", **attributes: float | str) -> Shape:
+    # a tenth of a pixel is as fine as anyone sees
+    said = {n: f"{v:.1f}" if isinstance(v, float) else str(v) for n, v in attributes.items()}
+    return Shape(tag, {n.rstrip("_").replace("_", "-"): v for n, v in said.items()}, text, title)
+
+
+def _svg(shapes: Sequence[Shape], label: str, *, height: int = HEIGHT) -> Markup:
+    return render("chart.svg", shapes=shapes, label=label, width=WIDTH, height=height)

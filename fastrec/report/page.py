@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from html import escape
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from fastrec._core.atomic import atomic_file
 from fastrec.report import charts as charts
 from fastrec.report.data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
-from fastrec.report.style import CSS
+from fastrec.report.render import render
 from fastrec.report.text import (
     TITLES,
     all_models,
@@ -29,6 +30,45 @@ from fastrec.report.text import (
 __all__ = ["leaderboard_table", "read_run", "write_report"]
 
 _TOP_FEATURES = 25
+
+
+@dataclass(frozen=True)
+class Section:
+    """One card of the page: ``data`` for its template, or the sentence that says why there is nothing to show."""
+
+    title: str
+    template: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+    absent: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture under a heading."""
+
+    heading: str
+    chart: Markup
+    legend: str = ""  # markup, if any
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A figure of the leaderboard, what stands below it, and whether it is even with the best."""
+
+    text: str = ""
+    below: str = ""
+    even: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """A model's row of the leaderboard."""
+
+    name: str
+    colour: str
+    cells: Sequence[Cell]
+    best: bool = False
 
 
 def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
@@ -65,33 +105,34 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         _config_section(results),
     ]
     title = str(results.config.get("competition") or results.name)
-    page = (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{escape(title)}: fastrec report</title>\n<style>{CSS}</style></head>\n<body><main>\n"
-        f"{_header(results, title)}\n{_tiles(results)}\n" + "\n".join(sections) + "\n</main></body></html>\n"
+    page = render(
+        "report.html",
+        title=title,
+        facts=_facts(results),
+        best=results.best,
+        summary=_summary(results),
+        tiles=_tiles(results),
+        sections=sections,
     )
     with atomic_file(Path(run) / "report.html") as path:
         path.write_text(page, encoding="utf-8")
     return Path(run) / "report.html"
 
 
-def _header(results: RunResults, title: str) -> str:
-    facts = [f"Run {results.name}"] + [
-        f"{key} {results.config[key]}" for key in ("started", "device", "seed") if results.config.get(key) is not None
-    ]
-    eyebrow = " \u00b7 ".join(escape(str(fact)) for fact in facts)
-    return f'<header><p class="eyebrow">{eyebrow}</p><h1>{escape(title)}</h1><p>{_summary(results)}</p></header>'
+def _facts(results: RunResults) -> list[str]:
+    settings = {key: results.config.get(key) for key in ("started", "device", "seed")}
+    return [f"Run {results.name}"] + [f"{key} {value}" for key, value in settings.items() if value is not None]
 
 
 def _summary(results: RunResults) -> str:
+    """What the page says first; the best model's name stands before it."""
     if results.best is None:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
     score, standing = score_of(results, split, results.best), standing_of(results, split, results.best)
     where = "on the test lists" if split == "test" else "out of fold (no ground truth was given for the test lists)"
     known = f" (95 %: {ends(standing.score, 3)})" if standing else ""
-    text = f"<b>{escape(results.best)}</b> reaches {results.metric} {score:.4f}{known} {where}"
+    text = f"reaches {results.metric} {score:.4f}{known} {where}"
     floor = results.scores[split].get("display_order")
     if floor is not None and results.best != "display_order":
         text += f", {signed(score - floor, 3)} over display order"
@@ -99,7 +140,7 @@ def _summary(results: RunResults) -> str:
     return text + (f" and {100 * way:.0f} % of the way from there to the oracle." if way is not None else ".")
 
 
-def _tiles(results: RunResults) -> str:
+def _tiles(results: RunResults) -> list[tuple[str, str, str]]:
     tiles = []
     for split in SPLITS:
         score = score_of(results, split, results.best) if results.best else None
@@ -112,39 +153,21 @@ def _tiles(results: RunResults) -> str:
     if total is not None:
         stages = len(results.seconds) - ("total" in results.seconds)
         tiles.append(("Whole run", duration(total), f"{stages} stages"))
-    cells = "".join(
-        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b><span>{escape(foot)}</span></div>'
-        for label, value, foot in tiles
-    )
-    return f'<div class="tiles">{cells}</div>'
+    return tiles
 
 
-def _section(title: str, note: str, body: str) -> str:
-    note = f'<p class="note">{note}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{note}{body}</section>"
-
-
-def _absent(title: str, sentence: str) -> str:
-    return _section(title, "", f'<p class="absent">{escape(sentence)}</p>')
-
-
-def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeats: int) -> str:
+def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeats: int) -> Section:
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     if not shown:
-        return _absent("Leaderboard", "This run reported no scores.")
+        return Section("Leaderboard", absent="This run reported no scores.")
     rows = [_leaderboard_row(results, name, shown, colours) for name in all_models(results)]
     if results.oracle is not None and "test" in shown:
-        rest = "<td></td>" * (2 * len(shown) - 1)
-        rows.append(f'<tr><td><i style="background:none"></i>oracle</td><td>{results.oracle:.4f}</td>{rest}</tr>')
-    heads = "".join(
-        f"<th>{TITLES[s]} {results.metric}<small>{count_lists(results.n_lists.get(s))}</small></th><th>to the best</th>"
-        for s in shown
-    )
-    table = (
-        f'<div class="scroll"><table class="board" style="--n:{2 * len(shown)}">'
-        f"<thead><tr><th>Model</th>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-    pictures = "".join(_interval_picture(results, split, colours) for split in shown if results.standings.get(split))
+        rows.append(Row("oracle", "none", [Cell(f"{results.oracle:.4f}"), *[Cell()] * (2 * len(shown) - 1)]))
+    data = {
+        "heads": [(f"{TITLES[s]} {results.metric}", count_lists(results.n_lists.get(s))) for s in shown],
+        "rows": rows,
+        "panels": [_interval_picture(results, split, colours) for split in shown if results.standings.get(split)],
+    }
     note = (
         f"In ascending order {'out of fold' if results.scores['oof'] else 'on the test lists'}. Below each score its "
         f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
@@ -153,49 +176,46 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         if results.standings
         else "In ascending order. The run holds no lists.parquet, so there are no intervals."
     )
-    return _section("Leaderboard", note, table + (f'<div class="pair">{pictures}</div>' if pictures else ""))
+    return Section("Leaderboard", "leaderboard.html", data, note)
 
 
-def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], colours: Mapping[str, str]) -> str:
-    cells = [f'<td><i style="background:{colours[name]}"></i>{escape(name)}</td>']
+def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], colours: Mapping[str, str]) -> Row:
+    cells = []
     for split in shown:
         score, standing = score_of(results, split, name), standing_of(results, split, name)
-        below = f"<small>{ends(standing.score, 3)}</small>" if standing else ""
-        cells.append("<td></td>" if score is None else f"<td>{score:.4f}{below}</td>")
+        below = ends(standing.score, 3) if standing else ""
+        cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
         cells.append(_difference_cell(results, split, name))
-    row = '<tr class="best">' if name == results.best else "<tr>"
-    return f"{row}{''.join(cells)}</tr>"
+    return Row(name, colours[name], cells, best=name == results.best)
 
 
-def _difference_cell(results: RunResults, split: Split, name: str) -> str:
+def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
     if name == results.best:
-        return '<td class="even">best</td>'
+        return Cell("best", even=True)
     standing = standing_of(results, split, name)
     if standing and standing.to_best:
         gap = standing.to_best
-        even = ' class="even"' if gap.low <= 0 <= gap.high else ""
-        return f"<td{even}>{signed(gap.mean, 4)}<small>{ends(gap, 3)}</small></td>"
+        return Cell(signed(gap.mean, 4), ends(gap, 3), even=gap.low <= 0 <= gap.high)
     score, best = score_of(results, split, name), score_of(results, split, results.best or "")
-    return "<td></td>" if score is None or best is None else f"<td>{signed(score - best, 4)}</td>"
+    return Cell() if score is None or best is None else Cell(signed(score - best, 4))
 
 
-def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> str:
+def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> Panel:
     rows = {name: standing.score for name, standing in results.standings[split].items()}
     mark = results.oracle if split == "test" else None
     chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
-    return f"<div><h3>{TITLES[split]}</h3>{chart}</div>"
+    return Panel(TITLES[split], chart)
 
 
-def _curves_section(results: RunResults) -> str:
+def _curves_section(results: RunResults) -> Section:
     title = "Learning curves"
     panels = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
     if not panels:
-        return _absent(title, "The run wrote no learning curves (curves.json).")
-    note = "Thin: each fold. Bold: their mean."
-    return _section(title, note, f'<div class="pair">{"".join(panels)}</div>')
+        return Section(title, absent="The run wrote no learning curves (curves.json).")
+    return Section(title, "curves.html", {"panels": panels}, "Thin: each fold. Bold: their mean.")
 
 
-def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[str]:
+def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:
     keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in ("fold", "epoch")]
     losses = [k for k in keys if k in ("train_loss", "valid_loss")]
     groups = ([("loss", losses)] if losses else []) + [(k, [k]) for k in keys if k not in losses]
@@ -206,12 +226,11 @@ def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[str]
         if not lines:
             continue
         lines.sort(key=lambda line: line.bold)
-        legend = charts.legend(
-            [k.replace("_", " ") for k in members], {k.replace("_", " "): colours[k] for k in members}
-        )
+        named = {k.replace("_", " "): colours[k] for k in members}
+        legend = charts.legend(list(named), named) if len(members) > 1 else ""
         chart = charts.line_chart(lines, x_label="epoch", y_label=label)
         name = label.upper() if label.lower() == "mrr" else label.replace("_", " ")
-        panels.append(f"<div><h3>{escape(model)}: {escape(name)}</h3>{chart}{legend if len(members) > 1 else ''}</div>")
+        panels.append(Panel(f"{model}: {name}", chart, legend))
     return panels
 
 
@@ -230,84 +249,79 @@ def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str) ->
     return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
 
 
-def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> str:
+def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> Section:
     by_length = which == "by_length"
     title = f"{results.metric} by list length" if by_length else f"{results.metric} by touched before"
     slices: dict[Split, list[Slice]] = getattr(results, which)
     shown = [split for split in SPLITS if slices.get(split)]
     if not shown:
-        return _absent(title, "The run wrote no lists with known clicks (lists.parquet).")
+        return Section(title, absent="The run wrote no lists with known clicks (lists.parquet).")
     names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
     draw = charts.category_lines if by_length else charts.category_bars
-    pictures = []
+    panels = []
     for split in shown:
         part = slices[split]
         series = {name: [piece.means[name] for piece in part] for name in names if name in part[0].means}
         notes = [f"{piece.n_lists:,}" for piece in part]
         chart = draw([piece.label for piece in part], notes, series, colours, y_label=title)
-        pictures.append(f"<div><h3>{TITLES[split]}</h3>{chart}</div>")
+        panels.append(Panel(TITLES[split], chart))
     note = (
         "Number of candidates in the list; below it, how many such lists. Lists of one, always 1, are left out."
         if by_length
         else ("Whether the session had touched the clicked item before; below it, how many such lists.")
     )
-    tables = "".join(_slice_table(TITLES[split], slices[split], names) for split in shown)
-    body = f'{charts.legend(names, colours)}<div class="pair">{"".join(pictures)}</div>'
-    return _section(title, note, f"{body}<details><summary>The numbers</summary>{tables}</details>")
-
-
-def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(s.label)}<small>{s.n_lists:,}</small></th>" for s in slices)
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td>{''.join(f'<td>{s.means[name]:.4f}</td>' for s in slices)}</tr>"
-        for name in names
-        if name in slices[0].means
-    )
-    return (
-        f'<div class="scroll"><table><thead><tr><th>{title}</th>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+    tables = [_slice_table(TITLES[split], slices[split], names) for split in shown]
+    return Section(
+        title, "slices.html", {"legend": charts.legend(names, colours), "panels": panels, "tables": tables}, note
     )
 
 
-def _importance_section(results: RunResults, colours: Mapping[str, str]) -> str:
+def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> dict[str, Any]:
+    rows = [(name, [f"{s.means[name]:.4f}" for s in slices]) for name in names if name in slices[0].means]
+    return {"title": title, "heads": [(s.label, f"{s.n_lists:,}") for s in slices], "rows": rows}
+
+
+def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Section:
     title, panels = "Feature importance", []
     for model, gains in results.importance.items():
+        if not gains:
+            continue
         top = dict(sorted(gains.items(), key=lambda item: -item[1])[:_TOP_FEATURES])
         total = sum(gains.values()) or 1.0
         bars = charts.bar_list(
             top, [f"{100 * v / total:.1f} %" for v in top.values()], colour=colours.get(model, "var(--c0)")
         )
         count = f"first {len(top)} of {len(gains)}" if len(gains) > len(top) else f"all {len(gains)}"
-        panels.append(f"<h3>{escape(model)}: {count} features</h3>{bars}" if gains else "")
-    if not any(panels):
-        return _absent(title, "The run wrote no feature importance (importance.json).")
-    return _section(title, "Share of the total gain of all splits.", "".join(panels))
+        panels.append(Panel(f"{model}: {count} features", bars))
+    if not panels:
+        return Section(title, absent="The run wrote no feature importance (importance.json).")
+    return Section(title, "importance.html", {"panels": panels}, "Share of the total gain of all splits.")
 
 
-def _seconds_section(results: RunResults) -> str:
+def _seconds_section(results: RunResults) -> Section:
     stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
     if not stages:
-        return _absent("Seconds by stage", "The run reported no times.")
+        return Section("Seconds by stage", absent="The run reported no times.")
+    chart = charts.bar_list(stages, [duration(s) for s in stages.values()])
     note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
-    return _section("Seconds by stage", note, charts.bar_list(stages, [duration(s) for s in stages.values()]))
+    return Section("Seconds by stage", "seconds.html", {"chart": chart}, note)
 
 
-def _transductive_section(results: RunResults) -> str:
+def _transductive_section(results: RunResults) -> Section:
     title = "Transductive features"
     if results.transductive is None:
-        return _absent(title, "The run did not say which features saw the test rows.")
+        return Section(title, absent="The run did not say which features saw the test rows.")
     if not results.transductive:
-        return _absent(title, "None: every feature was fitted on training rows alone.")
-    names = "".join(f"<li>{escape(str(name))}</li>" for name in results.transductive)
+        return Section(title, absent="None: every feature was fitted on training rows alone.")
     note = "Target-free statistics that were fitted on train and test rows together."
-    return _section(title, note, f'<ul class="names">{names}</ul>')
+    return Section(title, "transductive.html", {"names": results.transductive}, note)
 
 
-def _config_section(results: RunResults) -> str:
+def _config_section(results: RunResults) -> Section:
     settings = _flat({**results.config, **({"rows": results.rows} if results.rows else {})})
     if not settings:
-        return _absent("Settings", "The run wrote no settings (config.json).")
-    rows = "".join(f"<tr><td>{escape(key)}</td><td><code>{escape(value)}</code></td></tr>" for key, value in settings)
-    return _section("Settings", "", f'<div class="scroll"><table class="plain"><tbody>{rows}</tbody></table></div>')
+        return Section("Settings", absent="The run wrote no settings (config.json).")
+    return Section("Settings", "settings.html", {"settings": settings})
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

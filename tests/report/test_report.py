@@ -247,6 +247,12 @@ def test_names_are_never_markup(tmp_path):
     assert name in shown(folder, width=160)
 
 
+def test_the_metrics_name_is_never_markup(tmp_path):
+    page = Page(write_report(make_run(tmp_path / "run", metric="<img src=x>"), repeats=10).read_text(encoding="utf-8"))
+    assert "img" not in page.tags
+    assert any("<IMG SRC=X>" in text for text in page.texts)
+
+
 @pytest.mark.parametrize(
     "curves",
     [
