@@ -93,10 +93,22 @@ def test_large_copies_and_too_many_of_them_are_beyond_what_is_allowed(bench: Sim
     assert of("net", small, rows=1_000, batches=18, seconds=1.0)["beyond"] == 0
 
 
-def test_the_way_from_a_frame_to_trees_runs_and_a_cpu_copies_nothing(bench: SimpleNamespace) -> None:
+def test_copies_of_every_stage_from_a_frame_to_trees_are_counted(
+    bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CPU has no copies of its own: beside what each stage did stands one that holds a byte a row."""
+    profiled, sizes = bench.transfers.profiled, {stage: 800 + i for i, stage in enumerate(bench.transfers.ALLOWED)}
+    waiting = iter(sizes.values())
+
+    def with_a_copy(run: Any, device: torch.device) -> list[Any]:
+        return [*profiled(run, device), bench.trace.Event("gpu_memcpy", COPY, 0.0, 1e-6, next(waiting))]
+
+    monkeypatch.setattr(bench.transfers, "profiled", with_a_copy)
     found = list(bench.transfers.measure(CPU, rows=800, bs=128, batches=2))
-    assert [r["system"] for r in found] == list(bench.transfers.ALLOWED)
-    assert all(set(r) >= FIELDS and r["copies"] == r["beyond"] == 0 and r["events"] > 0 for r in found)
+    assert {r["system"]: r["largest_bytes"] for r in found} == sizes
+    assert all(set(r) >= FIELDS and r["copies"] == r["large"] == 1 and r["events"] > 1 for r in found)
+    # only the trees' scores may go to the host
+    assert {r["system"]: r["beyond"] for r in found} == {stage: int(stage != "XGBoost") for stage in sizes}
 
 
 # Figures -------------------------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def _section(records: Sequence[Record], facts: Facts, image: str) -> str:
         "",
         f"![Seconds by stage]({image})",
         "",
-        "Where a training batch's time goes, milliseconds:",
+        "Where a training batch's time goes, milliseconds, medians of batches:",
         "",
         "| system | " + " | ".join(PHASES) + " | all | rows/s |",
         "|:---|" + "---:|" * (len(PHASES) + 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -244,17 +245,23 @@ def faster_amp(to: Any, settings: Settings) -> str | None:
 
 
 class _Phases(Callback):
-    """Adds up where the time of training batches goes, and stops after some of them."""
+    """Notes where the time of each training batch goes, and stops after some of them.
+
+    ``seconds`` has for each phase one number a batch: their median is not moved by a batch in which the machine did
+    something else, as their mean is.
+    """
 
     order = -100
 
     def __init__(self, batches: int) -> None:
-        self.batches, self.seconds, self.count = batches, dict.fromkeys(PHASES, 0.0), 0
+        self.batches, self.count = batches, 0
+        self.seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
+        self.here = dict.fromkeys(PHASES, 0.0)
 
     def _mark(self, phase: str | None) -> None:
         now = time.perf_counter()
-        if phase is not None and self.training and self.count > 0:  # the first batch warms up
-            self.seconds[phase] += now - self.since
+        if phase is not None and self.training:
+            self.here[phase] += now - self.since
         self.since = now
 
     def before_train(self) -> None:
@@ -280,18 +287,21 @@ class _Phases(Callback):
 
     def after_batch(self) -> None:
         self._mark("callbacks")
+        if self.count > 0:  # the first batch warms up
+            for phase, seconds in self.here.items():
+                self.seconds[phase].append(seconds)
+        self.here = dict.fromkeys(PHASES, 0.0)
         self.count += 1
         if self.count > self.batches:
             raise CancelFitException
 
 
 def phases(system: System, to: Any, settings: Settings, *, batches: int) -> dict[str, float]:
-    """Where the seconds of some training batches of a system go: phase → seconds of a batch."""
+    """Where the seconds of some training batches of a system go: phase → seconds of a batch, the median of them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         set_seed(0)
         learn, clock = _learner(system, to, settings), _Phases(batches)
         with learn.no_bar(), learn.no_logging():
             learn.fit_one_cycle(1, settings.lr(system), moms=_moms(system, settings), cbs=[clock, _NoValidation()])
-    counted = max(1, min(clock.count - 1, batches))
-    return {phase: seconds / counted for phase, seconds in clock.seconds.items()}
+    return {phase: statistics.median(seconds) if seconds else 0.0 for phase, seconds in clock.seconds.items()}

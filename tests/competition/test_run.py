@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import resource
+import shutil
+import subprocess
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +20,7 @@ from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
-from fastrec.competition import check_submission, run_competition, score_submission
+from fastrec.competition import check_submission, run, run_competition, score_submission
 from fastrec.competition.run import check_candidates, check_run_folder
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
@@ -105,8 +108,24 @@ def test_config_tells_how_it_was_made(made, data):
     wanted = {"seed": 3, "bs": 500, "device": "cpu", "data": data.name, "command": "the command", "folds": 5}
     assert {n: config[n] for n in wanted} == wanted
     assert config["versions"]["torch"] == torch.__version__
-    assert config["git_revision"] is None or len(config["git_revision"]) >= 7
+    assert config["git_revision"] == run._git_revision(Tiny)
     assert {"position", "is_last", "device", "touch_steps", "price_over_mean"} <= set(config["features"])
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
+def test_the_revision_is_that_of_the_recipes_repository(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))  # a repository around it is none of its own
+    (tmp_path / "recipe_of_mine.py").write_text("class Recipe: ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    recipe = importlib.import_module("recipe_of_mine").Recipe
+    assert run._git_revision(recipe) is None  # no repository holds it
+    git = ["git", "-C", tmp_path, "-c", "user.name=me", "-c", "user.email=me@example.com"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *words], check=True)
+    whole = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    revision = run._git_revision(recipe)
+    assert len(revision) >= 7
+    assert whole.startswith(revision)
 
 
 def test_scores_have_the_documented_form(made):

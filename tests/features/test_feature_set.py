@@ -180,7 +180,7 @@ def test_it_works_in_a_scikit_learn_pipeline():
     pipe = make_pipeline(fs, LogisticRegression(max_iter=2000))
     pipe.fit(data, frame()["clicked"])
     assert pipe.predict_proba(data).shape == (60, 2)
-    assert pipe[:-1].get_feature_names_out().tolist() if hasattr(pipe[:-1].get_feature_names_out(), "tolist") else True
+    assert list(pipe[:-1].get_feature_names_out()) == [*data.columns, *fs.outputs]
     again = clone(pipe).fit(data, frame()["clicked"])
     assert again.predict_proba(data) == pytest.approx(pipe.predict_proba(data))
 

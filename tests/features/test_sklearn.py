@@ -91,9 +91,9 @@ def test_only_outputs_of_every_library(tmp_path):
         if isinstance(made, pl.DataFrame):
             names = made.columns
         assert names == fs.outputs
-        assert list(made[fs.outputs[0]]) == pytest.approx(expected[fs.outputs[0]].tolist()) or isinstance(
-            made, pa.Table
-        )
+        first = made[fs.outputs[0]]
+        first = first.to_pylist() if isinstance(made, pa.Table) else list(first)
+        assert first == pytest.approx(expected[fs.outputs[0]].tolist())
     fs.save(tmp_path / "f")
     assert FeatureSet.load(tmp_path / "f").keep == "outputs"
 
