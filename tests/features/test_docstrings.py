@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import re
 
 import pytest
 
@@ -33,4 +34,5 @@ def test_the_docstring_says_what_its_arguments_are(name):
         for word in thing.__init__.__code__.co_varnames[1:]:
             takes = word in thing.__init__.__annotations__
             if takes and "Arguments as" not in text and word != "more":
-                assert f"        {word}: " in text or word in text.split("Args:")[1].split("\n\n")[0], word
+                names = r"(?:[*\w]+, )*"
+                assert re.search(rf"^ +{names}\**{word}(?:, [*\w]+)*: ", text, flags=re.M), word
