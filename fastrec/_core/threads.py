@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-__all__ = ["run_parallel"]
+__all__ = ["run_parallel", "shared_out"]
 
 _PARALLEL_FROM = 100_000  # rows: below, starting threads costs more than it saves
 
@@ -18,10 +19,26 @@ def run_parallel(task: Callable[[Any], Any], over: Iterable[Any], *, rows: int) 
     items, threads = list(over), torch.get_num_threads()
     if threads < 2 or rows < _PARALLEL_FROM or len(items) < 2:
         return [task(x) for x in items]
-    workers = min(threads, len(items))
+    with shared_out(min(threads, len(items))) as pool:
+        return list(pool.map(task, items))
+
+
+@contextmanager
+def shared_out(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool among whose workers torch's threads are shared out; the caller has as many as before when it is closed.
+
+    A task with as many threads of its own as there are cores would only wait for the others' cores.
+
+    Args:
+        workers: how many tasks run at once.
+
+    Yields:
+        The pool; it is closed, with all tasks done, at the end of the block.
+    """
+    threads = torch.get_num_threads()
     each = max(threads // workers, 1)
-    try:  # a task that started threads of its own would only wait for the others' cores
-        with ThreadPoolExecutor(workers, initializer=lambda: torch.set_num_threads(each)) as pool:
-            return list(pool.map(task, items))
+    try:
+        with ThreadPoolExecutor(workers, "fastrec", initializer=lambda: torch.set_num_threads(each)) as pool:
+            yield pool
     finally:
         torch.set_num_threads(threads)

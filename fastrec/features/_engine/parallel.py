@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from threading import Lock
 
 import torch
 
 from fastrec._core.malloc import keeping_memory
+from fastrec._core.threads import shared_out
 from fastrec.features.base import Feature
 from fastrec.table import Column, Table
 
@@ -81,7 +81,7 @@ def _walk(
         return do(step, here, there)
 
     done: list[Future] = []
-    with _pool(workers) as pool:
+    with shared_out(workers) as pool:
         for step in steps:
             reads = set(step.inputs)
             # What a task waits for was handed in before it, so that it is done or under way.
@@ -101,15 +101,3 @@ def _workers(steps: Sequence[Feature]) -> int:
     if any(hasattr(s, "function") for s in steps):
         return 1  # a user's own function may not be made for threads
     return min(torch.get_num_threads(), len(steps), _MAX_WORKERS)
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    threads = torch.get_num_threads()
-    each = max(1, threads // workers)
-    with ThreadPoolExecutor(workers, "fastrec", initializer=lambda: torch.set_num_threads(each)) as pool:
-        try:
-            yield pool
-        finally:
-            pool.shutdown()
-            torch.set_num_threads(threads)

@@ -1,0 +1,50 @@
+"""Tasks side by side: the values of a plain loop, and torch's threads shared out and given back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Barrier
+
+import pytest
+import torch
+
+from fastrec._core.threads import run_parallel, shared_out
+
+
+@pytest.fixture(autouse=True)
+def four_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("workers", "each"), [(1, 4), (2, 2), (3, 1), (9, 1)])
+def test_workers_share_torchs_threads(workers: int, each: int) -> None:
+    barrier = Barrier(workers)  # every worker has one of the tasks
+
+    def count(_: int) -> int:
+        barrier.wait(timeout=30)
+        return torch.get_num_threads()
+
+    with shared_out(workers) as pool:
+        assert list(pool.map(count, range(workers))) == [each] * workers
+    assert torch.get_num_threads() == 4
+
+
+def test_an_error_gives_the_threads_back() -> None:
+    with pytest.raises(ZeroDivisionError):
+        run_parallel(lambda x: 1 // x, [1, 0, 2], rows=1_000_000)
+    assert torch.get_num_threads() == 4
+
+
+@pytest.mark.parametrize("rows", [1, 1_000_000])
+def test_results_are_in_the_order_of_what_was_given(rows: int) -> None:
+    barrier = Barrier(2 if rows > 1 else 1)  # few rows: no thread is started, and nobody to wait for
+
+    def square(x: int) -> int:
+        barrier.wait(timeout=30)
+        return x * x
+
+    assert run_parallel(square, iter(range(6)), rows=rows) == [x * x for x in range(6)]
+    assert torch.get_num_threads() == 4
