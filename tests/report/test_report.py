@@ -247,10 +247,16 @@ def test_names_are_never_markup(tmp_path):
     assert name in shown(folder, width=160)
 
 
-def test_the_metrics_name_is_never_markup(tmp_path):
-    page = Page(write_report(make_run(tmp_path / "run", metric="<img src=x>"), repeats=10).read_text(encoding="utf-8"))
+def test_nothing_that_a_run_wrote_is_markup(tmp_path):
+    odd = '"><img src=x>'
+    folder = make_run(tmp_path / "run", metric=odd, seconds={odd: 1.0}, transductive=[odd, 3], rows={odd: 2})
+    curves = [{"fold": fold, "epoch": 0, odd: 1.0} for fold in (odd, 1)]
+    (folder / "curves.json").write_text(json.dumps({odd: curves}))
+    (folder / "config.json").write_text(json.dumps({"device": odd, "started": odd, odd: {odd: odd}}))
+    page = Page(write_report(folder, name=odd, repeats=10).read_text(encoding="utf-8"))
     assert "img" not in page.tags
-    assert any("<IMG SRC=X>" in text for text in page.texts)
+    assert f"Run {odd} \u00b7 started {odd} \u00b7 device {odd}" in page.texts
+    assert any(text.startswith(f"reaches {odd.upper()} 0.") for text in page.texts)
 
 
 @pytest.mark.parametrize(
