@@ -19,6 +19,7 @@ from fastrec import __version__
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
 
 if TYPE_CHECKING:
+    from fastrec.competition.form import SubmissionFormat
     from fastrec.competition.recipe import Competition
 
 app = typer.Typer(
@@ -31,6 +32,10 @@ app = typer.Typer(
 _Competition = Annotated[
     Path, typer.Argument(help="A competition's folder, such as `competitions/trivago2019`.", show_default=False)
 ]
+_FormOf = Annotated[
+    Path | None, typer.Option("--competition", help="A competition's folder: the form is its recipe's.")
+]
+_RunOf = Annotated[Path | None, typer.Option("--run", help="A run directory: the form is its recipe's.")]
 _Data = Annotated[Path, typer.Option(help="Folder with the competition's files.", show_default=False)]
 _Out = Annotated[
     Path, typer.Option(help="Run directory to make; an earlier run there is replaced at the end.", show_default=False)
@@ -124,24 +129,47 @@ def simulate(
 def check(
     submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
     test: Annotated[Path, typer.Argument(help="The competition's test file.", show_default=False)],
+    competition: _FormOf = None,
+    run: _RunOf = None,
 ) -> None:
-    """Check a submission's form: the official columns, exactly the target rows, at most 25 listed items, none twice."""
+    """Check a submission's form: the official columns, exactly the target rows, lists not too long, no item twice.
+
+    The form is that of --competition or --run; without them that of the run directory in which the submission lies;
+    elsewhere that of the RecSys Challenge 2019.
+    """
     with _readable_errors():
         from fastrec.competition.check import check_submission
 
-        typer.echo(str(check_submission(submission, test)))
+        typer.echo(str(check_submission(submission, test, _form(submission, competition, run))))
 
 
 @app.command()
 def score(
     submission: Annotated[Path, typer.Argument(help="The submission.", show_default=False)],
     truth: Annotated[Path, typer.Argument(help="The ground truth.", show_default=False)],
+    competition: _FormOf = None,
+    run: _RunOf = None,
 ) -> None:
-    """Score a submission by the official rule; the last line is `mrr` and the score."""
+    """Score a submission by the official rule; the last line is `mrr` and the score.
+
+    The form is that of --competition or --run; without them that of the run directory in which the submission lies;
+    elsewhere that of the RecSys Challenge 2019.
+    """
     with _readable_errors():
         from fastrec.competition.score import score_submission
 
-        typer.echo(str(score_submission(submission, truth)))
+        typer.echo(str(score_submission(submission, truth, _form(submission, competition, run))))
+
+
+def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat:
+    """The form to hold a submission against."""
+    from fastrec.competition.form import form_around, form_of_run
+
+    if competition is not None and run is not None:
+        raise DataError("--competition and --run were both given", remedy="Give one of them")
+    if competition is not None:
+        return load_competition(competition).submission
+    return form_around(submission) if run is None else form_of_run(run)
 
 
 @app.command()

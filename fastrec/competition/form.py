@@ -6,13 +6,15 @@ of item ids. Everything is read and compared as text, so that ids stay exactly w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    pass
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
-__all__ = ["RECSYS2019", "SubmissionFormat"]
+__all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,9 @@ class SubmissionFormat:
         candidates: the test file's column with the ids that may be recommended.
         candidates_sep: what stands between two of those.
         answer: the ground truth's column with the right id.
+
+    Raises:
+        DataError: no file can have this form: an empty separator, no room for an item, or a column named twice.
     """
 
     keys: tuple[str, ...]
@@ -39,10 +44,36 @@ class SubmissionFormat:
     candidates_sep: str = "|"
     answer: str = "reference"
 
+    def __post_init__(self) -> None:
+        if not self.sep or not self.candidates_sep or self.max_items < 1 or len(set(self.header)) < len(self.header):
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)}, the separators {self.sep!r} and "
+                f"{self.candidates_sep!r} and {self.max_items} items",
+                remedy="Name each column once, and give separators and 1 item or more",
+            )
+
     @property
     def header(self) -> tuple[str, ...]:
         """The columns of a submission file, in order."""
         return (*self.keys, self.prediction)
+
+    def to_state(self) -> dict[str, Any]:
+        """The form as JSON values, as a run's ``config.json`` keeps it."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SubmissionFormat:
+        """The inverse of ``to_state``.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is not what ``to_state`` gives.
+        """
+        known = {n: state[n] for n in cls.__dataclass_fields__}
+        keys, targets = tuple(known["keys"]), tuple((n, v) for n, v in known["targets"])
+        texts = [v for n, v in known.items() if n not in ("keys", "targets", "max_items")]
+        if not all(isinstance(t, str) for t in (*texts, *keys, *(t for pair in targets for t in pair))):
+            raise TypeError("a name or separator is not text")
+        return cls(**{**known, "keys": keys, "targets": targets})
 
 
 RECSYS2019 = SubmissionFormat(
@@ -50,3 +81,43 @@ RECSYS2019 = SubmissionFormat(
     prediction="item_recommendations",
     targets=(("action_type", "clickout item"), ("reference", "")),
 )
+
+
+def form_of_run(folder: str | Path) -> SubmissionFormat:
+    """The form of a run's submission.
+
+    Args:
+        folder: a run directory.
+
+    Returns:
+        What its ``config.json`` says; ``RECSYS2019`` where it says nothing, as older runs do.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    try:
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return SubmissionFormat.from_state(state["submission"]) if "submission" in state else RECSYS2019
+    except (ValueError, TypeError, KeyError) as error:
+        raise UnreadableFileError(
+            f"the run's submission form cannot be read ({error})",
+            file=path,
+            remedy="Run the recipe again, or give the form by its competition",
+        ) from error
+
+
+def form_around(submission: str | Path) -> SubmissionFormat:
+    """The form of a submission by where it lies: inside a run directory that run's, elsewhere ``RECSYS2019``.
+
+    Args:
+        submission: its path; there need not be a file.
+
+    Raises:
+        UnreadableFileError: the run's ``config.json`` is damaged.
+    """
+    runs = (p for p in Path(submission).absolute().parents if (p / "scores.json").is_file())
+    run = next((p for p in runs if (p / "config.json").is_file()), None)
+    return RECSYS2019 if run is None else form_of_run(run)

@@ -25,9 +25,8 @@ from xgboost.core import XGBoostError
 from fastrec._core.atomic import atomic_folder, is_plain_name
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
-from fastrec.competition.ordering import ranked_strings
 from fastrec.competition.recipe import Candidates, Competition
-from fastrec.competition.write import write_submission
+from fastrec.competition.write import write_ranked
 from fastrec.errors import DataError, WriteError
 from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
@@ -185,10 +184,9 @@ class _Run:
         _write_json(part / "curves.json", curves)
         _write_json(part / "importance.json", importance)
         _write_json(part / "config.json", self._config(about))
-        lines = ranked_strings(
-            self.test.table[self.recipe.item].to_arrow(), self.predictions["stack"].test, self.test.groups
-        )
-        write_submission(part / "submission.csv", self.found.targets.to_arrow(), lines, self.recipe.submission)
+        items, scores = self.test.table[self.recipe.item].to_arrow(), self.predictions["stack"].test
+        keys, form = self.found.targets.to_arrow(), self.recipe.submission
+        write_ranked(part / "submission.csv", keys, items, scores, self.test.groups, form)
 
     def write_scores(self, part: Path) -> None:
         """``scores.json``."""
@@ -270,6 +268,7 @@ class _Run:
             "versions": {p: _version(p) for p in _PACKAGES},
             "git_revision": _git_revision(type(self.recipe)),
             "features": self._features,
+            "submission": self.recipe.submission.to_state(),
         }
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from fastrec.competition._rows import _check_lists, _Ids, _key_text, _list_text, _refuse_duplicates, _row_keys
+from fastrec.competition.form import RECSYS2019, SubmissionFormat
+from fastrec.competition.ordering import ranked_strings
 from fastrec.errors import DataError
 from fastrec.table.csv_text import write_text_csv
 
-if TYPE_CHECKING:
-    pass
-from fastrec.competition._rows import _check_lists, _Ids, _key_text, _list_text, _refuse_duplicates, _row_keys
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-
-__all__ = ["write_submission"]
+__all__ = ["write_ranked", "write_submission"]
 
 
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
@@ -44,3 +42,21 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
     _refuse_duplicates(_row_keys(table, format), path, format)
     _check_lists(_Ids(table[format.prediction], format.sep), path, format)
     write_text_csv(path, table)
+
+
+def write_ranked(
+    path: str | Path, keys_frame: Any, items: Any, scores: Any, groups: Any, format: SubmissionFormat = RECSYS2019
+) -> None:
+    """Write scored candidates as a submission: each list best first, cut to the form's length.
+
+    Args:
+        path, keys_frame, format: as for ``write_submission``.
+        items: ``[n]`` integers or strings, the candidates.
+        scores: ``[n]`` numbers.
+        groups: ``[n]`` integers or strings: the list of each; lists in the order of the targets.
+
+    Raises:
+        DataError, SubmissionError, WriteError: see ``write_submission`` and ``ranked_strings``.
+    """
+    lists = ranked_strings(items, scores, groups, sep=format.sep, k=format.max_items)
+    write_submission(path, keys_frame, lists, format)

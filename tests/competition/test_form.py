@@ -1,0 +1,235 @@
+"""Forms of submissions other than 2019's: written, kept in the run, found again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fastrec._core.progress import Stages
+from fastrec.cli import app
+from fastrec.competition import (
+    RECSYS2019,
+    Candidates,
+    Competition,
+    SubmissionFormat,
+    check_submission,
+    run_competition,
+    score_submission,
+)
+from fastrec.competition.form import form_around, form_of_run
+from fastrec.competition.write import write_ranked
+from fastrec.errors import DataError, MissingFileError, SubmissionError, UnreadableFileError
+from fastrec.estimators import ColumnRanker, XGBRanker
+from fastrec.features import CountEncode, FeatureSet
+from fastrec.stacking import Stack
+from fastrec.table import Table
+
+LONG = SubmissionFormat(
+    keys=("basket", "day"),
+    prediction="products",
+    sep=",",
+    max_items=40,
+    targets=(("kind", "ask"),),
+    candidates="shown",
+    candidates_sep=";",
+    answer="bought",
+)
+LENGTH = 33  # items in a list: more than 2019's 25
+names = st.text("abc_ ,;'\"é", min_size=1, max_size=5)
+
+
+@st.composite
+def forms(draw):
+    header = draw(st.lists(names, min_size=2, max_size=4, unique=True))
+    sep = draw(st.sampled_from([" ", ",", ";", "|", "\t", ", ", "::", '"', "a", "é"]))
+    return SubmissionFormat(keys=tuple(header[:-1]), prediction=header[-1], sep=sep, max_items=draw(st.integers(1, 40)))
+
+
+@settings(max_examples=60)
+@given(form=forms(), lists=st.integers(1, 4), size=st.integers(1, 45), seed=st.integers(0, 99))
+def test_a_file_of_any_form_holds_the_best_items_in_order(tmp_path_factory, form, lists, size, seed):
+    """Read by Python's own csv module, and ordered by a plain loop."""
+    rng = np.random.default_rng(seed)
+    items = np.concatenate([rng.permutation(200)[:size] for _ in range(lists)])
+    scores, groups = rng.integers(0, 5, lists * size).astype(float), np.repeat(np.arange(lists), size)
+    keys = {name: [f"{name}{i}" for i in range(lists)] for name in form.keys}
+    path = tmp_path_factory.mktemp("form") / "s.csv"
+    write_ranked(path, keys, items, scores, groups, form)
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == [*form.keys, form.prediction]
+    for i, row in enumerate(rows):
+        own = [j for j in range(lists * size) if groups[j] == i]
+        best = sorted(own, key=lambda j: (-scores[j], j))[: form.max_items]
+        assert row[:-1] == [keys[name][i] for name in form.keys]
+        assert row[-1].split(form.sep) == [str(items[j]) for j in best]
+    assert len(rows) == lists
+
+
+@given(form=forms())
+def test_a_form_comes_back_from_json(form):
+    assert SubmissionFormat.from_state(json.loads(json.dumps(form.to_state()))) == form
+    for known in (LONG, RECSYS2019):
+        assert SubmissionFormat.from_state(json.loads(json.dumps(known.to_state()))) == known
+
+
+@pytest.mark.parametrize(
+    "change", [{"sep": ""}, {"candidates_sep": ""}, {"max_items": 0}, {"keys": ("a", "a")}, {"keys": ("a", "products")}]
+)
+def test_a_form_that_no_file_can_have_is_refused(change):
+    with pytest.raises(DataError, match="no submission"):
+        SubmissionFormat(**{"keys": ("a",), "prediction": "products", **change})
+
+
+# ------------------------------------------------------------------------------------------------------- through a run
+
+
+class Baskets(Competition):
+    """Lists of 33 products, of which a low price is bought."""
+
+    name, submission = "Baskets", LONG
+    fold_key = "basket"
+
+    def load(self, data, *, rows, device):
+        frames = [_candidates(seed) for seed in (0, 1)]
+        test = {n: v for n, v in frames[1].items() if n != "clicked"}
+        targets = Table({n: frames[1][n][::LENGTH] for n in LONG.keys})
+        return Candidates(Table(frames[0]), Table(test), targets, truth=torch.tensor(frames[1]["clicked"]))
+
+    def features(self):
+        return FeatureSet([CountEncode("item_id")], key="basket")
+
+    @property
+    def categories(self):
+        return []
+
+    @property
+    def plain(self):
+        return ["price"]
+
+    def baselines(self):
+        return [ColumnRanker("cheapest", ["price"])]
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=3, max_depth=2)]
+
+    def stack(self):
+        return Stack(rounds=2)
+
+
+def _candidates(seed: int, lists: int = 40) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    price = rng.random((lists, LENGTH))
+    clicked = (price + rng.normal(size=price.shape) / 5).argmin(1)[:, None] == np.arange(LENGTH)
+    return {
+        "list_id": np.repeat(np.arange(lists), LENGTH),
+        "basket": np.repeat([f"b{i}" for i in range(lists)], LENGTH),
+        "day": np.repeat(np.arange(lists) % 7, LENGTH),
+        "item_id": np.concatenate([rng.permutation(100)[:LENGTH] for _ in range(lists)]),
+        "price": price.ravel(),
+        "clicked": clicked.ravel().astype(float),
+    }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run directory, and its test and answer files."""
+    folder = tmp_path_factory.mktemp("baskets")
+    run_competition(Baskets(), folder, folder / "run", device="cpu", stages=Stages(quiet=True))
+    test = _candidates(1)
+    with (folder / "test.csv").open("w", newline="") as file:
+        written = csv.writer(file)
+        written.writerow([*LONG.keys, "kind", "shown", "bought"])
+        for a in range(0, len(test["item_id"]), LENGTH):
+            shown, clicked = test["item_id"][a : a + LENGTH], test["clicked"][a : a + LENGTH]
+            answer = shown[clicked.argmax()]
+            written.writerow([test["basket"][a], test["day"][a], "ask", ";".join(map(str, shown)), answer])
+    return folder
+
+
+def test_a_run_writes_its_recipes_form_and_keeps_it(run):
+    report = check_submission(run / "run" / "submission.csv", run / "test.csv", LONG)
+    assert (report.rows, report.ids, report.warnings) == (40, 40 * LENGTH, ())
+    score = score_submission(run / "run" / "submission.csv", run / "test.csv", LONG)
+    found = json.loads((run / "run" / "scores.json").read_text())
+    assert score.mrr == pytest.approx(found["models"]["stack"], abs=1e-12)
+    assert form_of_run(run / "run") == LONG
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_the_command_takes_the_form_from_the_run_around_the_file(run, monkeypatch):
+    assert form_around(run / "run" / "submission.csv") == LONG
+    assert form_around(run / "run" / "tries" / "other.csv") == LONG
+    assert form_around(run / "submission.csv") == RECSYS2019
+    for command, last in (("check", "ok 40 rows"), ("score", "mrr 0.")):
+        code, out = invoke(command, run / "run" / "submission.csv", run / "test.csv")
+        assert (code, out.splitlines()[-1][: len(last)]) == (0, last)
+    monkeypatch.chdir(run / "run")  # the path alone does not name the run
+    assert invoke("check", "submission.csv", run / "test.csv")[0] == 0
+
+
+def test_the_command_takes_the_form_it_is_given(run, tmp_path):
+    copy = shutil.copy(run / "run" / "submission.csv", tmp_path)
+    code, out = invoke("check", copy, run / "test.csv")
+    assert code == 1  # nothing says that it is not 2019's
+    assert "user_id" in out
+    recipe = tmp_path / "work" / "baskets"
+    recipe.mkdir(parents=True)
+    (recipe / "competition.py").write_text(
+        "from fastrec.competition import SubmissionFormat\n"
+        "from tests.competition.test_form import LONG, Baskets\n"
+        "class Mine(Baskets):\n    submission = LONG\n"
+    )
+    for given in (["--run", run / "run"], ["--competition", recipe]):
+        assert invoke("check", copy, run / "test.csv", *given)[0] == 0
+        assert invoke("score", copy, run / "test.csv", *given)[0] == 0
+    code, out = invoke("check", copy, run / "test.csv", "--run", run, "--competition", recipe)
+    assert (code, "both" in out) == (1, True)
+    code, out = invoke("check", copy, run / "test.csv", "--run", tmp_path / "none")
+    assert (code, "config.json" in out) == (1, True)
+
+
+def test_an_older_run_is_2019s_and_a_damaged_one_is_named(run, tmp_path):
+    for name in ("config.json", "scores.json"):
+        shutil.copy(run / "run" / name, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    older = {n: v for n, v in config.items() if n != "submission"}
+    (tmp_path / "config.json").write_text(json.dumps(older))
+    assert form_around(tmp_path / "submission.csv") == RECSYS2019
+    broken = [{**LONG.to_state(), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"keys": None})]
+    for damage in [*broken, {"sep": ","}, [], "text", {**LONG.to_state(), "targets": [["a"]]}]:
+        (tmp_path / "config.json").write_text(json.dumps({**older, "submission": damage}))
+        with pytest.raises(UnreadableFileError, match="config.json"):
+            form_around(tmp_path / "submission.csv")
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(UnreadableFileError, match="config.json"):
+        form_of_run(tmp_path)
+    with pytest.raises(MissingFileError, match="config.json"):
+        form_of_run(tmp_path / "nowhere")
+
+
+def test_lists_that_are_too_long_are_still_refused(run):
+    short = SubmissionFormat(**{**LONG.to_state(), "keys": LONG.keys, "targets": LONG.targets, "max_items": 30})
+    with pytest.raises(SubmissionError, match="more than 30"):
+        check_submission(run / "run" / "submission.csv", run / "test.csv", short)
+
+
+def test_help_says_what_form_is_meant():
+    for command in ("check", "score"):
+        code, out = invoke(command, "--help")
+        assert code == 0
+        assert all(word in out for word in ("--competition", "--run", "2019"))
