@@ -80,8 +80,7 @@ def run_competition(
         advance(len(found.train) + len(found.test))
     check_candidates(competition, found)
     result = _Run(competition, found, where, seed, bs, stages)
-    with _half_the_cores():
-        result.fit()
+    result.fit()
     with atomic_folder(out) as part, _refusals_as_errors(out):
         with stages.stage("write"):
             about = {
@@ -115,9 +114,10 @@ class _Run:
     def fit(self) -> None:
         found, recipe, stages = self.found, self.recipe, self.stages
         with stages.stage("features", len(found.train) + len(found.test)) as advance:
-            # Training rows are encoded once per outer fold below; this gives the test rows, and what baselines and the
-            # report need.
-            train = self.features.fit_transform(found.train, tables=found.tables, unlabeled=found.test)
+            # The training rows are for baselines and the report; models see each outer fold's own, made below.
+            train, pairs = self.features.fit_transform_folds(
+                found.train, self.folds.to(found.train.device), tables=found.tables, unlabeled=found.test
+            )
             advance(len(train))
             test = self.features.transform(found.test, tables=found.tables)
             advance(len(test))
@@ -127,8 +127,6 @@ class _Run:
         with stages.stage("models", FOLDS * len(models) * len(train) * (FOLDS - 1) // FOLDS) as advance:
             trained = {r.name for r in models}
             cross.advance = advance
-            outer = self.folds.to(found.train.device)
-            pairs = self.features.cross_fit(found.train, outer, tables=found.tables, unlabeled=found.test)
             for k, (outside, inside) in enumerate(pairs):
                 rows = (self.folds == k).nonzero().squeeze(1)
                 cross.fold(self._lists(outside), self._lists(inside), rows, self.test)
@@ -270,20 +268,6 @@ class _Run:
             "features": self._features,
             "submission": self.recipe.submission.to_state(),
         }
-
-
-@contextmanager
-def _half_the_cores() -> Iterator[None]:
-    """Torch and XGBoost with half of the cores each, as they train side by side.
-
-    More threads than free cores is much worse than fewer: each parallel step then waits for the thread without a core.
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, before // 2))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def check_candidates(recipe: Competition, found: Candidates) -> None:

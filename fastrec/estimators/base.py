@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec.errors import NotFittedError
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.validate import Lists
+
+RANKERS: dict[str, type[Ranker]] = {}  # the library's own, by name
+_ABOVE = ("fastrec.stacking",)  # rooms that build on this one and hold rankers too
 
 
 @dataclass
@@ -31,12 +35,21 @@ class Trace:
 
 
 class Ranker(ABC):
-    """Learns from lists with labels, then scores candidates: the higher, the nearer the top."""
+    """Learns from lists with labels, then scores candidates: the higher, the nearer the top.
+
+    One of your own has ``fit`` and ``predict``; to be saved and loaded ``settings`` too, and where it learns something
+    ``write`` and ``read``.
+    """
 
     name: str
     trace: Trace
     learns = True  # False: a rule, with nothing to train
     beside = False  # may train in a thread of its own: it draws on no global random state and lets the interpreter go
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if _is_own(cls):
+            RANKERS[cls.__name__] = cls
 
     @abstractmethod
     def fit(
@@ -55,14 +68,6 @@ class Ranker(ABC):
     def predict(self, data: Lists) -> torch.Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""
 
-    @abstractmethod
-    def save(self, folder: Any) -> None:
-        """Write what was learned as a folder, without pickle; an earlier save there is replaced in one step.
-
-        Raises:
-            WriteError: the folder holds something else, or the file system refused.
-        """
-
     def forget(self) -> None:
         """Drop what was learned."""
         self.trace = Trace()
@@ -77,10 +82,118 @@ class Ranker(ABC):
         """What to raise where something was asked of an untrained ranker."""
         return NotFittedError(f"{self.name} has not been trained", remedy="Call fit first")
 
+    # Saving ----------------------------------------------------------------------------------------------------------
 
-@contextmanager
-def saved_to(folder: str | Path) -> Iterator[Path]:
-    """A folder to save a ranker into, which takes the place of an earlier save when the block ends well."""
-    check_replaceable(folder, "ranker.json", "blend")
-    with atomic_folder(folder) as part:
-        yield part
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON values."""
+        raise DataError(f"{type(self).__name__} says no settings() to be saved by", remedy="Define settings()")
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write what was learned into a folder that is there, without pickle.
+
+        Returns:
+            What else ``read`` is to be given, as JSON values.
+        """
+        return {}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:  # noqa: B027 - a rule has nothing to read
+        """Take back what ``write`` wrote and returned; whatever is raised here means that the files are damaged."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and what was learned, without pickle; an earlier save at ``folder`` is replaced in one step.
+
+        Args:
+            folder: where to; made if need be.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: a setting is of a kind that no JSON file holds.
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        check_replaceable(folder, "ranker.json")
+        with atomic_folder(folder) as part:
+            about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
+            try:
+                text = json.dumps(about, indent=1, ensure_ascii=False)
+            except (TypeError, ValueError) as error:
+                raise DataError(
+                    f"{self.name} has a setting that cannot be saved ({error})", remedy="Use text, numbers and lists"
+                ) from error
+            (part / "ranker.json").write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote: it scores as the ranker that was saved did.
+
+        Args:
+            folder: where it was saved.
+
+        Returns:
+            A ranker of the class that was saved: one of the library's, or one that has been defined already. Nothing is
+            imported that a file names.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            DataError: it holds a ranker of another class, or of one that is not known.
+        """
+        folder = Path(folder)
+        path = folder / "ranker.json"
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Give the folder of a saved ranker")
+        try:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            name, settings = str(about["class"]), dict(about["settings"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise _unreadable(path, error) from error
+        found = _class_of(name, cls, path)
+        try:
+            made = found(**settings)
+            made.read(folder, about)
+        except (MissingFileError, UnreadableFileError):
+            raise
+        except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file
+            raise _unreadable(path, error) from error
+        return made
+
+
+def _unreadable(path: Path, error: Exception) -> UnreadableFileError:
+    return UnreadableFileError(
+        f"the saved ranker cannot be read ({type(error).__name__}: {error})", file=path, remedy="Save it again"
+    )
+
+
+def _is_own(cls: type) -> bool:
+    return cls.__module__.startswith("fastrec.")
+
+
+def _name_of(cls: type) -> str:
+    return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _class_of(name: str, asked: type[Ranker], path: Path) -> type[Any]:
+    """The class of a saved name, which must be ``asked`` or build on it."""
+    if ":" in name:
+        known = {_name_of(c): c for c in _subclasses(Ranker)}
+        own = {} if _is_own(asked) else {name: asked}  # it may have been defined in a script, or a module that moved
+        same = name.rpartition(":")[2] == asked.__qualname__
+        found = known.get(name, own.get(name) if same else None)
+    else:
+        if name not in RANKERS:
+            for room in _ABOVE:
+                import_module(room)
+        found = RANKERS.get(name)
+    if found is None:
+        raise DataError(
+            f"it holds a ranker of the class {name!r}, which is not known here",
+            file=path,
+            remedy="Import the module that defines the class first",
+        )
+    if not issubclass(found, asked):
+        raise DataError(f"it holds a {name}, not a {asked.__name__}", file=path, remedy="Use Ranker.load")
+    return found
+
+
+def _subclasses(cls: type) -> Iterator[type]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _subclasses(below)

@@ -2,76 +2,94 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.estimators.base import Ranker, Trace, saved_to
+from fastrec.estimators._architecture import Architecture, load_weights
+from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators.base import Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import MRR
 from fastrec.models import TabularNet
-from fastrec.optim import adamw, lamb, scale_lr
 from fastrec.segments import segment_sum
-from fastrec.table import Table, concat, save_state
+from fastrec.table import Table, concat, load_state, save_state
 from fastrec.tabular import Categorify, RankGauss, TabularFrame
+from fastrec.tabular.procs import proc_from_state
 from fastrec.training import RecLearner, rec_learner
 from fastrec.validate import Lists, whole_lists
 
 _BS = 3_000  # candidates: about 130 lists of 23
 _LIST = "__list__"
 _TARGETS = ("__share__", _LIST, "__weight__")  # not names that a feature may have
-_LAMB_FROM = 32_768  # candidates in a batch from which LAMB trains
+_AT_ONCE = 1 << 15  # candidates that are scored at once
+_TABULAR = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
 
 
 class NetRanker(Ranker):
-    """A ``TabularNet`` trained with fastai's one-cycle schedule on batches of whole lists.
+    """A net of ``fastrec.models`` trained with fastai's one-cycle schedule on batches of whole lists.
 
     Numbers go through ``RankGauss``, and where values are missing a flag goes in beside them (one for all columns that
     are missing in the same rows).
 
     Args:
         name: the ranker's name.
-        layers: width of each hidden layer.
+        model: the net: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike.
+        options: the model's own options, over the next three and over what a ``TabularNet`` has here (no batch norm in
+            the hidden layers, SiLU).
+        layers: width of each hidden layer; None: 128 and 64, of another model its own default.
+        ps: dropout after each hidden layer; None: .2, of another model its own default.
+        embed_p: dropout on the embeddings; None: .05, of another model its own default.
         epochs: how often every list is seen, at the size at which ``max_rows`` is not reached.
         max_rows: epochs are cut so that at most about this many candidates are seen; one epoch at least.
         lr: the schedule's highest rate at a batch of 3,000 candidates; it grows with the square root of the batch.
-        bs: candidates in a batch, up to the whole set.
+        bs: candidates in a batch, up to the whole set. AdamW trains; from 32,768 candidates on the embeddings have no
+            momentum, and the other momenta go with the batch.
         wd: weight decay.
-        ps: dropout after each hidden layer.
-        embed_p: dropout on the embeddings.
+
+    Raises:
+        DataError: there is no such model, or it takes no such option.
     """
 
     def __init__(
         self,
         name: str = "net",
         *,
-        layers: Sequence[int] = (128, 64),
+        model: type[nn.Module] | str = TabularNet,
+        options: Mapping[str, Any] | None = None,
+        layers: Sequence[int] | None = None,
         epochs: int = 8,
         max_rows: int = 20_000_000,
         lr: float = 2e-3,
         bs: int | None = None,
         wd: float = 0.02,
-        ps: float = 0.2,
-        embed_p: float = 0.05,
+        ps: float | Sequence[float] | None = None,
+        embed_p: float | None = None,
     ) -> None:
-        self.name, self.layers, self.epochs, self.max_rows = name, list(layers), epochs, max_rows
-        self.lr, self.bs, self.wd, self.ps, self.embed_p = lr, bs or _BS, wd, ps, embed_p
+        self.name, self.epochs, self.max_rows, self.lr, self.bs, self.wd = name, epochs, max_rows, lr, bs or _BS, wd
+        layers = None if layers is None else list(layers)
+        given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
+        own = _TABULAR if Architecture(model).model is TabularNet else {}
+        self.architecture = Architecture(model, {**own, **given, **(options or {})})
         self.forget()
 
     def forget(self) -> None:
         """Drop the net and what its columns were prepared with."""
         super().forget()
-        self._learn: RecLearner | None = None
+        self._net: nn.Module | None = None
+        self._frame: TabularFrame | None = None  # without rows: how columns are prepared
+        self._plan: dict[str, Any] = {}
         self._flags: dict[str, str] = {}
 
     def fit(
@@ -80,6 +98,7 @@ class NetRanker(Ranker):
         """Train the net; the curves tell of ``valid``."""
         train = whole_lists(train, name=self.name)
         set_seed(seed)
+        self.forget()
         self._flags = _missing_patterns(train)
         valid = valid if valid is not None and len(valid) else None
         parts = [self._frame_of(train), *([self._frame_of(valid)] if valid is not None else [])]
@@ -99,71 +118,82 @@ class NetRanker(Ranker):
         )
         bs = min(self.bs, len(train))
         dls = frame.dataloaders(bs=bs, groups=True, seed=seed, device=device or torch.device("cpu"))
-        self._learn = rec_learner(
+        self._plan = self.architecture.plan(dls)
+        net = self.architecture.build(self._plan)
+        rule, schedule = fit_options(net, self.lr, bs, _BS)
+        learn = rec_learner(
             dls,
-            TabularNet,
-            layers=self.layers,
-            n_out=1,
-            ps=self.ps,
-            embed_p=self.embed_p,
-            use_bn=False,
-            act_cls=nn.SiLU,
+            net,
             loss_func=WeightedListLoss(),
             metrics=[] if valid is None else [_ClickMRR(groups=valid.groups)],
-            opt_func=lamb if bs >= _LAMB_FROM else adamw,
             wd=self.wd,
+            **rule,
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
-        with self._learn.no_bar(), self._learn.no_logging():
-            self._learn.fit_one_cycle(epochs, scale_lr(self.lr, bs, _BS), pct_start=0.25)
+        with learn.no_bar(), learn.no_logging():
+            learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
-        self._learn.dls, self._learn.opt = self._learn.dls.new_empty(), None
-        self.trace = Trace(curves=self._curves(valid))
+        self._net, self._frame = net.eval(), frame.new_empty()
+        self.trace = Trace(curves=_curves(learn, valid))
         return self
-
-    def _curves(self, valid: Lists | None) -> list[dict[str, float]]:
-        assert self._learn is not None
-        recorder = self._learn.recorder
-        words = ("train_loss", "valid_loss", "mrr") if valid is not None else ("train_loss",)
-        return [
-            {"epoch": i, **dict(zip(words, map(float, row), strict=False))} for i, row in enumerate(recorder.values)
-        ]
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""
-        if self._learn is None:
+        if self._net is None or self._frame is None:
             raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
-        frame = self._frame_of(data, known=False)
-        dl = self._learn.dls.test_dl(frame, bs=1 << 15)
-        with self._learn.no_bar(), self._learn.no_logging():
-            scores, _ = self._learn.get_preds(dl=dl, reorder=False)
-        return scores.squeeze(1).double().cpu()
+        frame = self._frame.new(self._frame_of(data, known=False))
+        frame.process()
+        device = next(self._net.parameters()).device
+        with torch.no_grad(), naming_out_of_memory("scoring candidates", "Score fewer lists at once"):
+            parts = zip(frame.x_cat.split(_AT_ONCE), frame.x_cont.split(_AT_ONCE), strict=True)
+            scores = [self._net(cats.to(device), conts.to(device)).squeeze(1).double().cpu() for cats, conts in parts]
+        return torch.cat(scores)
 
     def _frame_of(self, data: Lists, *, known: bool = True) -> Table:
-        columns: dict[str, Any] = {n: data.table[n] for n in (*data.cats, *data.conts)}
+        frame = self._frame  # what it was trained on; None: this is what it is to be trained on
+        names = (*data.cats, *data.conts) if frame is None else (*frame.cat_names, *frame.cont_names)
+        columns: dict[str, Any] = {n: data.table[n] for n in names if n not in self._flags}
         columns |= {flag: data.table[n].is_missing().double() for flag, n in self._flags.items()}
         if known:
             columns |= dict(zip(_TARGETS, _targets_of(data), strict=True))
         return Table(columns, device=data.table.device)
 
-    def save(self, folder: Any) -> None:
-        """Write ``model.safetensors``, ``ranker.json`` and the procs' state."""
-        if self._learn is None:
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
+        return {n: getattr(self, n) for n in ("name", "epochs", "max_rows", "lr", "bs", "wd")}
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
+        if self._net is None or self._frame is None:
             raise self.not_fitted()
-        weights = {n: w.contiguous() for n, w in self._learn.model.state_dict().items()}
-        procs = {p.name: p.to_state() for p in self._learn.dls.procs.fs if hasattr(p, "to_state")}
-        about = {k: getattr(self, k) for k in ("layers", "epochs", "lr", "bs", "wd", "ps", "embed_p")}
-        about |= {
-            "cats": list(self._learn.dls.cat_names),
-            "conts": list(self._learn.dls.cont_names),
-            "flags": self._flags,
-        }
-        with saved_to(folder) as part:
-            save_file(weights, part / "model.safetensors")
-            save_state(part / "procs", procs)
-            (part / "ranker.json").write_text(json.dumps(about, indent=1))
+        weights = {n: w.contiguous() for n, w in self._net.state_dict().items()}
+        save_file(weights, folder / "model.safetensors")
+        self.architecture.save(folder / "net", self._plan)
+        procs = {p.name: p.to_state() for p in self._frame.procs.fs if hasattr(p, "to_state")}
+        save_state(folder / "procs", procs)
+        return {"cats": list(self._frame.cat_names), "conts": list(self._frame.cont_names), "flags": self._flags}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self.architecture, self._plan = Architecture.load(folder / "net")
+        if list(about["cats"]) != self._plan["cats"] or len(about["conts"]) != self._plan["n_cont"]:
+            raise ValueError("the net is of other columns")
+        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and not used
+            net = self.architecture.build(self._plan)
+        if hasattr(net, "wrap_loss"):
+            net.wrap_loss(WeightedListLoss())  # settles how members are averaged, as in training
+        procs = [proc_from_state(state) for state in load_state(folder / "procs").values()]
+        frame = TabularFrame(Table({}), procs, about["cats"], about["conts"], do_setup=False)
+        self._net = load_weights(net, load_file(folder / "model.safetensors"))
+        self._frame, self._flags = frame, dict(about["flags"])
+
+
+def _curves(learn: RecLearner, valid: Lists | None) -> list[dict[str, float]]:
+    words = ("train_loss", "valid_loss", "mrr") if valid is not None else ("train_loss",)
+    rows = learn.recorder.values
+    return [{"epoch": i, **dict(zip(words, map(float, row), strict=False))} for i, row in enumerate(rows)]
 
 
 class _ClickMRR(MRR):

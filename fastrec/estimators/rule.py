@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from fastrec.estimators.base import Ranker, Trace, saved_to
+from fastrec.estimators.base import Ranker, Trace
 from fastrec.segments import lexical_order
 from fastrec.table import Column
 from fastrec.validate import Lists
@@ -41,10 +40,9 @@ class ColumnRanker(Ranker):
             place[order] = torch.arange(len(data), dtype=torch.float64)
         return -place
 
-    def save(self, folder: Any) -> None:
-        """Write the columns' names (``ranker.json``)."""
-        with saved_to(folder) as part:
-            (part / "ranker.json").write_text(json.dumps({"columns": self.columns}, indent=1))
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"name": self.name, "columns": self.columns}
 
 
 def _sort_keys(column: Column) -> list[torch.Tensor]:

@@ -190,9 +190,31 @@ class FeatureSet:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
         """
         work = self._read(df)
-        context, chain = self._context(tables, work), self._chain()
-        outer = given_folds(df, folds, work)
-        work = chain.run_clean(work, context, self._read_unlabeled(unlabeled, work))
+        context, outer = self._context(tables, work), given_folds(df, folds, work)
+        work = self._chain().run_clean(work, context, self._read_unlabeled(unlabeled, work))
+        yield from self._outer_folds(df, work, context, outer)
+
+    def fit_transform_folds(
+        self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
+    ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
+        """``fit_transform`` and ``cross_fit`` of the same rows; what no target passes through is made once for both.
+
+        Args:
+            df, folds, tables, unlabeled: see ``cross_fit``.
+
+        Returns:
+            What ``fit_transform`` returns, and what ``cross_fit`` yields.
+        """
+        work = self._read(df)
+        context, chain, outer = self._context(tables, work), self._chain(), given_folds(df, folds, work)
+        work = chain.run(work, context, self._read_unlabeled(unlabeled, work), again=True)
+        self.fitted_on_unlabeled = unlabeled is not None
+        clean = work.drop([n for s in chain.tainted for n in s.outputs])
+        return self._out(df, chain.nest(work, context, None)), self._outer_folds(df, clean, context, outer)
+
+    def _outer_folds(self, df: Any, work: Table, context: Context, outer: torch.Tensor) -> Iterator[tuple[Any, Any]]:
+        """What ``cross_fit`` yields, of rows that have the columns through which no target passes."""
+        chain = self._chain()
         for k in torch.unique(outer).tolist():
             inside = outer == k
             done = chain.nest(chain.without(inside, work, context), context, inside)

@@ -42,7 +42,8 @@ class FieldNet(nn.Module):
         pool: how a list's vectors become one: ``'mean'``, ``'sum'`` or ``'max'``; an empty list is zeros.
         tie: list column → the categorical (or list) column whose table it looks up in.
         vector_szs: width of each vector column; each enters through a LayerNorm of its own.
-        embed_p: dropout on the embeddings.
+        embed_p: dropout on the embeddings. Above 0 every row has a mask of its own, so that on a CPU tables of 64 or
+            more numbers a row are multiplied row by row in training, not once for every id.
         bn_cont: batch norm on the continuous columns.
         pad: round the tables' widths up to multiples of 4 floats.
         check_ids: when to look for ids out of range, see ``EmbeddingTables``.

@@ -9,7 +9,7 @@ import torch
 from fastai.layers import SigmoidRange
 from torch import Tensor, nn
 
-from fastrec.models._lookup.joined import can_join, join
+from fastrec.models._lookup.joined import can_join, drop_first, join
 from fastrec.models._lookup.wide_linear import WideLinear
 from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
@@ -82,9 +82,10 @@ class TabularNet(FieldNet):
             for module in [*list(self.layers[0])[1:], *list(self.layers)[1:]]:
                 hidden = module(hidden)
             return hidden
-        if not self._drops() and can_join(self.embeds, x_cat):
+        if can_join(self.embeds, x_cat):
             others = [*self.embeds.bags(extras[: self.n_lists]), *self.dense_pieces(x_cont, extras)]
-            return self.layers(join(self.embeds, x_cat, others, self._first_dtype()))
+            joined = join(self.embeds, x_cat, others, self._first_dtype())
+            return self.layers(drop_first(joined, self.n_emb, self.emb_drop.p) if self._drops() else joined)
         pieces = self.embed_pieces(x_cat, extras) + self.dense_pieces(x_cont, extras)
         return self.layers(side_by_side(pieces))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.estimators import Ranker, Trace, XGBRanker
-from fastrec.estimators.base import saved_to
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Table
@@ -129,13 +128,19 @@ class LinearBlend(Ranker):
             raise self.not_fitted()
         return self._inputs(data) @ self.weights
 
-    def save(self, folder: Any) -> None:
-        """Write the weights (``ranker.json``)."""
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"models": self.models, "name": self.name, "ridge": self.ridge}
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The weights."""
         if self.weights is None:
             raise self.not_fitted()
-        about = {"weights": dict(zip(self.models, self.weights.tolist(), strict=True)), "ridge": self.ridge}
-        with saved_to(folder) as part:
-            (part / "ranker.json").write_text(json.dumps(about, indent=1))
+        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self.weights = torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64)
 
 
 class BoostedBlend(Ranker):
@@ -174,11 +179,19 @@ class BoostedBlend(Ranker):
     def _started(self, data: Lists) -> Lists:
         return replace(data, table=data.table.with_columns({_START: self.blend.predict(data)}))
 
-    def save(self, folder: Any) -> None:
-        """Write the weights (``blend/``) and the trees (``trees/``)."""
-        with saved_to(folder) as part:
-            self.blend.save(part / "blend")
-            self.trees.save(part / "trees")
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"models": self.models, "name": self.name, "rounds": self.rounds, **self.params}
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The weights (``blend/``) and the trees (``trees/``)."""
+        self.blend.save(folder / "blend")
+        self.trees.save(folder / "trees")
+        return {}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self.blend, self.trees = LinearBlend.load(folder / "blend"), XGBRanker.load(folder / "trees")
 
 
 class AverageBlend(Ranker):
@@ -207,7 +220,6 @@ class AverageBlend(Ranker):
         parts = torch.stack([data.table[f"{m}_{self.of}"].number().cpu() for m in self.models], 1)
         return parts.mean(1) if self.of == "log_softmax" else -parts.mean(1)
 
-    def save(self, folder: Any) -> None:
-        """Write what is averaged (``ranker.json``)."""
-        with saved_to(folder) as part:
-            (part / "ranker.json").write_text(json.dumps({"models": self.models, "mean_of": self.of}, indent=1))
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"models": self.models, "of": self.of, "name": self.name}

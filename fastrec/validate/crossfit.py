@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import torch
 
+from fastrec._core.threads import half_the_threads
 from fastrec.errors import DataError
 from fastrec.validate.lists import Lists
 
@@ -120,10 +122,12 @@ class CrossFit:
                 "the candidate was in an earlier fold", row=row, remedy="Put every training row in one fold"
             )
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
-        with ThreadPoolExecutor(max_workers=1) as second:
+        beside = [r for r in self.rankers if r.beside and _is_cpu(self.device)]
+        own = [r for r in self.rankers if r not in beside]
+        shared = half_the_threads() if beside and any(r.learns for r in own) else nullcontext()
+        with shared, ThreadPoolExecutor(max_workers=1) as second:
             train_one = partial(self._train, train=train, valid=valid, test=test)
-            own = [r for r in self.rankers if not (r.beside and _is_cpu(self.device))]
-            waiting = {r.name: second.submit(train_one, r) for r in self.rankers if r not in own}
+            waiting = {r.name: second.submit(train_one, r) for r in beside}
             try:
                 made = {r.name: train_one(r) for r in own}
                 made |= {name: job.result() for name, job in waiting.items()}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,12 +18,15 @@ from torch import nn
 from fastrec.errors import DataError
 from fastrec.estimators import ColumnRanker, NetRanker
 from fastrec.estimators import net as module
+from fastrec.estimators._batch_rule import fit_options
 from fastrec.estimators.net import WeightedListLoss
 from fastrec.metrics import mrr
 from fastrec.models import TabularNet
+from fastrec.optim import AdamW, adamw
 from fastrec.table import Table, load_state
 from fastrec.tabular import Categorify, RankGauss
 from fastrec.validate import Lists
+from tests.bench import _extreme
 
 KINDS = ["gym", "pool", "spa"]
 
@@ -109,34 +114,57 @@ def test_validation_loss_is_the_mean_over_lists():
     assert model.trace.curves[0]["valid_loss"] == pytest.approx(np.mean(losses), abs=1e-4)
 
 
-def counted(monkeypatch, name: str) -> list[int]:
-    calls, made = [], getattr(module, name)
-
-    def count(params, *args, **kwargs):
-        calls.append(1)
-        return made(params, *args, **kwargs)
-
-    monkeypatch.setattr(module, name, count)
-    return calls
-
-
 @pytest.mark.parametrize("bs", [1, 60, 10**9])
-def test_any_batch_size_up_to_the_whole_set(bs, monkeypatch):
-    lamb, adamw = counted(monkeypatch, "lamb"), counted(monkeypatch, "adamw")
+def test_any_batch_size_up_to_the_whole_set(bs):
     data = clicks(20)
-    got = small(bs=bs).fit(data, seed=1).predict(data)
-    assert got.isfinite().all()
-    assert (len(lamb), len(adamw)) == (0, 1)
+    assert small(bs=bs).fit(data, seed=1).predict(data).isfinite().all()
 
 
-def test_large_batches_are_trained_by_lamb(monkeypatch):
-    lamb, adamw = counted(monkeypatch, "lamb"), counted(monkeypatch, "adamw")
+def learners_of(monkeypatch) -> list:
+    """The Learners that are made from now on."""
+    seen, make = [], module.rec_learner
+
+    def noted(*args, **kwargs):
+        seen.append(make(*args, **kwargs))
+        return seen[-1]
+
+    monkeypatch.setattr(module, "rec_learner", noted)
+    return seen
+
+
+def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(monkeypatch):
+    seen = learners_of(monkeypatch)
     data = clicks(32_768 // 5 + 1)
     model = small(bs=32_768, lr=2e-3, epochs=4).fit(data, seed=1)
-    assert (len(lamb), len(adamw)) == (1, 0)
+    (learn,) = seen
+    assert isinstance(learn.opt.opt, AdamW)
+    embeddings, others = learn.opt.hypers
+    assert [embeddings["mom"], others["mom"]] == [0.0, 0.5]
+    assert [embeddings["sqr_mom"], others["sqr_mom"]] == [0.9, 0.9]
+    tables = {id(p) for p in model._net.embeds.parameters()}
+    assert {id(p) for p in learn.opt.param_lists[0]} == tables
     losses = [c["train_loss"] for c in model.trace.curves]
     assert losses[-1] < losses[0]
     assert model.predict(data).isfinite().all()
+    numbers = replace(data, cats=())  # nothing to split off
+    assert small(bs=32_768, epochs=1).fit(numbers).predict(numbers).isfinite().all()
+    assert [h["sqr_mom"] for h in seen[1].opt.hypers] == [0.9]
+
+
+@pytest.mark.parametrize("bs", [32_768, 65_536, 819_200])
+def test_the_rule_of_large_batches_is_the_one_that_was_measured(bs):
+    net = TabularNet([(4, 4)], 1, 1, [4])
+    rule, schedule = fit_options(net, 2e-3, bs, 3_000)
+    rates, _ = _extreme.rates_of("scaled", [2e-3, 2e-3], bs, 3_000)
+    moms, more = _extreme.moments_of("scaled", bs, 3_000)
+    assert schedule["lr_max"] == pytest.approx(rates)
+    np.testing.assert_allclose(schedule["moms"], moms)
+    assert rule["opt_func"].keywords == pytest.approx(more)
+
+
+def test_smaller_batches_are_trained_as_ever():
+    rule, schedule = fit_options(TabularNet([(4, 4)], 1, 1, [4]), 2e-3, 12_000, 3_000)
+    assert (rule, schedule) == ({"opt_func": adamw}, {"lr_max": 4e-3})
 
 
 def test_epochs_are_cut_where_rows_are_many():
@@ -273,10 +301,14 @@ def test_loss_is_the_weighted_mean_over_lists(weight):
     assert float(got) == pytest.approx(loss_by_loops(scores, label, groups, weight))
 
 
-def test_the_training_rows_are_not_kept():
+def test_the_training_rows_are_not_kept(monkeypatch):
+    seen = learners_of(monkeypatch)
     model = small().fit(clicks(), clicks(seed=1), seed=1)
-    assert [len(dl.dataset) for dl in model._learn.dls.loaders] == [0, 0]
-    assert model._learn.opt is None
+    kept = [weakref.ref(thing) for thing in (seen[0], seen[0].opt, seen[0].dls.train_ds.packed.buffer)]
+    seen.clear()
+    gc.collect()
+    assert [ref() for ref in kept] == [None] * 3
+    assert len(model._frame) == 0
 
 
 def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):
@@ -285,14 +317,14 @@ def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):
     model.save(tmp_path / "net")
     assert {p.suffix for p in tmp_path.rglob("*") if p.is_file()} == {".json", ".safetensors"}
     about = json.loads((tmp_path / "net" / "ranker.json").read_text())
-    procs = load_state(tmp_path / "net" / "procs")
+    procs, made_with = load_state(tmp_path / "net" / "procs"), load_state(tmp_path / "net" / "net")["options"]
     kinds, gauss = Categorify.from_state(procs["Categorify"]), RankGauss.from_state(procs["RankGauss"])
     codes = kinds.encode("kind", test.table["kind"])[:, None]
     flags = {name: test.table[of].is_missing().double() for name, of in about["flags"].items()}
     numbers = [gauss.apply(n, flags[n] if n in flags else test.table[n].number()) for n in about["conts"]]
     weights = load_file(tmp_path / "net" / "model.safetensors")
     net = TabularNet(
-        [(4, 3)], len(numbers), 1, layers=about["layers"], use_bn=False, act_cls=nn.SiLU, cat_names=about["cats"]
+        [(4, 3)], len(numbers), 1, layers=made_with["layers"], use_bn=False, act_cls=nn.SiLU, cat_names=about["cats"]
     )
     net.load_state_dict(weights)
     got = net.eval()(codes, torch.stack(numbers, 1).float())

@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 import torch
 import xgboost as xgb
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.estimators import XGBRanker
+from fastrec.estimators import Ranker, XGBRanker
 from fastrec.table import Table, Vocab, load_state
-from fastrec.validate import Lists
+from fastrec.validate import Lists, group_folds
 
 PARAMS = {
     "tree_method": "hist",
@@ -203,12 +205,99 @@ def test_importance_is_the_total_gain():
     assert sum(model.trace.importance.values()) > 0
 
 
-def test_a_name_that_xgboost_refuses_is_named():
-    data = Lists(
-        Table({"a<b": [1.0, 2.0]}), torch.zeros(2, dtype=torch.int64), conts=["a<b"], label=torch.tensor([0.0, 1])
+@settings(max_examples=25)
+@given(
+    names=st.lists(st.text("[]<%5BDC 3a", min_size=1, max_size=4), min_size=3, max_size=3, unique=True),
+)
+def test_columns_may_have_any_names(names, tmp_path_factory):
+    """Names change nothing but the names: the same trees, importance by the columns' own."""
+    frame = clicks(40)
+    plain = lists_of(frame)
+    renamed = dict(zip(["color", "x", "z"], names, strict=True))
+    data = replace(plain, table=plain.table.rename(renamed), cats=[names[0]], conts=names[1:])
+    expected, got = ranker().fit(plain, seed=5), ranker().fit(data, seed=5)
+    assert torch.equal(got.predict(data), expected.predict(plain))
+    assert got.trace.importance == {renamed[n]: v for n, v in expected.trace.importance.items()}
+    folder = tmp_path_factory.mktemp("names")
+    got.save(folder / "m")
+    assert torch.equal(Ranker.load(folder / "m").predict(data), expected.predict(plain))
+
+
+def test_constraints_name_columns_by_their_own_names():
+    frame = clicks()
+    data = lists_of(frame)
+    data = replace(data, table=data.table.rename({"x": "x[m]", "z": "z%"}), conts=["x[m]", "z%"])
+    constraints = {"monotone_constraints": {"x[m]": -1}, "interaction_constraints": [["x[m]"], ["z%", "color"]]}
+    free, model = (ranker(colsample_bytree=1.0, **c).fit(data, seed=5) for c in ({}, constraints))
+    rising = torch.linspace(-3, 3, 20).double()
+    table = Table({"x[m]": rising, "z%": torch.full((20,), 7.0), "color": ["red"] * 20})
+    line = Lists(table, torch.zeros(20, dtype=torch.int64), cats=["color"], conts=["x[m]", "z%"])
+    assert (model.predict(line).diff() <= 0).all()
+    assert not (free.predict(line).diff() <= 0).all()
+
+
+# ------------------------------------------------------------------------------------------------------ early stopping
+
+
+@pytest.mark.parametrize("objective", ["rank:ndcg", "binary:logistic"])
+def test_early_stopping_keeps_the_trees_up_to_the_best_on_lists_held_out(objective):
+    """Against XGBoost called directly on the same division, and the best tree found by a plain loop."""
+    frame, test = clicks(400), clicks(seed=1)
+    used = teaching(frame).reset_index(drop=True)
+    out = (group_folds(pd.DataFrame({"list": used["list"]}), "list", 8) == 0).numpy()
+    assert used[out].list.isin(used[~out].list).sum() == 0  # whole lists
+    assert 0.08 < used[out].list.nunique() / used.list.nunique() < 0.18
+    ranks = objective.startswith("rank:")
+    names = ["color", "x", "z"]
+    inside, held = (
+        kind(matrix(part), part.label, feature_names=names, **({"qid": part.list} if ranks else {}), **more)
+        for kind, part, more in (
+            (xgb.QuantileDMatrix, used[~out], {"max_bin": 64}),
+            (xgb.DMatrix, used[out], {}),
+        )
     )
-    with pytest.raises(DataError, match="a<b"):
-        ranker().fit(data)
+    found: dict = {}
+    params = {**PARAMS, **(RANKING if ranks else {}), "objective": objective, "seed": 5}
+    grown = xgb.train(params, inside, 200, evals=[(held, "held")], evals_result=found, verbose_eval=False)
+    (values,) = found["held"].values()
+    best = 0
+    for i, value in enumerate(values):
+        if (value > values[best]) if ranks else (value < values[best]):
+            best = i
+        if i - best >= 5:
+            break
+    assert best + 6 < 200
+    model = XGBRanker(
+        "trees", objective=objective, rounds=200, early_stopping_rounds=5, eta=0.3, max_depth=3, nthread=1
+    ).fit(lists_of(frame), seed=5)
+    assert model._booster.num_boosted_rounds() == best + 1
+    expected = grown.predict(
+        xgb.DMatrix(matrix(test), feature_names=["color", "x", "z"]), output_margin=True, iteration_range=(0, best + 1)
+    )
+    np.testing.assert_allclose(model.predict(lists_of(test)).numpy(), expected, atol=1e-6)
+    assert sum(model.trace.importance.values()) > 0
+
+
+def test_early_stopping_does_not_look_at_the_lists_that_are_scored():
+    data, valid = lists_of(clicks(200)), lists_of(clicks(seed=1))
+    made = [
+        XGBRanker("t", rounds=50, early_stopping_rounds=3, nthread=1).fit(data, v, seed=1).predict(data)
+        for v in (None, valid)
+    ]
+    assert torch.equal(*made)
+
+
+def test_early_stopping_of_too_few_lists_is_refused():
+    data = lists_of(clicks(200))
+    few = data.take(torch.arange(len(data)) < 12)
+    with pytest.raises(DataError, match="too few lists"):
+        XGBRanker("t", early_stopping_rounds=3).fit(few)
+
+
+@pytest.mark.parametrize("name", ["num_boost_round", "n_estimators", "seed", "random_state", "device"])
+def test_parameters_that_would_be_passed_over_are_refused(name):
+    with pytest.raises(DataError, match=f"{name}.*Give it as"):
+        XGBRanker("t", **{name: 1})
 
 
 def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
@@ -219,7 +308,7 @@ def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
     assert files == {".ubj", ".json", ".safetensors"}
     about = json.loads((tmp_path / "model" / "ranker.json").read_text())
     assert about["features"] == ["color", "x", "z"]
-    assert about["params"]["colsample_bytree"] == 0.7
+    assert about["settings"]["colsample_bytree"] == 0.7
     vocab = Vocab.from_state(load_state(tmp_path / "model" / "vocabularies")["color"])
     codes = vocab.encode(Table.read(test)["color"]).double().numpy()
     values = np.stack([codes, test.x, test.z], 1)

@@ -9,6 +9,8 @@ from torch import nn
 
 from fastrec.errors import DataError
 from fastrec.models import TabularNet
+from fastrec.models._lookup.joined import join
+from fastrec.table import ListBatch
 
 SIZES = [(10, 4), (7, 8), (20, 4), (5, 12)]
 
@@ -136,3 +138,43 @@ def test_bad_configurations_and_ids_are_refused():
     cats[2, 1] = 7
     with pytest.raises(DataError, match="column 'b', row 2"):
         TabularNet(SIZES, 3, 1, [8], cat_names=list("abcd"))(cats, conts)
+
+
+@pytest.mark.parametrize("p", [0.3, 1.0])
+@pytest.mark.parametrize("lists", [False, True])
+def test_dropout_on_embeddings_keeps_the_one_step_lookup(p, lists, monkeypatch):
+    """With the same seed the numbers are those of the pieces, dropped and put side by side."""
+    from fastrec.models import tabular_net
+
+    joined = []
+    monkeypatch.setattr(tabular_net, "join", lambda *given: joined.append(1) or join(*given))
+    torch.manual_seed(0)
+    more = {"list_szs": [(9, 4)], "list_names": ["tags"]} if lists else {}
+    net = TabularNet(SIZES, 3, 2, [16], embed_p=p, **more)
+    for w in net.embeds.weights.values():
+        nn.init.normal_(w)
+    cats, conts = batch(50)
+    extras = [ListBatch(torch.arange(50) % 9, torch.arange(51))] if lists else []
+    outs = []
+    for fast in (True, False):
+        if not fast:
+            monkeypatch.setattr(tabular_net, "can_join", lambda *given: False)
+        net.zero_grad()
+        torch.manual_seed(1)
+        out = net(cats, conts, *extras)
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        outs.append([out.detach(), *(q.grad.clone() for q in net.parameters() if q.grad is not None)])
+    assert len(joined) == 1
+    for a, b in zip(*outs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+def test_the_share_and_scale_of_dropped_embeddings():
+    net = TabularNet([(4, 8)], 1, 1, [4], embed_p=0.25, use_bn=False, bn_cont=False)
+    net.embeds.load_table("0", torch.ones(4, 8))
+    net.layers = nn.Sequential(nn.Sequential(nn.Identity()))
+    out = net(torch.zeros(20_000, 1, dtype=torch.int64), torch.full((20_000, 1), 5.0))
+    kept = out[:, :8]
+    assert kept.unique().tolist() == pytest.approx([0, 1 / 0.75])
+    assert float((kept == 0).double().mean()) == pytest.approx(0.25, abs=0.005)  # sd .001
+    assert (out[:, 8] == 5).all()

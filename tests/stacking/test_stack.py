@@ -187,7 +187,8 @@ def test_blend_is_saved_as_text(tmp_path):
     blend = LinearBlend(list(scores)).fit(two)
     blend.save(tmp_path / "b")
     about = json.loads((tmp_path / "b" / "ranker.json").read_text())
-    assert about == {"weights": dict(zip(scores, blend.weights.tolist(), strict=True)), "ridge": 1.0}
+    assert about["weights"] == dict(zip(scores, blend.weights.tolist(), strict=True))
+    assert about["settings"] == {"models": list(scores), "name": "blend", "ridge": 1.0}
 
 
 class Spy(Ranker):

@@ -54,16 +54,25 @@ class Chain:
         return tainted_steps(self.steps, self.targets)
 
     def run(
-        self, work: Table, context: Context, extra: Table | None = None, *, wanted: Collection[str] | None = None
+        self,
+        work: Table,
+        context: Context,
+        extra: Table | None = None,
+        *,
+        wanted: Collection[str] | None = None,
+        again: bool = False,
     ) -> Table:
-        """Learn every step, and give training rows the columns of those that are wanted (None: of all)."""
+        """Learn every step, and give training rows the columns of those that are wanted (None: of all).
+
+        ``again``: tainted steps are redone afterwards, so that the codes of columns are kept.
+        """
 
         def do(step: Feature, here: Table, there: Table | None) -> tuple[dict[str, Column], dict[str, Column]]:
             used = wanted is None or bool(set(wanted) & set(step.outputs))
             return self._fit_step(step, here, context, there, used=used)
 
         # Where steps are redone fold by fold afterwards, the codes are wanted again.
-        once = not mixing_steps(self.steps, self.key, self.targets, together=False)
+        once = not again and not mixing_steps(self.steps, self.key, self.targets, together=False)
         return walk(self.steps, work, extra, do, release=once)[0]
 
     def run_clean(self, work: Table, context: Context, extra: Table | None) -> Table:

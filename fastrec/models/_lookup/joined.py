@@ -18,7 +18,7 @@ from torch import Tensor
 from fastrec.models._lookup.compiled import can_compile, compiled_join
 from fastrec.models.embedding import NARROW, EmbeddingTables
 
-__all__ = ["can_join", "join"]
+__all__ = ["can_join", "drop_first", "join"]
 
 
 class _Run(NamedTuple):
@@ -75,6 +75,37 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
     plan = _Plan(len(x_cat), at, [places[g] for g in dense], [runs for _, runs in given], dtype)
     flat = [ids[g].flatten() for g in dense]
     return _Join.apply(plan, flat, *(embeds.weights[g] for g in dense), *(value for value, _ in given))
+
+
+def drop_first(values: Tensor, width: int, p: float) -> Tensor:
+    """Dropout on the first columns of what ``join`` returned, in place.
+
+    The mask is drawn as ``nn.Dropout`` draws it for those columns alone: the same seed, the same numbers.
+
+    Args:
+        values: ``[b, columns]``.
+        width: how many columns.
+        p: how likely a value is dropped.
+    """
+    mask = F.dropout(torch.ones(len(values), width), p)  # in float32, whatever the type that is multiplied in
+    return _DropFirst.apply(values, mask.to(values.dtype))
+
+
+class _DropFirst(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        ctx.mark_dirty(values)
+        values.narrow(1, 0, mask.shape[1]).mul_(mask)
+        return values
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        grad = grad.clone()  # it may be another's too
+        grad.narrow(1, 0, mask.shape[1]).mul_(mask)
+        return grad, None
 
 
 def _is_sparse(group: str) -> bool:

@@ -1,0 +1,331 @@
+"""Every ranker, saved and loaded: in a fresh process too, and whatever the files hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import fastrec.models
+from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
+from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
+from fastrec.estimators.base import RANKERS
+from fastrec.models import DCNv2, TabM, TabularNet
+from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
+from fastrec.table import Table
+from fastrec.validate import Lists
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = {"epochs": 1, "bs": 80}
+TREES = {"rounds": 3, "max_depth": 2}
+BLENDED = ["a", "b"]
+# How each ranker is made; a new one fails the suite until it stands here.
+MADE = {
+    "ColumnRanker": [lambda: ColumnRanker("rule", ["x", "gap[m]"])],
+    "XGBRanker": [
+        lambda: XGBRanker("trees", **TREES),
+        lambda: XGBRanker("logit", objective="binary:logistic", columns=["city", "gap[m]"], margin="start", **TREES),
+        lambda: XGBRanker("stops", early_stopping_rounds=2, **TREES),
+    ],
+    "NetRanker": [
+        lambda: NetRanker("net", layers=[8], **SMALL),
+        lambda: NetRanker("tabm", model=TabM, options={"layers": [8], "k": 3}, **SMALL),
+        lambda: NetRanker("full", model="TabM", options={"variant": "full", "k": 2, "act_cls": nn.GELU}, **SMALL),
+        lambda: NetRanker("dcn", model=DCNv2, layers=[8], ps=0.1, embed_p=0.1, **SMALL),
+        lambda: NetRanker("dlrm", model="DLRM", options={"bottom": [8], "top": [8], "use_bn": True}, **SMALL),
+        lambda: NetRanker("fm", model="DeepFM", options={"emb_dim": 4, "pad": False}, **SMALL),
+        lambda: NetRanker("wide", model="WideAndDeep", layers=[4], **SMALL),
+        lambda: NetRanker("towers", model="TwoTower", options={"query": ["city"], "item": ["item", "x"]}, **SMALL),
+    ],
+    "LinearBlend": [lambda: LinearBlend(BLENDED, ridge=0.5)],
+    "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
+    "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
+}
+CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
+CODE = """
+import sys
+import numpy as np, torch
+from pathlib import Path
+from fastrec.estimators import Ranker
+from fastrec.table import Table
+from fastrec.validate import Lists
+
+folder = Path(sys.argv[1])
+torch.manual_seed(7)
+state = torch.random.get_rng_state()
+table = Table.read(folder / "rows.parquet")
+data = Lists(table, table["list"].integer())
+scores = {p.name: Ranker.load(p).predict(data).numpy() for p in sorted((folder / "saved").iterdir())}
+assert torch.equal(torch.random.get_rng_state(), state)  # loading draws no random numbers that others count on
+np.savez(folder / "scores.npz", **scores)
+"""
+
+
+def rows(seed: int, lists: int = 60, size: int = 4) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    n = lists * size
+    frame = pd.DataFrame({"list": np.repeat(np.arange(lists), size), "x": rng.normal(size=n)})
+    frame["gap[m]"] = np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n))
+    frame["city"] = rng.choice(["oslo", "rome", None], n)
+    frame["item"] = rng.integers(0, 9, n)
+    frame["start"] = rng.normal(size=n)
+    score = rng.normal(size=(2, n))
+    for name, values in zip(BLENDED, score):
+        shifted = values.reshape(lists, size)
+        frame[f"{name}_log_softmax"] = (shifted - np.log(np.exp(shifted).sum(1, keepdims=True))).ravel()
+        frame[f"{name}_rank"] = (-shifted).argsort(1).argsort(1).ravel() + 1
+    noisy = (frame.x + frame[BLENDED[0] + "_rank"] / -3 + rng.normal(size=n)).to_numpy().reshape(lists, size)
+    frame["label"] = (noisy.argmax(1)[:, None] == np.arange(size)).ravel().astype(float)
+    return frame
+
+
+def lists_of(frame: pd.DataFrame) -> Lists:
+    table = Table.read(frame)
+    label = torch.from_numpy(frame["label"].to_numpy(copy=True))
+    return Lists(table, table["list"].integer(), cats=["city", "item"], conts=["x", "gap[m]"], label=label)
+
+
+def fitted(case: str) -> Ranker:
+    name, number = case.split("-")
+    return MADE[name][int(number)]().fit(lists_of(rows(0)), seed=3)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Every ranker, saved; scores of other rows here, and in a process that knows nothing but the folders."""
+    folder = tmp_path_factory.mktemp("rankers")
+    rankers = {case: fitted(case) for case in CASES}
+    other = rows(1)
+    other.loc[:3, "city"] = "unseen"
+    other.to_parquet(folder / "rows.parquet")
+    for case, ranker in rankers.items():
+        ranker.save(folder / "saved" / case)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "saved", rankers, lists_of(other), np.load(folder / "scores.npz")
+
+
+def test_every_ranker_is_among_the_cases():
+    assert set(RANKERS) == set(MADE)
+    assert all(cls.__module__.startswith("fastrec.") for cls in RANKERS.values())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_fresh_process_scores_the_same(saved, case):
+    _, rankers, data, scores = saved
+    expected = rankers[case].predict(data).numpy()
+    assert len(np.unique(expected)) > 2
+    np.testing.assert_allclose(scores[case], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_loaded_ranker_has_the_settings_and_learns_the_same_again(saved, case, tmp_path):
+    folder, rankers, data, _ = saved
+    kind = RANKERS[case.split("-")[0]]
+    loaded = kind.load(folder / case)
+    assert type(loaded) is type(rankers[case])
+    assert loaded.name == rankers[case].name
+    assert json.loads(json.dumps(loaded.settings())) == json.loads(json.dumps(rankers[case].settings()))
+    loaded.save(tmp_path / "again")
+    assert torch.equal(Ranker.load(tmp_path / "again").predict(data), loaded.predict(data))
+    if loaded.learns:
+        again = loaded.fresh().fit(lists_of(rows(0)), seed=3)
+        torch.testing.assert_close(again.predict(data), rankers[case].predict(data), rtol=0, atol=1e-6)
+
+
+def test_no_file_is_a_pickle(saved):
+    kinds = {p.suffix for p in saved[0].rglob("*") if p.is_file()}
+    assert kinds == {".json", ".safetensors", ".ubj"}
+    for path in saved[0].rglob("*"):
+        assert not path.is_file() or path.read_bytes()[:1] != b"\x80"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_damaged_files_are_named(saved, case, tmp_path):
+    """Each file in turn cut short, emptied, filled with noise, and taken away."""
+    import shutil
+
+    source = saved[0] / case
+    files = [p.relative_to(source) for p in source.rglob("*") if p.is_file()]
+    for file in files:
+        for damage in (lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"\x00\xff{" * 40, None):
+            copy = shutil.copytree(source, tmp_path / "copy", dirs_exist_ok=True)
+            if damage is None:
+                (copy / file).unlink()
+            else:
+                (copy / file).write_bytes(damage((source / file).read_bytes()))
+            with pytest.raises((UnreadableFileError, MissingFileError)) as caught:
+                Ranker.load(copy)
+            assert str(copy) in caught.value.file
+            assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"class": 5},
+        {"settings": None},
+        {"settings": {"name": "x", "more": 1}},
+        {"conts": ["x"]},
+        {"flags": 3},
+        {"cats": ["city", "item", "ghost"]},
+    ],
+)
+def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
+    import shutil
+
+    copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
+    about = json.loads((copy / "ranker.json").read_text())
+    (copy / "ranker.json").write_text(json.dumps({**about, **change}))
+    with pytest.raises(FastrecError):
+        Ranker.load(copy).predict(saved[2])
+
+
+@pytest.mark.parametrize(
+    "name", ["os:system", "../../x:Y", "antigravity:Net", "/etc/passwd", "torch.nn:Linear", "Ranker"]
+)
+def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path, name):
+    import shutil
+
+    before = set(sys.modules)
+    copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
+    about = json.loads((copy / "ranker.json").read_text())
+    (copy / "ranker.json").write_text(json.dumps({**about, "class": name}))
+    with pytest.raises(FastrecError, match=r"ranker\.json"):
+        Ranker.load(copy)
+    (copy / "ranker.json").write_text(json.dumps(about))
+    state = json.loads((copy / "net" / "state.json").read_text())
+    for model in (name, "antigravity:Net", "os:path"):
+        (copy / "net" / "state.json").write_text(json.dumps({**state, "model": model}))
+        with pytest.raises(UnreadableFileError):
+            Ranker.load(copy)
+    assert "antigravity" not in set(sys.modules) - before
+
+
+def test_a_ranker_of_another_class_is_refused(saved):
+    with pytest.raises(DataError, match="not a XGBRanker"):
+        XGBRanker.load(saved[0] / "NetRanker-0")
+
+
+def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(tmp_path):
+    with pytest.raises(MissingFileError, match=r"ranker\.json"):
+        Ranker.load(tmp_path / "none")
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(WriteError, match="other things"):
+        ColumnRanker("rule", ["x"]).save(tmp_path)
+    with pytest.raises(NotFittedError):
+        NetRanker().save(tmp_path / "net")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_earlier_save_is_replaced_whole(saved, tmp_path):
+    rule = ColumnRanker("rule", ["x"])
+    saved[1]["NetRanker-0"].save(tmp_path / "m")
+    rule.save(tmp_path / "m")
+    assert [p.name for p in (tmp_path / "m").iterdir()] == ["ranker.json"]
+    assert torch.equal(Ranker.load(tmp_path / "m").predict(saved[2]), rule.predict(saved[2]))
+
+
+# ----------------------------------------------------------------------------------------------------- of one's own
+
+
+class Constant(Ranker):
+    """A ranker of one's own: the mean of a column of the training rows."""
+
+    def __init__(self, column: str) -> None:
+        self.name, self.column, self.mean = column, column, None
+
+    def fit(self, train, valid=None, *, seed=0, device=None):
+        self.mean = float(train.table[self.column].number().mean())
+        return self
+
+    def predict(self, data):
+        return torch.full((len(data),), self.mean, dtype=torch.float64)
+
+    def settings(self):
+        return {"column": self.column}
+
+    def write(self, folder):
+        return {"mean": self.mean}
+
+    def read(self, folder, about):
+        self.mean = about["mean"]
+
+
+class Flat(TabularNet):
+    """A net of one's own."""
+
+
+def test_rankers_and_models_of_ones_own(saved, tmp_path):
+    data = saved[2]
+    for ranker in (Constant("x"), NetRanker("flat", model=Flat, options={"layers": [4]}, **SMALL)):
+        ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
+        torch.testing.assert_close(Ranker.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
+    assert type(Ranker.load(tmp_path / "flat")._net) is Flat
+    # known by another module's name, a class is taken where it is the one that is asked
+    about = json.loads((tmp_path / "x" / "ranker.json").read_text())
+    (tmp_path / "x" / "ranker.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
+    assert Constant.load(tmp_path / "x").mean == about["mean"]
+    with pytest.raises(DataError, match="not known here"):
+        Ranker.load(tmp_path / "x")
+
+
+def test_a_setting_that_no_file_holds_is_named(saved, tmp_path):
+    model = XGBRanker("t", rounds=1, base_score=np.float32(0.5)).fit(lists_of(rows(0)))
+    with pytest.raises(DataError, match="t has a setting that cannot be saved"):
+        model.save(tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -------------------------------------------------------------------------------------------------------- any model
+
+
+def test_the_default_net_is_what_it_was(saved):
+    """The options that were fixed before models could be chosen."""
+    fixed = {"layers": [128, 64], "ps": 0.2, "embed_p": 0.05, "use_bn": False, "act_cls": nn.SiLU}
+    assert NetRanker().architecture.model is TabularNet
+    assert dict(NetRanker().architecture.options) == fixed
+    data = replace(lists_of(rows(0)))
+    by_name = NetRanker(model="TabularNet", **SMALL).fit(data, seed=1).predict(data)
+    assert torch.equal(NetRanker(options=fixed, **SMALL).fit(data, seed=1).predict(data), by_name)
+
+
+def test_every_model_can_be_the_net_of_a_run():
+    tried = {r.architecture.model.__name__ for make in MADE["NetRanker"] if (r := make())}
+    models = {n for n in fastrec.models.__all__ if hasattr(getattr(fastrec.models, n), "forward")}
+    parts = {"EmbeddingTables", "FieldNet", "PiecewiseLinear"}  # no models
+    assert models - parts - tried == {"MatrixFactorization"}  # it takes two columns alone: see the next
+    data = replace(lists_of(rows(0)), conts=[])
+    data = data.with_table(data.table.select(["city", "item"]))
+    got = NetRanker(model="MatrixFactorization", options={"dim": 4}, **SMALL).fit(data, seed=1).predict(data)
+    assert got.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": "TabN"}, "TabN.*TabM"),
+        ({"model": "nowhere:Net"}, "no class of models"),
+        ({"model": dict}, "no class of models"),
+        ({"model": "DLRM", "layers": [4]}, "DLRM takes no option 'layers'"),
+        ({"options": {"widths": 3}}, "TabularNet takes no option 'widths'"),
+        ({"options": {"cat_names": ["a"]}}, "takes no option 'cat_names'"),
+        ({"options": {"act_cls": nn.GELU()}}, "'act_cls' is a GELU"),
+        ({"options": {"act_cls": lambda: nn.ReLU()}}, "'act_cls' is a function"),
+    ],
+)
+def test_what_no_net_can_be_made_of_is_refused_at_once(given, words):
+    with pytest.raises(DataError, match=words):
+        NetRanker(**given)
