@@ -18,6 +18,7 @@ from fastrec.features import (
     History,
     Lag,
     TargetEncode,
+    feature,
 )
 from fastrec.features._engine.folds import INNER_SEED, row_folds
 from fastrec.table import Table
@@ -127,6 +128,42 @@ def test_cross_fit_where_a_fold_is_empty_or_everything():
     assert len(train) == 0
     assert valid["te_item__clicked"].tolist() == [0] * 6
     assert list(FeatureSet([TargetEncode("item", "clicked")]).cross_fit(frame(0), [])) == []
+
+
+def test_both_at_once_equal_each_alone_and_make_clean_columns_once():
+    runs = []
+
+    @feature(inputs=["price"], outputs=["twice"])
+    def twice(price):
+        runs.append(len(price))
+        return price * 2
+
+    def make():
+        te = TargetEncode("item", "clicked")
+        lag = Lag("clicked", by="item", order="step")
+        listed = [
+            twice,
+            CountEncode("item", scope="all"),
+            te,
+            GroupRank(te, by="session"),
+            lag,
+            GroupRank(twice, by="item"),
+        ]
+        return FeatureSet(listed, key="session", target="clicked")
+
+    data, folds, test = frame(), np.arange(60) % 3, frame(20, seed=5).drop(columns="clicked")
+    alone, both = make(), make()
+    expected = [alone.fit_transform(data, unlabeled=test)]
+    expected += [f for pair in alone.cross_fit(data, folds, unlabeled=test) for f in pair]
+    runs.clear()
+    train, pairs = both.fit_transform_folds(data, folds, unlabeled=test)
+    both.transform(test)  # between the two, as in a run
+    found = [train, *(f for pair in pairs for f in pair)]
+    assert runs == [60, 20]
+    for a, b in zip(found, expected, strict=True):
+        pd.testing.assert_frame_equal(a, b)
+    pd.testing.assert_frame_equal(both.transform(test), alone.transform(test))
+    assert both.transductive == alone.transductive == ["count_item"]
 
 
 @pytest.mark.parametrize("library", ["polars", "pyarrow", "table"])

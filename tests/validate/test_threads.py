@@ -8,7 +8,7 @@ import torch
 from fastrec._core.progress import Stages
 from fastrec.competition import run_competition
 from fastrec.estimators import Ranker, Trace
-from fastrec.features import feature
+from fastrec.features import FeatureSet, feature
 from fastrec.stacking import Stack
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Lists
@@ -70,8 +70,6 @@ def doubled(price):
 
 class Noting(Baskets):
     def features(self):
-        from fastrec.features import FeatureSet
-
         return FeatureSet([doubled], key="basket")
 
     def baselines(self):
@@ -89,7 +87,6 @@ class Noting(Baskets):
         return Level2(rounds=1)
 
 
-def test_features_and_stack_of_a_run_have_all_threads(tmp_path, monkeypatch):
-    monkeypatch.setattr("fastrec.features.FeatureSet.save", lambda self, folder: folder.mkdir())  # a test's function
+def test_features_and_stack_of_a_run_have_all_threads(tmp_path):
     run_competition(Noting(), tmp_path, tmp_path / "run", device="cpu", stages=Stages(quiet=True))
     assert {"features": {4}, "stack": {4}, "net": {2}, "trees": {2}} == SEEN
