@@ -19,13 +19,11 @@ __all__ = ["write_ranked", "write_submission"]
 def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: SubmissionFormat = RECSYS2019) -> None:
     """Write a submission, or nothing: the same input always gives the same bytes.
 
-    Ids that begin with ``=`` are written as they are, see :func:`fastrec.table.csv_text.write_text_csv`.
-
     Args:
         path: the CSV to write or replace.
         keys_frame: pandas, polars or Arrow table, or a dict of columns: the key columns, one row per target, in the
             order to write; other columns are ignored. Integers or strings.
-        lists: one entry per target: strings as ``ranked_strings`` makes them, or lists of ids.
+        lists: one entry per target: strings as ``fastrec.competition.ranked_strings`` makes them, or lists of ids.
         format: the form to write.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Models that learn from lists of candidates and score others: one small interface (``fit``, ``predict``, ``save``).
+"""Models that learn from lists of candidates and score others, by ``fit``, ``predict``, ``save`` and ``load``.
 
 In: ``Lists`` (candidates with features, groups, labels). Out: a score for every candidate. ``base.py`` is the contract;
 ``rule.py`` orders by a column, ``net.py`` trains a net of ``fastrec.models``, ``xgb.py`` XGBoost.

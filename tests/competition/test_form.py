@@ -193,9 +193,9 @@ def test_the_command_takes_the_form_it_is_given(run, tmp_path):
         "from tests.competition.test_form import LONG, Baskets\n"
         "class Mine(Baskets):\n    submission = LONG\n"
     )
-    for given in (["--run", run / "run"], ["--competition", recipe]):
-        assert invoke("check", copy, run / "test.csv", *given)[0] == 0
-        assert invoke("score", copy, run / "test.csv", *given)[0] == 0
+    for option in (["--run", run / "run"], ["--competition", recipe]):
+        assert invoke("check", copy, run / "test.csv", *option)[0] == 0
+        assert invoke("score", copy, run / "test.csv", *option)[0] == 0
     code, out = invoke("check", copy, run / "test.csv", "--run", run, "--competition", recipe)
     assert (code, "both" in out) == (1, True)
     code, out = invoke("check", copy, run / "test.csv", "--run", tmp_path / "none")
@@ -212,12 +212,12 @@ def test_an_older_run_is_2019s_and_a_damaged_one_is_named(run, tmp_path):
     broken = [{**LONG.to_state(), **change} for change in ({"sep": 5}, {"max_items": "x"}, {"keys": None})]
     for damage in [*broken, {"sep": ","}, [], "text", {**LONG.to_state(), "targets": [["a"]]}]:
         (tmp_path / "config.json").write_text(json.dumps({**older, "submission": damage}))
-        with pytest.raises(UnreadableFileError, match="config.json"):
+        with pytest.raises(UnreadableFileError, match=r"config\.json"):
             form_around(tmp_path / "submission.csv")
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UnreadableFileError, match="config.json"):
+    with pytest.raises(UnreadableFileError, match=r"config\.json"):
         form_of_run(tmp_path)
-    with pytest.raises(MissingFileError, match="config.json"):
+    with pytest.raises(MissingFileError, match=r"config\.json"):
         form_of_run(tmp_path / "nowhere")
 
 
