@@ -6,7 +6,6 @@ of anything, ``from_frames.py`` columns of a frame, ``frames.py`` puts them back
 and ``keys.py`` turn values into codes, ``cudf.py`` is all that knows of cuDF.
 """
 
-import fastrec.table.concat  # noqa: F401 - first: imported later it would take the name of the function below
 from fastrec.table.class_list import ClassList
 from fastrec.table.column import Column
 from fastrec.table.frames import attach, select_columns, take_rows, to_library
