@@ -1,0 +1,19 @@
+"""The rooms whose public names the site lists."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parents[2] / "fastrec"
+ROOMS = ["fastrec.all", "fastrec.datasets", "fastrec.errors"] + sorted(
+    f"fastrec.{p.parent.name}" for p in _PACKAGE.glob("*/__init__.py") if not p.parent.name.startswith("_")
+)
+
+
+def public_names(room: str) -> list[str]:
+    """What a room offers: ``__all__``, or what a module without one defines."""
+    module = importlib.import_module(room)
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [n for n, v in vars(module).items() if getattr(v, "__module__", None) == room and not n.startswith("_")]

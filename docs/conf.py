@@ -1,0 +1,148 @@
+"""How the site is built: ``make docs``. Everything comes from what pip installs; nothing is fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path[:0] = [str(ROOT), str(HERE / "_ext")]
+# Notebooks run in processes of their own: they find the workspace, and the `fastrec` command of this environment.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+warnings.simplefilter("ignore")  # others' deprecations while fastai is imported; the tests look at ours
+
+import rooms  # noqa: E402
+from nbformat import read, write  # noqa: E402
+from sphinx.ext.napoleon import GoogleDocstring  # noqa: E402
+
+import fastrec  # noqa: E402
+
+project = "fastrec"
+author = "the fastrec authors"
+version = release = fastrec.__version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "drawings"]
+exclude_patterns = ["_build", "_ext", "_static", "**/.ipynb_checkpoints"]
+nitpicky = True
+html_title = "fastrec"
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["fastrec.css"]
+html_copy_source = html_show_sourcelink = False
+html_show_copyright = html_show_sphinx = False
+html_theme_options = {
+    "logo": {"text": "fastrec"},
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 6,
+    "show_toc_level": 2,
+    "footer_start": [],
+    "footer_center": [],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+    "show_prev_next": True,
+}
+html_context = {"default_mode": "auto"}
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+# files beside docs/ that pages link to are read where they are, in the repository
+suppress_warnings = ["myst.xref_missing"] if os.environ.get("FASTREC_DOCS_DRAFT") else []
+
+# Notebooks -----------------------------------------------------------------------------------------------------------
+# Outputs are kept by code: the cache is named by what the library's files hold, so that a changed library runs anew.
+_sources = sorted([*ROOT.glob("fastrec/**/*.py"), *ROOT.glob("features/*.py"), *ROOT.glob("competitions/**/*.py")])
+_digest = hashlib.sha256(b"".join(p.read_bytes() for p in _sources)).hexdigest()[:16]
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(HERE / "_build" / "executed" / _digest)
+nb_execution_timeout = 900
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_output_stderr = "remove"
+nb_merge_streams = True
+nb_ipywidgets_js = {}  # its default is fetched from elsewhere when a page is looked at
+
+
+def _copy_notebooks() -> None:
+    """The notebooks of ``nbs/`` as the site shows them: what nbdev hides is hidden, what it does not run is not run."""
+    skipped = ("#| gpu", "#| notest", "#| eval: false", "#|gpu", "#|notest", "#|eval: false")
+    folder = HERE / "notebooks"
+    folder.mkdir(exist_ok=True)
+    wanted = set()
+    for source in sorted(ROOT.glob("nbs/*.ipynb")):
+        notebook = read(source, as_version=4)
+        for cell in notebook.cells:
+            first = [line for line in cell.source.splitlines() if line.startswith("#|")]
+            tags = cell.metadata.setdefault("tags", [])
+            if any(line.startswith(skipped) for line in first):
+                tags.append("skip-execution")
+            if any(line.replace(" ", "") == "#|hide" for line in first):
+                tags.append("remove-cell")
+        target = folder / source.name
+        wanted.add(target)
+        text = json.dumps(notebook)
+        if not target.exists() or json.dumps(read(target, as_version=4)) != text:  # an equal file keeps its time
+            write(notebook, target)
+    for left in set(folder.glob("*.ipynb")) - wanted:
+        left.unlink()
+
+
+_copy_notebooks()
+
+# API -----------------------------------------------------------------------------------------------------------------
+autodoc_default_options = {"members": True}
+autodoc_inherit_docstrings = False  # a generator's methods are those of the contract, and are told of there
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Source", "notes_style")]
+toc_object_entries_show_parents = "hide"
+for _room in rooms.ROOMS:  # names that a room loads at first use: autodoc looks for those that are there
+    _module = importlib.import_module(_room)
+    for _name in getattr(_module, "__all__", ()):
+        vars(_module).setdefault(_name, getattr(_module, _name))
+
+# Types of other libraries have no page here.
+_LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa sklearn xgboost rich abc threading typing collections pathlib"
+nitpick_ignore_regex = [("py:.*", rf"({'|'.join(_LIBRARIES.split())})(\..*)?")]
+# names of other libraries without the library's, and an alias of a Literal
+nitpick_ignore = [("py:class", name) for name in ("Path", "Tensor", "FillRule")]
+_PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
+
+
+def _private_is_no_link(app: Any, env: Any, node: Any, contnode: Any) -> Any:
+    """Bases and types that no room offers are named without a link; a public name that has no page is an error."""
+    target = node.get("reftarget", "")
+    return contnode if target.startswith("fastrec.") and target.split(".")[-1] not in _PUBLIC else None
+
+
+def _readable(app: Any, what: str, name: str, obj: Any, options: Any, signature: Any, returns: Any) -> Any:
+    """Defaults that are objects (``<factory>``) are no Python: they are shown as dots."""
+    return (re.sub(r"<[^<>]+>", "...", signature), returns) if signature else None
+
+
+def _property_in_words(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """A property's text is read as a method's is: by itself napoleon takes what stands before a colon for a type."""
+    if what in ("property", "attribute", "data") and lines:
+        lines[:] = ["", *GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()]
+
+
+def setup(app: Any) -> None:
+    """Sphinx calls this."""
+    app.connect("autodoc-process-docstring", _property_in_words, priority=400)  # before napoleon
+    app.connect("missing-reference", _private_is_no_link)
+    app.connect("autodoc-process-signature", _readable)

@@ -1,0 +1,78 @@
+"""The pages of ``docs/``: their code runs as it stands, and every public name has its place in the reference."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import fastrec
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+MADE = (DOCS / "_build", DOCS / "notebooks")
+PAGES = sorted(p for p in DOCS.rglob("*.md") if not any(m in p.parents for m in MADE))
+TEXTS = {str(p.relative_to(DOCS)): p.read_text(encoding="utf-8") for p in PAGES}
+WITH_CODE = [name for name, text in TEXTS.items() if "```python\n" in text]
+PUBLIC = ["fastrec.all", "fastrec.datasets", "fastrec.errors"] + sorted(
+    f"fastrec.{m.name}" for m in pkgutil.iter_modules(fastrec.__path__) if m.ispkg and not m.name.startswith("_")
+)
+FAMILIES = {n for n, text in TEXTS.items() if n.startswith("features/") and n != "features/index.md"}
+
+
+@pytest.mark.parametrize("page", WITH_CODE)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "page"}
+    for code in re.findall(r"```python\n(.*?)```", TEXTS[page], flags=re.S):  # a block goes on from those above it
+        exec(compile(code, page, "exec"), names)
+
+
+def test_no_page_has_python_that_is_not_run():
+    for page, text in TEXTS.items():
+        assert not re.search(r"^[`:]{3,}\s*(\{code[^\n]*python|py\b|python[^\n])", text, flags=re.M), page
+
+
+@pytest.mark.parametrize("room", PUBLIC)
+def test_every_room_has_its_page_of_all_public_names(room):
+    text = TEXTS[f"api/{room.split('.')[1]}.md"]
+    assert f".. automodule:: {room}\n" in text
+    assert (room == "fastrec.all") == (":no-members:" in text)  # its names stand on their rooms' pages
+    assert all(getattr(getattr(importlib.import_module(room), name), "__doc__", None) for name in _public(room))
+
+
+def test_every_public_name_of_the_features_is_on_the_page_of_a_family():
+    said = " ".join(TEXTS[page] for page in FAMILIES)
+    missing = [n for n in _public("fastrec.features") if f"~fastrec.features.{n}`" not in said]
+    assert not missing
+
+
+def test_no_room_hides_a_name_behind_a_module_of_the_same_name():
+    code = """
+import importlib, pkgutil, sys, types, warnings
+warnings.simplefilter("ignore")
+import fastrec
+for module in pkgutil.walk_packages(fastrec.__path__, "fastrec."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+rooms = [m for n, m in sys.modules.items() if n.startswith("fastrec") and hasattr(m, "__all__")]
+hidden = [(m.__name__, n) for m in rooms for n in m.__all__ if isinstance(getattr(m, n), types.ModuleType)]
+hidden = [(m, n) for m, n in hidden if not m.startswith("fastrec._core")]  # it offers modules on purpose
+assert not hidden, hidden
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def _public(room: str) -> list[str]:
+    module = importlib.import_module(room)
+    found = getattr(module, "__all__", None)
+    if found is None:
+        found = [n for n, v in vars(module).items() if getattr(v, "__module__", None) == room and n[0] != "_"]
+    return [n for n in found if not isinstance(getattr(module, n), ModuleType)]
