@@ -16,17 +16,19 @@ JOBS ?= 2
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 GPU_ARGS ?=
+DOCS_ARGS ?=
 GPU_VENV ?= .venv-gpu
 GPU_PYTHON ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks clean distclean
+.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks docs clean distclean
 
 help:  ## list what can be made
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 venv: $(STAMP)  ## make .venv with everything the other targets need (PYTHON=python3.12 picks another Python)
 
@@ -88,8 +90,18 @@ gpu:  ## the whole check on an NVIDIA GPU; writes GPU.md (GPU_ARGS='--cases suit
 notebooks: $(STAMP)  ## execute every notebook in nbs/
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/nbdev-test --n-workers 0 --do-print
 
+$(DOCS_STAMP): $(STAMP)
+	@echo "==> installing what builds the site"
+	@$(BIN)/python -m pip install -q --progress-bar off --no-compile $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[docs]'
+	@touch $@
+
+# A public name without an entry, a link to nowhere and a page that would fetch anything from elsewhere are errors.
+docs: $(DOCS_STAMP)  ## build the site in docs/_build/html, running every notebook (DOCS_ARGS='-D nb_execution_mode=off': none)
+	$(BIN)/python -m sphinx -q -W -n --keep-going -b html -d docs/_build/doctrees $(DOCS_ARGS) docs docs/_build/html
+	$(BIN)/python docs/check.py docs/_build/html
+
 clean:  ## remove what the demo, the benchmarks and the tools leave behind (your own runs stay)
-	rm -rf runs/demo runs/demo-data runs/e2e-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs
+	rm -rf runs/demo runs/demo-data runs/e2e-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs docs/_build docs/notebooks
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv too

@@ -71,6 +71,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
     problems = [f"no entry: {n}" for n in missing_names(folder)]
     problems += [f"fetched from elsewhere: {n}" for n in fetched_from_elsewhere(folder)]
-    print(*problems, sep="\n", end="\n" if problems else "")
-    names = sum(len(public_names(room)) for room in ROOMS)
-    sys.exit(f"{len(problems)} problems in {folder}" if problems else print(f"{names} public names, all in the reference"))
+    for problem in problems:
+        print(problem)
+    if problems:
+        sys.exit(f"{len(problems)} problems in {folder}")
+    print(f"{sum(len(public_names(room)) for room in ROOMS)} public names, all in the reference")

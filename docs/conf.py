@@ -54,8 +54,6 @@ html_context = {"default_mode": "auto"}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-# files beside docs/ that pages link to are read where they are, in the repository
-suppress_warnings = ["myst.xref_missing"] if os.environ.get("FASTREC_DOCS_DRAFT") else []
 
 # Notebooks -----------------------------------------------------------------------------------------------------------
 # Outputs are kept by code: the cache is named by what the library's files hold, so that a changed library runs anew.
@@ -117,8 +115,9 @@ for _room in rooms.ROOMS:  # names that a room loads at first use: autodoc looks
         vars(_module).setdefault(_name, getattr(_module, _name))
 
 # Types of other libraries have no page here.
-_LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa sklearn xgboost rich abc threading typing collections pathlib"
-nitpick_ignore_regex = [("py:.*", rf"({'|'.join(_LIBRARIES.split())})(\..*)?")]
+_LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa sklearn xgboost rich"
+_STANDARD = "abc threading typing collections pathlib"
+nitpick_ignore_regex = [("py:.*", rf"({'|'.join(f'{_LIBRARIES} {_STANDARD}'.split())})(\..*)?")]
 # names of other libraries without the library's, and an alias of a Literal
 nitpick_ignore = [("py:class", name) for name in ("Path", "Tensor", "FillRule")]
 _PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
@@ -136,9 +135,9 @@ def _readable(app: Any, what: str, name: str, obj: Any, options: Any, signature:
 
 
 def _property_in_words(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """A property's text is read as a method's is: by itself napoleon takes what stands before a colon for a type."""
+    """A property's text is read as a method's is: napoleon takes what stands before its first colon for a type."""
     if what in ("property", "attribute", "data") and lines:
-        lines[:] = ["", *GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()]
+        lines[:] = ["..", "", *GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()]
 
 
 def setup(app: Any) -> None:

@@ -20,9 +20,8 @@ MADE = (DOCS / "_build", DOCS / "notebooks")
 PAGES = sorted(p for p in DOCS.rglob("*.md") if not any(m in p.parents for m in MADE))
 TEXTS = {str(p.relative_to(DOCS)): p.read_text(encoding="utf-8") for p in PAGES}
 WITH_CODE = [name for name, text in TEXTS.items() if "```python\n" in text]
-PUBLIC = ["fastrec.all", "fastrec.datasets", "fastrec.errors"] + sorted(
-    f"fastrec.{m.name}" for m in pkgutil.iter_modules(fastrec.__path__) if m.ispkg and not m.name.startswith("_")
-)
+ROOMS = sorted(m.name for m in pkgutil.iter_modules(fastrec.__path__) if m.ispkg and not m.name.startswith("_"))
+PUBLIC = [f"fastrec.{name}" for name in ("all", "datasets", "errors", *ROOMS)]
 FAMILIES = {n for n, text in TEXTS.items() if n.startswith("features/") and n != "features/index.md"}
 
 

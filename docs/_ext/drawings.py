@@ -8,6 +8,7 @@ the last bar is a note. ``{rooms}`` draws the library's rooms.
 from __future__ import annotations
 
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from docutils import nodes
@@ -100,8 +101,9 @@ _ARROWS = [
     (515, 97, 543, 97),
     (715, 97, 743, 97),
     (430, 150, 430, 126),
-    (630, 204, 630, 222),
     (820, 150, 820, 126),
+    (715, 165, 743, 126),
+    (820, 324, 820, 356),
     (315, 297, 343, 297),
     (515, 297, 543, 297),
     (715, 297, 743, 297),
@@ -110,32 +112,23 @@ _ARROWS = [
 
 def rooms(title: str) -> str:
     """The rooms as SVG."""
-    parts = [_text(0, 30, "one table, one net", "head", "start"), _text(0, 246, "many models, one score", "head", "start")]
-    for place, (word, more) in {
-        (0, 70): ("frames, files", "pandas, polars, Arrow, cuDF, Parquet"),
-        (0, 270): ("candidates", "with features, in lists"),
-    }.items():
-        x, y = place
-        parts += [_text(x, y + 20, word, "strong", "start")]
-        parts += [_text(x, y + 40 + 15 * i, part, "small", "start") for i, part in enumerate(_folded(more, 20))]
+    parts = [
+        _text(0, y, said, "head", "start") for y, said in ((30, "one table, one net"), (246, "many models, one score"))
+    ]
+    for y, word, more in (
+        (70, "frames, files", "pandas, polars, Arrow, cuDF, Parquet"),
+        (270, "candidates", "with features, in lists"),
+    ):
+        parts += [_text(0, y + 20, word, "strong", "start")]
+        parts += [_text(0, y + 40 + 15 * i, part, "small", "start") for i, part in enumerate(wrap(more, 20))]
     for name, does, x, y, width in _FLOW:
         parts += [_box(x, y, width, 54, "room", 6), _text(x + width / 2, y + 20, name, "strong")]
         parts.append(_text(x + width / 2, y + 39, does, "small"))
-    parts += [_line(*a, "arrow") for a in _ARROWS if a != (630, 204, 630, 222)]
-    parts.append(_line(715, 165, 743, 126, "arrow"))
-    parts += [_line(820, 324, 820, 356, "arrow"), _text(820, 374, "run directory: submission, scores, report", "small", "end")]
+    parts += [_line(*a, "arrow") for a in _ARROWS]
+    parts.append(_text(905, 374, "a run directory: submission, scores, report", "small", "end"))
     parts += [_box(0, 400, 905, 34, "ground", 6)]
     parts.append(_text(452, 417, "_core: device, memory, threads, whole files", "small"))
     return _svg(910, 440, parts, title)
-
-
-def _folded(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
 
 
 def _svg(width: float, height: float, parts: list[str], title: str) -> str:

@@ -6,9 +6,8 @@ import importlib
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parents[2] / "fastrec"
-ROOMS = ["fastrec.all", "fastrec.datasets", "fastrec.errors"] + sorted(
-    f"fastrec.{p.parent.name}" for p in _PACKAGE.glob("*/__init__.py") if not p.parent.name.startswith("_")
-)
+_FOLDERS = sorted(p.parent.name for p in _PACKAGE.glob("*/__init__.py"))
+ROOMS = [f"fastrec.{n}" for n in ("all", "datasets", "errors", *_FOLDERS) if not n.startswith("_")]
 
 
 def public_names(room: str) -> list[str]:
