@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -71,19 +72,18 @@ nb_ipywidgets_js = {}  # its default is fetched from elsewhere when a page is lo
 
 def _copy_notebooks() -> None:
     """The notebooks of ``nbs/`` as the site shows them: what nbdev hides is hidden, what it does not run is not run."""
-    skipped = ("#| gpu", "#| notest", "#| eval: false", "#|gpu", "#|notest", "#|eval: false")
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["nbdev"]
+    skipped = {"eval:false", *settings["tst_flags"].split()}
     folder = HERE / "notebooks"
     folder.mkdir(exist_ok=True)
     wanted = set()
     for source in sorted(ROOT.glob("nbs/*.ipynb")):
         notebook = read(source, as_version=4)
         for cell in notebook.cells:
-            first = [line for line in cell.source.splitlines() if line.startswith("#|")]
+            flags = {line[2:].replace(" ", "") for line in cell.source.splitlines() if line.startswith("#|")}
             tags = cell.metadata.setdefault("tags", [])
-            if any(line.startswith(skipped) for line in first):
-                tags.append("skip-execution")
-            if any(line.replace(" ", "") == "#|hide" for line in first):
-                tags.append("remove-cell")
+            tags += ["skip-execution"] if flags & skipped else []
+            tags += ["remove-cell"] if "hide" in flags else []
         target = folder / source.name
         wanted.add(target)
         text = json.dumps(notebook)

@@ -31,6 +31,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     names: dict = {"__name__": "page"}
     for code in re.findall(r"```python\n(.*?)```", TEXTS[page], flags=re.S):  # a block goes on from those above it
         exec(compile(code, page, "exec"), names)
+    if page == "batches.md":
+        assert names["learn"].recorder.log[0] == 0  # it has trained
+        assert len(names["tags"]) == len(names["y"]) == 64
+        assert int(names["tags"].offsets[-1]) == len(names["tags"].values)
+    if page == "training.md":
+        assert names["learn"].recorder.values[-1][-1] > 0.6  # the best possible AUC is .8
+        assert len(names["dls"].classes["c0"]) == len(names["learn"].table("c0"))
 
 
 def test_no_page_has_python_that_is_not_run():

@@ -89,7 +89,7 @@ _FLOW = [
     ("training", "fastai's Learner", 745, 70, 150),
     ("segments", "sums, ranks, windows", 345, 150, 170),
     ("models", "DLRM, DCN-v2, TabM …", 545, 150, 170),
-    ("losses · metrics · optim", "what to train by, and how", 735, 150, 170),
+    ("losses, metrics, optim", "what to train by, and how", 725, 150, 180),
     ("validate", "frozen folds", 165, 270, 150),
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),
@@ -97,6 +97,7 @@ _FLOW = [
 ]
 _ARROWS = [
     (130, 97, 163, 97),
+    (130, 297, 163, 297),
     (315, 97, 343, 97),
     (515, 97, 543, 97),
     (715, 97, 743, 97),
@@ -132,13 +133,14 @@ def rooms(title: str) -> str:
 
 
 def _svg(width: float, height: float, parts: list[str], title: str) -> str:
-    arrow = (
+    tip = (
         '<defs><marker id="fr-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0 L8 4 L0 8 z" class="fr-tip"/></marker></defs>'
     )
+    tip = tip if any("marker-end" in part for part in parts) else ""
     return (
         f'<svg class="fr" role="img" viewBox="-2 -2 {width + 4:.0f} {height + 4:.0f}" width="{width + 4:.0f}" '
-        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>{arrow}{"".join(parts)}</svg>'
+        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>{tip}{"".join(parts)}</svg>'
     )
 
 
