@@ -43,7 +43,7 @@ html_theme_options = {
     "logo": {"text": "fastrec"},
     "navbar_align": "left",
     "navbar_end": ["theme-switcher"],
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 9,
     "show_toc_level": 2,
     "footer_start": [],
     "footer_center": [],
@@ -52,6 +52,8 @@ html_theme_options = {
     "show_prev_next": True,
 }
 html_context = {"default_mode": "auto"}
+# pages that stand alone have nothing to show beside them
+html_sidebars = {page: [] for page in ("how_it_works", "batches", "training", "benchmarks", "GPU")}
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -100,7 +102,6 @@ autodoc_default_options = {"members": True}
 autodoc_inherit_docstrings = False  # a generator's methods are those of the contract, and are told of there
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
@@ -134,14 +135,21 @@ def _readable(app: Any, what: str, name: str, obj: Any, options: Any, signature:
     return (re.sub(r"<[^<>]+>", "...", signature), returns) if signature else None
 
 
-def _property_in_words(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """A property's text is read as a method's is: napoleon takes what stands before its first colon for a type."""
-    if what in ("property", "attribute", "data") and lines:
+def _as_napoleon_reads(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Two forms that napoleon takes for others: text after ``Source:``, and a colon in a property's first line."""
+    in_source = False
+    for i, line in enumerate(lines):
+        in_source = line.startswith("Source: ") or (in_source and bool(line.strip()))
+        if in_source:  # a section of its own, as Args is
+            start, text = ("Source:\n", line[8:]) if line.startswith("Source: ") else ("", line.strip())
+            lines[i] = f"{start}    {text}"
+    lines[:] = "\n".join(lines).split("\n")
+    if what in ("property", "attribute", "data") and lines:  # it would take what stands before the colon for a type
         lines[:] = ["..", "", *GoogleDocstring(lines, app.config, app, "method", name, obj, options).lines()]
 
 
 def setup(app: Any) -> None:
     """Sphinx calls this."""
-    app.connect("autodoc-process-docstring", _property_in_words, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", _as_napoleon_reads, priority=400)  # before napoleon
     app.connect("missing-reference", _private_is_no_link)
     app.connect("autodoc-process-signature", _readable)
