@@ -89,7 +89,7 @@ _FLOW = [
     ("training", "fastai's Learner", 745, 70, 150),
     ("segments", "sums, ranks, windows", 345, 150, 170),
     ("models", "DLRM, DCN-v2, TabM …", 545, 150, 170),
-    ("losses, metrics, optim", "what to train by, and how", 725, 150, 180),
+    ("losses, optim", "and metrics of lists", 735, 150, 170),
     ("validate", "frozen folds", 165, 270, 150),
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),
@@ -118,7 +118,7 @@ def rooms(title: str) -> str:
     ]
     for y, word, more in (
         (70, "frames, files", "pandas, polars, Arrow, cuDF, Parquet"),
-        (270, "candidates", "with features, in lists"),
+        (270, "candidates", "lists with features"),
     ):
         parts += [_text(0, y + 20, word, "strong", "start")]
         parts += [_text(0, y + 40 + 15 * i, part, "small", "start") for i, part in enumerate(wrap(more, 20))]
