@@ -7,6 +7,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -60,20 +61,32 @@ def test_every_public_name_of_the_features_is_on_the_page_of_a_family():
 
 
 def test_no_room_hides_a_name_behind_a_module_of_the_same_name():
-    code = """
-import importlib, pkgutil, sys, types, warnings
-warnings.simplefilter("ignore")
-import fastrec
-for module in pkgutil.walk_packages(fastrec.__path__, "fastrec."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
-rooms = [m for n, m in sys.modules.items() if n.startswith("fastrec") and hasattr(m, "__all__")]
-hidden = [(m.__name__, n) for m in rooms for n in m.__all__ if isinstance(getattr(m, n), types.ModuleType)]
-hidden = [(m, n) for m, n in hidden if not m.startswith("fastrec._core")]  # it offers modules on purpose
-assert not hidden, hidden
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    for module in pkgutil.walk_packages(
+        fastrec.__path__, "fastrec."
+    ):  # a module takes its name in its room when loaded
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    rooms = [m for n, m in sys.modules.items() if n.startswith("fastrec.") and hasattr(m, "__all__")]
+    rooms = [m for m in rooms if not m.__name__.startswith("fastrec._core")]  # it offers modules on purpose
+    assert not [(m.__name__, n) for m in rooms for n in m.__all__ if isinstance(getattr(m, n), ModuleType)]
+
+
+def test_the_check_of_the_built_site_names_what_is_missing_and_what_is_fetched(tmp_path):
+    entry = "fastrec.losses.BCE py:class 1 api/losses.html#$ -\n"
+    text = b"# Sphinx inventory version 2\n# Project: x\n# Version: 1\n# The remainder is compressed using zlib.\n"
+    (tmp_path / "objects.inv").write_bytes(text + zlib.compress(entry.encode()))
+    (tmp_path / "page.html").write_text('<script src="https://a.b/c.js"></script><a href="https://a.b">a link</a>')
+    (tmp_path / "style.css").write_text("@import '//a.b/fonts.css';")
+    command = [sys.executable, str(DOCS / "check.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 1, done.stderr
+    said = done.stdout.splitlines()
+    assert "no entry: fastrec.losses.BPR" in said
+    assert not {"no entry: fastrec.losses.BCE", "no entry: fastrec.all.BCE"} & set(said)
+    assert [line for line in said if line.startswith("fetched")] == [
+        "fetched from elsewhere: page.html: <script> https://a.b/c.js",
+        "fetched from elsewhere: style.css: a style's address",
+    ]
 
 
 def _public(room: str) -> list[str]:
