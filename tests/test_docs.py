@@ -89,6 +89,22 @@ def test_the_check_of_the_built_site_names_what_is_missing_and_what_is_fetched(t
     ]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_paths_that_are_named_are_there(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = re.findall(r"[`'(\s]((?:fastrec|features|competitions|nbs|docs|tests)/[\w./]+)(?![\w./<])", text)
+    assert len(found) > 5
+    made = ("docs/_build",)
+    assert [p for p in found if not p.startswith(made) and not (ROOT / p.rstrip(".")).exists()] == []
+
+
+def test_the_readme_and_contributing_name_every_room():
+    layout = (ROOT / "README.md").read_text(encoding="utf-8").split("## Layout")[1].split("\n## ")[0]
+    assert [room for room in ROOMS if f"`{room}/`" not in layout] == []
+    places = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split("## Where things go")[1].split("\n## ")[0]
+    assert [room for room in ROOMS if f"`{room}`" not in places] == []
+
+
 def _public(room: str) -> list[str]:
     module = importlib.import_module(room)
     found = getattr(module, "__all__", None)
