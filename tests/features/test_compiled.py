@@ -42,8 +42,8 @@ def calls(monkeypatch):
 
         return counted
 
-    monkeypatch.setattr("fastrec.segments.rank_small_groups", counting("rank_small_groups", "rank"))
-    monkeypatch.setattr("fastrec.segments.as_of.last_before", counting("last_before", "before"))
+    monkeypatch.setattr("fastrec.segments.order.rank_small_groups", counting("rank_small_groups", "rank"))
+    monkeypatch.setattr("fastrec.segments.as_of_join.last_before", counting("last_before", "before"))
     return taken
 
 

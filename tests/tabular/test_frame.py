@@ -25,7 +25,7 @@ from fastai.torch_core import set_seed
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError
 from fastrec.table import Table
 from fastrec.tabular import TabularFrame
-from fastrec.tabular.procs import base as own
+from fastrec.tabular import procs as own
 
 CATS, CONTS = ["word", "small", "flag"], ["gappy", "whole", "normal"]
 PROCS = [Categorify, FillMissing, Normalize]
@@ -205,7 +205,7 @@ def test_show_results_shows_decoded_rows(pair):
     _, _, ours = pair
     shown = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fastrec.tabular.display_df", shown.append)
+        patch.setattr("fastrec.tabular.frame.display_df", shown.append)
         x, y = ours.valid, ours.valid.copy()
         y.ys = 1 - y.ys
         show_results(x, y, None, None, max_n=4)
