@@ -42,7 +42,7 @@ def _has_numba() -> bool:
         return False
     try:
         import numba  # noqa: F401
-    except ImportError as error:  # made for another numpy
+    except (ImportError, OSError, MemoryError) as error:  # made for another numpy; or there is no room to load it
         warnings.warn(f"numba cannot be used, fastrec goes on without: {error}", UserWarning, stacklevel=2)
         return False
     return True
