@@ -60,7 +60,7 @@ def keep_memory() -> Iterator[None]:
 
 @contextmanager
 def keeping_memory() -> Iterator[None]:
-    """Where that was asked for, freed blocks of any size are kept while it lasts, and given back 10 s after the last use.
+    """Where that was asked for, freed blocks of any size are kept meanwhile, and given back 10 s after the last use.
 
     Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
     """

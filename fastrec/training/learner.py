@@ -73,7 +73,11 @@ class RecLearner(LeanLearner, TabularLearner):
 
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
+            DataError: a metric could not be scored at the end of the epoch.
         """
+        for metric in self.metrics:
+            if hasattr(metric, "check"):  # a mistake should not take an epoch to show
+                metric.check(self)
         on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):

@@ -294,3 +294,19 @@ def test_lambs_loops_are_as_exact_as_floats_can_be():
             opt.step()
         ends.append(p.detach().double())
     assert (ends[0] - ends[1]).abs().max() < 1.5e-6  # 1 - β2 taken from floats makes 2.6e-6, the double 6e-7
+
+
+def test_compiling_is_told_of_once_and_not_where_it_is_on_disk(tmp_path):
+    code = (
+        "import torch; from fastrec._core import kernels; from fastrec.optim import Lamb\n"
+        "kernels._WORTH = 0; p = torch.nn.Parameter(torch.ones(8)); p.grad = torch.ones(8)\n"
+        "opt = Lamb([p], lr=0.1); opt.step(); opt.step(); kernels.steps()"
+    )
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+        for _ in range(2)
+    ]
+    assert said[0].stderr == "fastrec: compiling loops with numba; some seconds, once (they are kept on disk)\n"
+    assert said[1].stderr == ""
+    assert said[0].stdout == said[1].stdout == ""

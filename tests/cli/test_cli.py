@@ -330,7 +330,8 @@ def test_too_little_memory_is_told_of_in_a_line(workspace, data, tmp_path, error
     folder = workspace / f"short_{error[:6]}"
     folder.mkdir()
     text = (workspace / "tiny" / "competition.py").read_text()
-    (folder / "competition.py").write_text(text.replace("    def stack(", f"    def load(self, *a, **k):\n        raise {error}\n\n    def stack("))
+    load = f"    def load(self, *a, **k):\n        raise {error}\n\n"
+    (folder / "competition.py").write_text(text.replace("    def stack(", f"{load}    def stack("))
     code, out, err = invoke("run", folder, "--data", data, "--out", tmp_path / "out")
     assert code == 1
     assert out == ""

@@ -24,6 +24,7 @@ from fastai.torch_core import set_seed
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.losses import BCE, ListwiseSoftmax
+from fastrec.metrics import AUC, MAP, MRR, NDCG
 from fastrec.models import MatrixFactorization, TabularNet, emb_sz_rule
 from fastrec.optim import Lamb, lamb
 from fastrec.tabular import TabularFrame
@@ -280,7 +281,11 @@ def test_other_models_classes_and_built(dataloaders):
     ("model", "options", "words"),
     [
         (TabularNet, {"metric": accuracy}, r"TabularNet takes no 'metric', nor do .*; did you mean 'metrics'\?"),
-        (TabularNet, {"embed_ps": 0.1}, r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*rec_learner and"),
+        (
+            TabularNet,
+            {"embed_ps": 0.1},
+            r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner",
+        ),
         (partial(TabularNet, ps=0.1), {"bnfinal": True}, r"TabularNet takes no 'bnfinal'.*'bn_final'\?"),
         (TabularNet, {"config": {"lin_fist": True}}, r"'lin_fist', nor do .*; did you mean 'lin_first'\?"),
         (TabularModel, {"batch_norm": True, "zz": 1}, r"TabularModel takes no 'batch_norm', 'zz', nor do"),
@@ -305,7 +310,9 @@ def test_fastais_config_is_taken(dataloaders):
     assert [m.p for m in net.layers.modules() if isinstance(m, torch.nn.Dropout)] == [0.4, 0.4]
     assert net.layers[-1].high == 5
     assert not any(isinstance(m, torch.nn.BatchNorm1d) for m in net.layers.modules())
-    stock = rec_learner(dls, TabularModel, layers=[8], config=tabular_config(embed_p=0.3, act_cls=torch.nn.SiLU())).model
+    stock = rec_learner(
+        dls, TabularModel, layers=[8], config=tabular_config(embed_p=0.3, act_cls=torch.nn.SiLU())
+    ).model
     assert stock.emb_drop.p == 0.3
     assert any(isinstance(m, torch.nn.SiLU) for m in stock.modules())
 
@@ -354,6 +361,38 @@ def test_to_fp16_falls_back_on_a_machine_without_cuda(dataloaders):
         pytest.skip("this machine has CUDA")
     learn = quiet_fit(rec_learner(dataloaders(), layers=[16]).to_fp16(), 1)
     assert all(math.isfinite(float(x)) for x in learn.recorder.losses)
+
+
+# ---- before the first batch
+
+
+class Counted(torch.nn.Module):
+    """A net that counts its batches."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.layer, self.batches = torch.nn.Linear(2, outputs), 0
+
+    def forward(self, x_cat, x_cont):
+        self.batches += 1
+        return self.layer(x_cont)
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "words"),
+    [
+        ("city", AUC(), "auc takes one score a row, but there are 6 classes"),
+        ("city", MAP(np.zeros(N - TRAIN, int), 3), "map@3 takes one score a row, but there are 6 classes"),
+        ("answer", MRR(np.zeros(7, int)), "mrr has 7 groups for 240 validated rows"),
+        ("answer", NDCG(np.zeros(N - TRAIN)), "not integers"),
+    ],
+)
+def test_a_metric_that_cannot_be_scored_is_refused_before_the_first_batch(dataloaders, target, metric, words):
+    net = Counted(6 if target == "city" else 2)
+    learn = rec_learner(dataloaders(target, cats=("item",)), net, metrics=metric)
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match=words):
+        learn.fit(1)
+    assert net.batches == 0
 
 
 # ---- over a TabularFrame
