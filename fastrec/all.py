@@ -1,5 +1,7 @@
 """Everything a notebook wants: ``from fastrec.all import *``."""
 
+from fastrec._core.device import share_pool
+from fastrec._core.malloc import keep_memory
 from fastrec.competition.check import check_submission
 from fastrec.competition.form import RECSYS2019
 from fastrec.competition.ordering import rank_lists, ranked_strings
@@ -210,6 +212,7 @@ __all__ = [
     "explode",
     "group_folds",
     "item_log_q",
+    "keep_memory",
     "lamb",
     "load_checkpoint",
     "mean_average_precision",
@@ -224,6 +227,7 @@ __all__ = [
     "scale_moms",
     "score_submission",
     "search_crosses",
+    "share_pool",
     "split_embeddings",
     "write_submission",
 ]

@@ -3,6 +3,9 @@
 Each step over millions of rows makes dozens of columns that live for one operation. glibc gives blocks of such sizes
 back to the system at once, and so does every thread's own arena; fetching their pages again takes longer than the
 arithmetic on them (measured: ``a * 5 + a`` over 10 M int64 takes 12 ms instead of 103).
+
+The allocator is the whole process's, so its settings change only for who asks: ``FASTREC_KEEP_MEMORY=1`` in the
+environment, or ``with keep_memory():`` around the work. ``fastrec run`` and the benchmarks ask.
 """
 
 from __future__ import annotations
@@ -29,19 +32,40 @@ _PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
 _users = 0
+_asked = 0
+_changed = False
 _waiting: threading.Timer | None = None
 
 
 @contextmanager
+def keep_memory() -> Iterator[None]:
+    """While it lasts, features, frames and training on a CPU keep the memory they free: several calls are faster by it.
+
+    It changes settings of the process's allocator (glibc's; elsewhere, or with ``FASTREC_KEEP_MEMORY=0``, it does
+    nothing). What stays for the rest of the process: one arena for all threads, and a fixed threshold of 32 MB for
+    blocks of their own. ``FASTREC_KEEP_MEMORY=1`` asks for it in the whole process.
+    """
+    global _asked
+    with _lock:
+        _asked += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _asked -= 1
+            last = not _asked
+        if last and os.environ.get("FASTREC_KEEP_MEMORY") != "1":
+            give_back()
+
+
+@contextmanager
 def keeping_memory() -> Iterator[None]:
-    """While it lasts, freed blocks of any size are kept; they are given back 10 s after the last use.
+    """Where that was asked for, freed blocks of any size are kept meanwhile, and given back 10 s after the last use.
 
     Folds, and several frames, come one after the other: each would fetch anew what the one before has given back.
-    Where glibc is not there, or ``FASTREC_KEEP_MEMORY=0`` is set, nothing changes. What stays for the rest of the
-    process: one arena for all threads, and a fixed threshold of 32 MB for blocks of their own.
     """
-    global _users, _waiting
-    libc = _glibc()
+    global _users, _waiting, _changed
+    libc = _glibc() if _asked or os.environ.get("FASTREC_KEEP_MEMORY") == "1" else None
     if libc is None:
         yield
         return
@@ -51,6 +75,7 @@ def keeping_memory() -> Iterator[None]:
             _waiting.cancel()
             _waiting = None
         if _users == 1:
+            _changed = True
             libc.mallopt(_ARENA_MAX, 1)
             libc.mallopt(_MMAP_THRESHOLD, _NEVER)
             libc.mallopt(_TRIM_THRESHOLD, _NO_LIMIT)
@@ -73,7 +98,7 @@ def give_back() -> None:
     """Give back at once what is kept for the next call, but for 512 MB; nothing where a call is under way."""
     libc = _glibc()
     with _lock:
-        if libc is not None and not _users:
+        if libc is not None and _changed and not _users:
             libc.mallopt(_TRIM_THRESHOLD, _LEFT)
             libc.malloc_trim(_LEFT)
 

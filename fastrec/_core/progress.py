@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 Advance = Callable[[int], None]
+STAGE_NOTE = "in the stage: "
 _PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
 
 
@@ -69,6 +70,9 @@ class Stages:
             self._bar_shown |= bar
             try:
                 yield count
+            except Exception as error:
+                error.add_note(f"{STAGE_NOTE}{name}")  # the innermost's comes first
+                raise
             finally:
                 self._bar_shown &= not bar
         took = time.perf_counter() - start

@@ -88,11 +88,13 @@ def script(recipe: type[Competition]) -> None:
 
 def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
     with _readable_errors() as stages:
+        from fastrec._core.malloc import keep_memory
         from fastrec.competition import run as library
         from fastrec.report.page import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-        made = library.run_competition(recipe(), data, out, stages=stages, command=command, **options)
+        with keep_memory():
+            made = library.run_competition(recipe(), data, out, stages=stages, command=command, **options)
         Console().print(leaderboard_table(made))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")
@@ -257,6 +259,29 @@ def _readable_errors() -> Iterator[Any]:
         except KeyboardInterrupt:
             typer.echo("stopped; nothing was written", err=True)
             raise typer.Exit(130) from None
+        except Exception as error:
+            if not _is_out_of_memory(error):
+                raise
+            typer.echo(f"error: {_out_of_memory(error)}", err=True)
+            raise typer.Exit(1) from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError) or "torch" not in sys.modules:  # no library is loaded where there is no room
+        return isinstance(error, MemoryError)
+    from fastrec._core.oom import is_out_of_memory
+
+    return is_out_of_memory(error)
+
+
+def _out_of_memory(error: Exception) -> str:
+    """What ran out of memory, in one line: the innermost stage, and what the error itself says."""
+    from fastrec._core.progress import STAGE_NOTE
+
+    notes = [n.removeprefix(STAGE_NOTE) for n in getattr(error, "__notes__", ()) if n.startswith(STAGE_NOTE)]
+    where = f" in the stage '{notes[0]}'" if notes else ""
+    said = " ".join(str(error).split())
+    return f"out of memory{where}{f' ({said})' if said else ''}; nothing was written. Give fewer rows, or more memory."
 
 
 if __name__ == "__main__":

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from fastai.learner import Metric
+from fastai.losses import CrossEntropyLossFlat
 from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.metrics import ranking as metrics
-from fastrec.metrics.lists import cut, flat_tensor
+from fastrec.metrics.lists import check_integers, cut, flat_tensor
 
 __all__ = ["AUC", "MAP", "MRR", "NDCG", "Recall"]
 
@@ -29,7 +30,40 @@ class _CollectingMetric(Metric):
             )
         cut(k)  # a bad k should fail here, not after the first epoch
         self.groups, self.k, self.options = groups, k, options
+        pair = torch.tensor([1.0, 0.0])
+        self.score(pair, pair, torch.zeros(2, dtype=torch.int64))  # and so should a bad option
         self.reset()
+
+    def check(self, learn: Any) -> None:
+        """Refuse at once what could not be scored at the end of an epoch; ``RecLearner.fit`` asks before it begins.
+
+        Args:
+            learn: the learner: its loss, if that is a cross-entropy, has an output for each class; its validation
+                rows need a group each.
+
+        Raises:
+            DataError: there are more than two classes, or the groups are not one integer for each validation row.
+        """
+        loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM's is around the one that was given
+        classes = getattr(learn.dls, "c", None)
+        if isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2:
+            raise DataError(
+                f"{self.name} takes one score a row, but there are {classes} classes",
+                remedy="Take a metric of several classes, such as fastai's accuracy or RocAuc, or a target of two",
+            )
+        if self.needs_groups and self.groups is not None and not callable(self.groups) and len(learn.dls.loaders) > 1:
+            groups, valid = flat_tensor(self.groups, "groups"), learn.dls.valid
+            check_integers(groups)
+            if valid.n is not None and not valid.drop_last:
+                self._check_length(groups, valid.n)
+
+    def _check_length(self, groups: Tensor, rows: int) -> None:
+        if len(groups) != rows:
+            raise DataError(
+                f"{self.name} has {len(groups)} groups for {rows} validated rows",
+                column="groups",
+                remedy="Give one group per row of the loader that is validated, in its order",
+            )
 
     def reset(self) -> None:
         """Forget the epoch so far."""
@@ -72,12 +106,7 @@ class _CollectingMetric(Metric):
         if not self.needs_groups:
             return self.score(preds, targets, None)
         groups = flat_tensor(self._epoch_groups, "groups").cpu()
-        if len(groups) != len(preds):
-            raise DataError(
-                f"{self.name} has {len(groups)} groups for {len(preds)} validated rows",
-                column="groups",
-                remedy="Give one group per row of the loader that is validated, in its order",
-            )
+        self._check_length(groups, len(preds))
         return self.score(preds, targets, groups)
 
     def score(self, preds: Tensor, targets: Tensor, groups: Tensor | None) -> float:

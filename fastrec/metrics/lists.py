@@ -74,11 +74,16 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     return Lists(s, y, ids, codes, weight)
 
 
-def _group_codes(groups: Tensor) -> tuple[Tensor, Tensor]:
+def check_integers(groups: Tensor) -> None:
+    """Refuse groups that are no integers."""
     if groups.is_floating_point() or groups.is_complex() or groups.dtype == torch.bool:
         raise DataError(
             f"groups are {groups.dtype}, not integers", column="groups", remedy="Give integer codes, one per list"
         )
+
+
+def _group_codes(groups: Tensor) -> tuple[Tensor, Tensor]:
+    check_integers(groups)
     groups = groups.long()
     if bool((groups[1:] >= groups[:-1]).all()):  # already in order: no sort
         return torch.unique_consecutive(groups, return_inverse=True)

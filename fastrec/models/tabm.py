@@ -28,6 +28,8 @@ Combine = Literal["mean", "sigmoid", "softmax"]
 
 _SOFTMAX = (CrossEntropyLossFlat, LabelSmoothingCrossEntropy, LabelSmoothingCrossEntropyFlat, nn.CrossEntropyLoss)
 _SIGMOID = (BCE, BCEWithLogitsLossFlat, nn.BCEWithLogitsLoss)
+_NARROW = 20  # numbers: with more of them the first layer would cost a hundred times what TabularNet's does
+_SIZES = ((16, 32, 8), (128, 256, 64), (4, 16, 4))  # members, layers, embedding: least, most, in steps of
 EMB_STD = 0.3  # nothing scales embeddings up (no batch norm): vectors as small as usual would take long to count
 # means over rows: one call for all members at once gives the mean over the members as well
 _BY_ROW = (*_SOFTMAX, *_SIGMOID, BaseLoss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
@@ -50,7 +52,7 @@ class TabM(FieldNet):
         n_cont: number of continuous columns.
         out_sz: number of outputs.
         layers: width of each hidden layer, one or more.
-        k: number of members.
+        k: number of members; ``rec_learner`` takes fewer, and smaller layers and vectors, for more than 20 numbers.
         variant: ``'mini'`` or ``'full'``.
         bins: bin edges of each continuous column (``bins_of``; ``rec_learner`` takes them from the training rows), or
             a ``PiecewiseLinear`` made of them; None: the numbers enter as they are.
@@ -107,8 +109,21 @@ class TabM(FieldNet):
 
     @classmethod
     def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Options that the data give, for ``rec_learner``: bins from the training rows, unless some are given."""
-        return {"bins": bins_of(dls)} if len(dls.cont_names) and "bins" not in given else {}
+        """Options that the data give, for ``rec_learner``, but for those that are given.
+
+        Bins come from the training rows. The class's own sizes are the paper's, for tables of up to 20 numbers; they
+        shrink as there are more, down to 16 members, layers of 128 and 16 bins in 4 numbers each from some 80 on.
+        """
+        n = len(dls.cont_names)
+        share = min(1.0, _NARROW / max(n, 1))
+        options: dict[str, Any] = {}
+        if share < 1:
+            k, width, d = (max(low, int(full * share) // step * step) for low, full, step in _SIZES)
+            options = {"k": k, "layers": (width, width), "d_embedding": d}
+        options = {name: value for name, value in options.items() if name not in given}
+        if n and "bins" not in given:
+            options["bins"] = bins_of(dls, max(16, int(48 * share)))
+        return options
 
     def wrap_loss(self, loss: Any) -> MeanOverMembers:
         """The loss to train with: each member's, averaged.
@@ -184,11 +199,11 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[b, k, n_out]`` of ``[b, n_in]``, the same for all members, or of ``[b, k, n_in]``."""
-        if x.ndim == 2:  # scaling the matrix instead of the inputs: [b, k, n_in] is never made
+        if x.ndim == 2 and len(x) >= len(self.weight):  # scaling the matrix instead: [b, k, n_in] is never made
             weights = self.weight[None] * self.r[:, None]
             out = F.linear(x, weights.flatten(0, 1)).unflatten(1, (len(self.r), -1))
         else:
-            out = F.linear(x * self.r, self.weight)
+            out = F.linear((x[:, None] if x.ndim == 2 else x) * self.r, self.weight)
         return out + self.bias if self.s is None else torch.addcmul(self.bias, out, self.s)
 
     def extra_repr(self) -> str:

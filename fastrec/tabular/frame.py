@@ -146,6 +146,8 @@ class TabularFrame(PandasViews, Tabular):
             self._fill(table, fit_rows=self._split)
         except DataError as error:
             raise self._with_own_row(error) from error.__cause__
+        recipe.learn_gaps(self.x_cont[: self._split])
+        recipe.warn_of_gaps(self.x_cont[self._split :], self.rows[self._split :], "validation")
         self._refresh()
 
     def _with_own_row(self, error: DataError) -> DataError:
@@ -202,7 +204,10 @@ class TabularFrame(PandasViews, Tabular):
             The row; None where it has to go through ``new`` and ``process``, as with ``features``, lists and vectors.
         """
         packed = None if self._recipe.extras.names else pack_row(self._recipe, row)
-        return None if packed is None else self._like(_packed=packed)
+        if packed is None:
+            return None
+        self._recipe.warn_of_gaps(packed.views[1], None, "test")
+        return self._like(_packed=packed)
 
     def new_empty(self) -> TabularFrame:
         """The frame without its rows."""
@@ -223,6 +228,7 @@ class TabularFrame(PandasViews, Tabular):
         features = self._recipe.features
         made = self._raw if features is None else apply_features(features, self._raw)
         self._fill(read_for(made, self._recipe, y_needed=False))
+        self._recipe.warn_of_gaps(self.x_cont, None, "test")
 
     def subset(self, i: int) -> TabularFrame:
         """Training rows (0) or the others (1)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ import torch
 
 from fastrec._core.malloc import held, keeping_memory, make_room
 from fastrec._core.threads import run_parallel
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
@@ -25,6 +26,8 @@ from fastrec.tabular.procs.base import ContProc, FrameProc
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import features_of
 from fastrec.tabular.procs.fill_missing import FillMissing
+from fastrec.tabular.procs.log_transform import LogTransform
+from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.targets import Labels, known
 
 _BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
@@ -51,6 +54,7 @@ class Recipe:
     group_names: list[str] = field(default_factory=list)
     cat_dtype: torch.dtype = torch.int32
     extras: ExtraColumns = field(default_factory=ExtraColumns)
+    gaps: list[str] | None = None  # numbers that were missing in training rows, where nothing fills them
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
@@ -69,6 +73,48 @@ class Recipe:
         """The continuous columns with a ``_na`` column."""
         fill = self.proc(FillMissing)
         return fill.flagged if fill is not None else []
+
+    @property
+    def fills_all(self) -> bool:
+        """Whether no number can be missing any more when the procs are done."""
+        logs = self.proc(LogTransform)
+        return (
+            not self.conts or any(self.proc(k) for k in (FillMissing, RankGauss)) or bool(logs and logs.names is None)
+        )
+
+    def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:
+        """Tell of columns that lack a number here and did not in training: what is predicted of such rows is NaN.
+
+        Args:
+            numbers: prepared, float ``[n, n_cont]``.
+            rows: their positions in the frame that was given; None: as they come.
+            what: what the rows are: ``'test'``.
+        """
+        lacking = self._lacking(numbers)
+        new = [i for i in lacking if self.conts[i] not in (getattr(self, "gaps", None) or ())]
+        if not new:
+            return
+        bad = numbers[:, new[0]].isnan()
+        first = int(bad.nonzero()[0])
+        others = f", nor in {len(new) - 1} further columns" if len(new) > 1 else ""
+        warnings.warn(
+            f"column {self.conts[new[0]]!r}, row {first if rows is None else int(rows[first])}: {int(bad.sum()):,} of "
+            f"{len(bad):,} {what} rows have no number there{others}, which no training row lacked: their predictions "
+            "will be NaN. Add FillMissing to the procs, or fill them before.",
+            DataWarning,
+            stacklevel=3,
+        )
+
+    def _lacking(self, numbers: torch.Tensor) -> list[int]:
+        """The columns in which a number is missing; nothing is looked at where procs fill them all."""
+        if self.fills_all or not len(numbers):
+            return []
+        sums = numbers.sum(0).isnan().tolist()  # a tenth of the cost of looking at each; infinities may make NaN too
+        return [i for i, odd in enumerate(sums) if odd and bool(numbers[:, i].isnan().any())]
+
+    def learn_gaps(self, numbers: torch.Tensor) -> None:
+        """Keep in mind which columns lack a number in training rows, float ``[n, n_cont]``."""
+        self.gaps = [self.conts[i] for i in self._lacking(numbers)]
 
     def check_flags(self) -> None:
         """Refuse a column that has the name of another one's ``_na`` column, which would take its place.

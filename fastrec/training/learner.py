@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from torch import nn
 from fastrec._core.malloc import keeping_memory
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models import EmbeddingTables, TabularNet, embedding_sizes, load_tables, save_tables, table_frame
+from fastrec.models import EmbeddingTables, TabularNet, load_tables, save_tables, table_frame
 from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
 from fastrec.training.amp import BF16Autocast
+from fastrec.training.building import build_model, check_options, check_takes_extras, refuse_options
 from fastrec.training.lean_learner import LeanLearner
 from fastrec.training.options import training_callbacks
 from fastrec.training.settle_rows import SettleRows
@@ -73,7 +73,11 @@ class RecLearner(LeanLearner, TabularLearner):
 
         Raises:
             DeviceMemoryError: the model, its optimizer or its batches do not fit the device.
+            DataError: a metric could not be scored at the end of the epoch.
         """
+        for metric in self.metrics:
+            if hasattr(metric, "check"):  # a mistake should not take an epoch to show
+                metric.check(self)
         on_cpu = all(p.device.type == "cpu" for p in self.model.parameters())
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
@@ -166,6 +170,7 @@ def rec_learner(
     opt_func: Any = adamw,
     loss_func: Any = None,
     metrics: Any = None,
+    config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> RecLearner:
     """A Learner with its model, made for the columns of ``dls``.
@@ -183,6 +188,7 @@ def rec_learner(
         opt_func: a fastai ``opt_func``, or a torch optimizer's class, see ``as_opt_func``.
         loss_func: the loss; by default what fastai takes for the targets.
         metrics: fastai metrics.
+        config: options of the model as fastai's ``tabular_config`` gives them; those given by name count before them.
         **options: Learner's own (``lr``, ``cbs``, ``path``, ``wd``, ``moms``, …); how to train (``amp='bf16'``, …), see
             ``training_callbacks``; all others go to the model.
 
@@ -190,106 +196,71 @@ def rec_learner(
         The Learner; ``fit_one_cycle``, ``lr_find``, ``to_fp16``, ``export`` and the rest are fastai's.
 
     Raises:
-        DataError: the training loader yields no batch; model options came with a model already built; or the model
-            takes no lists and vectors, and the frame has some.
+        DataError: the training loader yields no batch; an option that nobody takes; model options came with a model
+            already built; or the model takes no lists and vectors, and the frame has some.
         MissingColumnError: ``emb_szs`` names a column that is not categorical.
     """
+    _check_has_batches(dls)
+    config = {**(config or {}), **{k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}}
+    own = {k: options.pop(k) for k in list(options) if k in LEARNER_OPTIONS}
+    training = {k: options.pop(k) for k in list(options) if k in TRAINING_OPTIONS}
+    config |= options
+    check_options(config, model, {*LEARNER_OPTIONS, *TRAINING_OPTIONS, *NAMED_OPTIONS})
+    if isinstance(model, nn.Module):
+        refuse_options({*config, *(k for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None)})
+        net = model
+    else:
+        n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
+        net = build_model(dls, model, emb_szs, n_out, config)
+    check_takes_extras(net, dls)
+    loss_func = loss_func or getattr(dls.train_ds, "loss_func", None)
+    if loss_func is not None and hasattr(net, "wrap_loss"):
+        loss_func = net.wrap_loss(loss_func)
+    own["cbs"] = _callbacks(dls, net, own.get("cbs"), training)
+    opt_func = as_opt_func(opt_func, model=net)
+    return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **own)
+
+
+NAMED_OPTIONS = frozenset(
+    p.name for p in inspect.signature(rec_learner).parameters.values() if p.kind is p.KEYWORD_ONLY
+)
+
+
+def _check_has_batches(dls: Any) -> None:
     if not len(dls.train):
         raise DataError(
             f"the training loader yields no batch: {dls.train.n} rows, batch size {dls.train.bs}, "
             f"drop_last={dls.train.drop_last}",
             remedy="Use a batch size of at most the number of rows, or drop_last=False",
         )
-    learner_options = {k: v for k, v in options.items() if k in LEARNER_OPTIONS}
-    training = {k: v for k, v in options.items() if k in TRAINING_OPTIONS}
-    config = {k: v for k, v in options.items() if k not in LEARNER_OPTIONS | TRAINING_OPTIONS}
-    config |= {k: v for k, v in {"layers": layers, "y_range": y_range}.items() if v is not None}
-    if isinstance(model, nn.Module):
-        _refuse_options(config | {k: v for k, v in {"emb_szs": emb_szs, "n_out": n_out}.items() if v is not None})
-        net = model
-    else:
-        n_out = n_out or getattr(loss_func, "n_out", None) or get_c(dls)
-        net = _build(dls, model, emb_szs, n_out, config)
-    _check_takes_extras(net, dls)
-    loss_func = loss_func or getattr(dls.train_ds, "loss_func", None)
-    if loss_func is not None and hasattr(net, "wrap_loss"):
-        loss_func = net.wrap_loss(loss_func)
-    opt_func = as_opt_func(opt_func, model=net)
+
+
+def _callbacks(dls: Any, net: nn.Module, cbs: Any, training: dict[str, Any]) -> list[Any]:
+    """The callbacks that were given, those that the net needs, and those that options stand for."""
+    given = [*L(cbs)]
     if any(name.endswith("_rows") for m in net.modules() if isinstance(m, EmbeddingTables) for name in m.weights):
-        learner_options["cbs"] = [*L(learner_options.get("cbs")), SettleRows()]
-    given = L(learner_options.pop("cbs", None))
+        given.append(SettleRows())
     if any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in given):
-        training["stop_on_nan"] = False  # it is there
-    learner_options["cbs"] = [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]
-    return RecLearner(dls, net, loss_func=loss_func, opt_func=opt_func, metrics=metrics, **learner_options)
-
-
-def _build(dls: Any, model: Callable[..., nn.Module], emb_szs: Any, n_out: int, config: dict[str, Any]) -> nn.Module:
-    if not isinstance(n_out, Integral) or n_out < 1:  # fastai's dls.c may be a column of that name
-        raise DataError("the number of outputs cannot be told from the targets", remedy="Pass n_out, or set dls.c")
-    names, frame = list(dls.cat_names), dls.train_ds
-    lists = list(frame.list_names) if isinstance(frame, TabularFrame) else []
-    list_szs: list[tuple[int, int]] = []
-    if emb_szs is None or isinstance(emb_szs, Mapping):
-        every = [*names, *lists]
-        sizes = embedding_sizes(frame.classes if every else {}, every, widths=emb_szs)
-        emb_szs, list_szs = sizes[: len(names)], sizes[len(names) :]
-    elif len(emb_szs) == len(names) + len(lists):
-        emb_szs, list_szs = list(emb_szs[: len(names)]), list(emb_szs[len(names) :])
-    else:
-        raise DataError(
-            f"{len(emb_szs)} embedding sizes for {len(names)} categorical columns and {len(lists)} list columns",
-            remedy=f"Give one each for {[*names, *lists]}",
-        )
-    accepted = inspect.signature(model).parameters
-    offered = {"layers": [200, 100], "cat_names": names or None}
-    defaults = {k: v for k, v in offered.items() if k in accepted and (k != "layers" or _is_needed(accepted[k]))}
-    if any(p.kind is p.VAR_KEYWORD and k == "inputs" for k, p in accepted.items()):  # it is made of FieldNet's inputs
-        own = frame.extras.columns if isinstance(frame, TabularFrame) and frame.extras is not None else {}
-        vectors = [own[n].shape[1] for n in own if n not in lists]
-        defaults |= {"cat_names": names or None, "list_szs": list_szs, "list_names": lists, "vector_szs": vectors}
-    learnt = getattr(getattr(model, "func", model), "options_for", None)  # of a partial its class's
-    if learnt is not None:
-        defaults |= learnt(dls, {**getattr(model, "keywords", {}), **config})
-    return model(emb_szs, len(dls.cont_names), n_out, **(defaults | config))
-
-
-def _is_needed(parameter: inspect.Parameter) -> bool:
-    return parameter.default is inspect.Parameter.empty
-
-
-def _check_takes_extras(net: nn.Module, dls: Any) -> None:
-    frame = dls.train_ds
-    names = [*frame.list_names, *frame.vector_names] if isinstance(frame, TabularFrame) else []
-    if not names:
-        return
-    try:
-        inspect.signature(net.forward).bind(*range(2 + len(names)))
-    except TypeError:
-        raise DataError(
-            f"{type(net).__name__} takes no lists or vectors, but the frame has {names}",
-            remedy="Pass a model with forward(x_cat, x_cont, *extras), or leave out list_names and vector_names",
-        ) from None
-
-
-def _refuse_options(config: Mapping[str, Any]) -> None:
-    if config:
-        raise DataError(
-            f"{sorted(config)} cannot change a model that is already built", remedy="Pass the model's class instead"
-        )
+        training = {**training, "stop_on_nan": False}  # it is there
+    return [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]
 
 
 def _as_mapping(row: Any) -> Mapping[str, Any]:
     if isinstance(row, pd.Series):
         return row.to_dict()
-    if hasattr(row, "to_dicts"):  # polars
-        row = row.to_dicts()
-    elif isinstance(row, pd.DataFrame):
-        row = row.to_dict("records")
-    if isinstance(row, list) and len(row) == 1:
-        row = row[0]
+    rows = len(row) if hasattr(row, "__len__") and not isinstance(row, Mapping | str) else None
+    if rows == 1:
+        if isinstance(row, pd.DataFrame):
+            row = row.to_dict("records")
+        elif hasattr(row, "to_dicts"):  # polars
+            row = row.to_dicts()
+        row = row[0] if isinstance(row, list) else row
     if not isinstance(row, Mapping):
-        raise DataError(f"one row is needed, not {type(row).__name__}", remedy="Give a dict, a Series or a named row")
+        many = "" if rows is None else f" of {rows:,} rows"
+        raise DataError(
+            f"one row is needed, not {type(row).__name__}{many}",
+            remedy="Give a dict, a Series or a named row; for a frame: learn.get_preds(dl=learn.dls.test_dl(frame))",
+        )
     return row
 
 

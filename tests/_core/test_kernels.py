@@ -261,8 +261,16 @@ def test_few_numbers_are_not_worth_a_compiler(monkeypatch):
         assert not compiled(1 << 20)
 
 
-def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
-    (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less')")
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ImportError('Numba needs NumPy 2.4 or less')",
+        "OSError('libllvmlite.so: failed to map segment from shared object')",  # under a limit of address space
+        "MemoryError('no room')",
+    ],
+)
+def test_a_numba_that_cannot_be_loaded_is_told_of_once(tmp_path, error):
+    (tmp_path / "numba.py").write_text(f"raise {error}")
     code = (
         "import warnings, sys; sys.path.insert(0, sys.argv[1]); from fastrec._core import kernels\n"
         "with warnings.catch_warnings(record=True) as told:\n"
@@ -272,7 +280,7 @@ def test_a_numba_that_is_made_for_another_numpy_is_told_of_once(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     first, second = done.stdout.splitlines()
     assert first == "False False"
-    assert second == "numba cannot be used, fastrec goes on without: Numba needs NumPy 2.4 or less"
+    assert second == f"numba cannot be used, fastrec goes on without: {error.split(chr(39))[1]}"
 
 
 def test_lambs_loops_are_as_exact_as_floats_can_be():
@@ -286,3 +294,19 @@ def test_lambs_loops_are_as_exact_as_floats_can_be():
             opt.step()
         ends.append(p.detach().double())
     assert (ends[0] - ends[1]).abs().max() < 1.5e-6  # 1 - β2 taken from floats makes 2.6e-6, the double 6e-7
+
+
+def test_compiling_is_told_of_once_and_not_where_it_is_on_disk(tmp_path):
+    code = (
+        "import torch; from fastrec._core import kernels; from fastrec.optim import Lamb\n"
+        "kernels._WORTH = 0; p = torch.nn.Parameter(torch.ones(8)); p.grad = torch.ones(8)\n"
+        "opt = Lamb([p], lr=0.1); opt.step(); opt.step(); kernels.steps()"
+    )
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+        for _ in range(2)
+    ]
+    assert said[0].stderr == "fastrec: compiling loops with numba; some seconds, once (they are kept on disk)\n"
+    assert said[1].stderr == ""
+    assert said[0].stdout == said[1].stdout == ""

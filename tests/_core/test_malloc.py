@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ BLOCKS = """
 import os, time
 import numpy as np
 from fastrec._core import malloc as memory
-from fastrec._core.malloc import give_back, keeping_memory
+from fastrec._core.malloc import give_back, keep_memory, keeping_memory
 
 def resident():
     with open("/proc/self/statm") as file:
@@ -23,7 +24,7 @@ def resident():
 
 memory._PAUSE = {pause}
 before = resident()
-with keeping_memory():
+with {asking}keeping_memory():
     blocks = [np.ones(12_500_000) for _ in range(12)]
     del blocks
 kept = resident() - before
@@ -32,13 +33,48 @@ print(kept, resident() - before)
 """
 
 
-def run(then: str, pause: float = 60) -> tuple[int, int]:
-    """MB kept when a call is over, and those kept after something else was done."""
-    code = BLOCKS.format(then=then, pause=pause)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+def process(code: str, setting: str | None) -> list[int]:
+    """The numbers that a process of its own prints, with ``FASTREC_KEEP_MEMORY`` set so (None: not at all)."""
+    env = {k: v for k, v in os.environ.items() if k != "FASTREC_KEEP_MEMORY"}
+    env |= {} if setting is None else {"FASTREC_KEEP_MEMORY": setting}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120, env=env
+    )
     assert not done.stderr
-    kept, left = done.stdout.split()
-    return int(kept), int(left)
+    return [int(x) for x in done.stdout.split()]
+
+
+def run(then: str, pause: float = 60, setting: str | None = "1", asking: str = "") -> tuple[int, int]:
+    """MB kept when a call is over, and those kept after something else was done."""
+    kept, left = process(BLOCKS.format(then=then, pause=pause, asking=asking), setting)
+    return kept, left
+
+
+@pytest.mark.parametrize("setting", [None, "0", ""])
+def test_the_allocator_is_left_alone_unless_somebody_asks(setting) -> None:
+    """Large blocks go back at once, as glibc has it, and its settings were never touched."""
+    kept, _ = run("assert not memory._changed; give_back()", setting=setting)
+    assert kept < 50
+
+
+def test_a_context_asks_for_what_is_done_inside() -> None:
+    then = """
+with keep_memory():
+    with keeping_memory():
+        blocks = [np.ones(12_500_000) for _ in range(12)]
+        del blocks
+    print(resident() - before)
+with keeping_memory():
+    assert not memory._users"""
+    inside, outside, after = process(BLOCKS.format(then=then, pause=60, asking=""), None)
+    assert outside < 50
+    assert inside > 1000
+    assert after < 600  # given back on leaving it
+
+
+def test_zero_is_stronger_than_a_context() -> None:
+    kept, _ = run("", setting="0", asking="keep_memory(), ")
+    assert kept < 50
 
 
 def test_freed_memory_is_kept_until_it_is_given_back() -> None:
@@ -99,7 +135,9 @@ with learn.no_bar(), learn.no_logging():
     learn.fit(1)
 print(learn.kept, memory._users)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    kept, users = map(int, done.stdout.split())
+    kept, users = process(code, "1")
     assert kept > 300
+    assert users == 0
+    kept, users = process(code, None)
+    assert kept < 50
     assert users == 0

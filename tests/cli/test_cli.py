@@ -322,3 +322,22 @@ def test_a_full_disk_at_the_end_of_a_run(workspace, data, tmp_path):
     assert re.match(r"error: file .*/out.*could not be written", err.splitlines()[-1])
     assert "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", ["MemoryError('no room for 7 columns')", "RuntimeError('std::bad_alloc')"])
+def test_too_little_memory_is_told_of_in_a_line(workspace, data, tmp_path, error):
+    """Reading runs out of memory: the line names the stage, and nothing is left."""
+    folder = workspace / f"short_{error[:6]}"
+    folder.mkdir()
+    text = (workspace / "tiny" / "competition.py").read_text()
+    load = f"    def load(self, *a, **k):\n        raise {error}\n\n"
+    (folder / "competition.py").write_text(text.replace("    def stack(", f"{load}    def stack("))
+    code, out, err = invoke("run", folder, "--data", data, "--out", tmp_path / "out")
+    assert code == 1
+    assert out == ""
+    said = error.split("'")[1]
+    assert err.splitlines()[-1] == (
+        f"error: out of memory in the stage 'read' ({said}); nothing was written. Give fewer rows, or more memory."
+    )
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []

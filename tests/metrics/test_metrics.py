@@ -405,3 +405,17 @@ def test_three_class_predictions_are_refused():
 
     with pytest.raises(DataError, match=r"predictions are \(4, 3\)"):
         m.AUC().accumulate(Batch())
+
+
+@pytest.mark.parametrize(
+    ("made", "error"),
+    [
+        (lambda: m.MRR([1, 2], ties="wrost"), "wrost"),
+        (lambda: m.NDCG([1, 2], gains="log"), "log"),
+        (lambda: m.MAP([1, 2], empty="none"), "none"),
+        (lambda: m.Recall([1, 2], 3, gains="exp2"), "gains"),
+    ],
+)
+def test_a_bad_option_is_refused_where_it_is_given(made, error):
+    with pytest.raises((DataError, TypeError), match=error):
+        made()

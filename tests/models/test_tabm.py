@@ -20,6 +20,7 @@ from torch import nn
 from fastrec.errors import DataError
 from fastrec.losses import BCE, ListwiseSoftmax
 from fastrec.models import MeanOverMembers, PiecewiseLinear, TabM, TabularNet, bins_of
+from fastrec.models.tabm import EnsembleLinear
 from fastrec.tabular import TabularFrame
 from fastrec.training import rec_learner
 
@@ -300,3 +301,37 @@ def test_members_cost_few_weights():
     one, many = (TabM(SIZES, 3, 1, [512, 512, 512], k=k) for k in (1, 32))
     count = [sum(p.numel() for p in net.parameters()) for net in (one, many)]
     assert count[1] - count[0] == 31 * (15 + 513)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "k", "width", "d", "bins"),
+    [(3, 32, 256, 16, 48), (20, 32, 256, 16, 48), (25, 24, 192, 12, 38), (93, 16, 128, 4, 16), (400, 16, 128, 4, 16)],
+)
+def test_sizes_go_by_the_count_of_numbers(numbers, k, width, d, bins):
+    """Full sizes up to 20 numbers; the share 20 / n of them beyond, in steps, down to the least."""
+    df = pd.DataFrame(np.random.default_rng(0).normal(size=(120, numbers)), columns=[f"x{i}" for i in range(numbers)])
+    df["y"] = df.x0 > 0
+    dls = TabularFrame(df, [], [], list(df.columns[:-1]), "y").dataloaders(bs=32, device="cpu")
+    net = rec_learner(dls, TabM).model
+    assert net.k == k
+    assert [m.weight.shape[0] for m in net.layers if hasattr(m, "weight")] == [width, width]
+    assert net.numbers.d_embedding == d
+    assert net.numbers.left.shape[1] == bins
+    own = rec_learner(dls, TabM, k=3, layers=[8], d_embedding=2, bins=bins_of(dls, 5)).model
+    assert (own.k, own.layers[0].weight.shape[0], own.numbers.d_embedding) == (3, 8, 2)
+    assert own.numbers.left.shape[1] == 5
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_few_rows_and_many_go_other_ways_to_the_same_numbers(rows):
+    """With fewer rows than outputs the inputs are scaled, else the matrix; a loop over members says what comes out."""
+    torch.manual_seed(0)
+    layer, x = EnsembleLinear(5, 4, 3, signs=True, outputs=True), torch.randn(rows, 5, requires_grad=True)
+    torch.nn.init.normal_(layer.s)
+    torch.nn.init.normal_(layer.r)
+    want = torch.stack([(x * layer.r[i]) @ layer.weight.T * layer.s[i] + layer.bias[i] for i in range(3)], 1)
+    torch.testing.assert_close(layer(x), want)
+    pull = torch.randn(rows, 3, 4)
+    for p in (x, *layer.parameters()):
+        (a,), (b,) = (torch.autograd.grad((out * pull).sum(), p, retain_graph=True) for out in (layer(x), want))
+        torch.testing.assert_close(a, b)

@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import threads
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
-from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame, cat_codes
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, cat_codes
 from fastrec.tabular import recipe as prepare
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.column_parts import Columns
@@ -261,3 +262,43 @@ before = held("VmRSS")
 size = pack(df).packed.nbytes
 print(held("VmHWM") - before, size)
 """
+
+
+GAPS = pd.DataFrame({"a": [1.0, 2, 3, np.nan], "b": [1.0, np.nan, 3, 4], "c": [5.0, 6, 7, 8], "y": [0.0, 1, 0, 1]})
+
+
+def told(run):
+    """What is warned of, word by word."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        run()
+    return [str(w.message) for w in found if issubclass(w.category, DataWarning)]
+
+
+def test_numbers_first_missing_at_test_are_told_of_by_column_and_row():
+    """Column b lacks one in training already, and nothing is said of it; infinities lack nothing."""
+    frame = TabularFrame(GAPS[:3], [Normalize], [], ["a", "b", "c"], "y")
+    test = pd.DataFrame({"a": [1.0, 2, np.inf, -np.inf], "b": [np.nan] * 4, "c": [1.0, np.nan, 2, np.nan]})
+    (said,) = told(lambda: frame.dataloaders(2).test_dl(test))
+    assert "column 'c', row 1: 2 of 4 test rows have no number there, which no training row lacked" in said
+    assert "FillMissing" in said
+    (said,) = told(lambda: frame.dataloaders(2).test_dl(test.assign(a=[1.0, np.nan, 1, 1])))
+    assert "column 'a', row 1: 1 of 4 test rows have no number there, nor in 1 further columns" in said
+    assert not told(lambda: frame.dataloaders(2).test_dl(test.assign(c=1.0)))
+
+
+def test_numbers_first_missing_in_validation_rows_are_told_of():
+    (said,) = told(lambda: TabularFrame(GAPS, [Normalize], [], ["a", "c"], "y", splits=([1, 0, 2], [3])))
+    assert "column 'a', row 3: 1 of 1 validation rows" in said
+
+
+def test_a_row_for_predict_that_lacks_a_number_is_told_of():
+    frame = TabularFrame(GAPS[:3].assign(k="u"), [Categorify, Normalize], ["k"], ["a", "c"], "y")
+    (said,) = told(lambda: frame.one_row({"k": "u", "a": None, "c": 2.0}))
+    assert "column 'a', row 0: 1 of 1 test rows" in said
+
+
+@pytest.mark.parametrize("proc", [FillMissing, RankGauss, LogTransform])
+def test_nothing_is_told_of_what_a_proc_fills(proc):
+    frame = TabularFrame(GAPS[:3], [proc], [], ["a", "c"], "y")
+    assert not told(lambda: frame.dataloaders(2).test_dl(GAPS))

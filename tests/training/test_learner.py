@@ -18,13 +18,14 @@ from fastai.metrics import accuracy
 from fastai.optimizer import OptimWrapper, ranger
 from fastai.tabular.core import Categorify, FillMissing, TabularPandas
 from fastai.tabular.learner import TabularLearner, tabular_learner
-from fastai.tabular.model import TabularModel
+from fastai.tabular.model import TabularModel, tabular_config
 from fastai.torch_core import set_seed
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.losses import BCE, ListwiseSoftmax
-from fastrec.models import TabularNet, emb_sz_rule
+from fastrec.metrics import AUC, MAP, MRR, NDCG
+from fastrec.models import MatrixFactorization, TabularNet, emb_sz_rule
 from fastrec.optim import Lamb, lamb
 from fastrec.tabular import TabularFrame
 from fastrec.training import RecLearner, rec_learner
@@ -268,12 +269,81 @@ def test_other_models_classes_and_built(dataloaders):
     assert quiet_fit(rec_learner(dls, built), 1).model is built
     with pytest.raises(DataError, match=r"'layers'.*already built"):
         rec_learner(dls, built, layers=[3])
-    with pytest.raises(TypeError, match="depth"):
+    with pytest.raises(DataError, match="takes no 'depth'"):
         rec_learner(dls, depth=3)
     with pytest.raises(DataError, match="2 embedding sizes for 3"):
         rec_learner(dls, emb_szs=[(7, 4), (41, 4)])
     with pytest.raises(MissingColumnError, match="'nowhere'"):
         rec_learner(dls, emb_szs={"nowhere": 4})
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        (TabularNet, {"metric": accuracy}, r"TabularNet takes no 'metric', nor do .*; did you mean 'metrics'\?"),
+        (
+            TabularNet,
+            {"embed_ps": 0.1},
+            r"did you mean 'embed_p'\?.*TabularNet takes act_cls, bn_cont.*Learner",
+        ),
+        (partial(TabularNet, ps=0.1), {"bnfinal": True}, r"TabularNet takes no 'bnfinal'.*'bn_final'\?"),
+        (TabularNet, {"config": {"lin_fist": True}}, r"'lin_fist', nor do .*; did you mean 'lin_first'\?"),
+        (TabularModel, {"batch_norm": True, "zz": 1}, r"TabularModel takes no 'batch_norm', 'zz', nor do"),
+        (MatrixFactorization, {"layers": [3]}, r"MatrixFactorization takes no 'layers'\."),
+        ("built", {"metric": accuracy}, r"TabularNet takes no 'metric'.*'metrics'\?"),
+        ("built", {"config": {"ps": 0.1}}, r"\['ps'\] cannot change a model that is already built"),
+    ],
+)
+def test_an_option_that_nobody_takes_is_refused_by_name(dataloaders, model, options, words):
+    model = TabularNet([(7, 4), (41, 4), (3, 4)], 2, 2, [8]) if model == "built" else model
+    with pytest.raises(DataError, match=words):
+        rec_learner(dataloaders(), model, **options)
+
+
+def test_fastais_config_is_taken(dataloaders):
+    dls = dataloaders()
+    config = tabular_config(embed_p=0.3, ps=0.2, y_range=(0, 5), use_bn=False)
+    given = dict(config)
+    net = rec_learner(dls, config=config, ps=0.4).model
+    assert config == given
+    assert net.emb_drop.p == 0.3
+    assert [m.p for m in net.layers.modules() if isinstance(m, torch.nn.Dropout)] == [0.4, 0.4]
+    assert net.layers[-1].high == 5
+    assert not any(isinstance(m, torch.nn.BatchNorm1d) for m in net.layers.modules())
+    stock = rec_learner(
+        dls, TabularModel, layers=[8], config=tabular_config(embed_p=0.3, act_cls=torch.nn.SiLU())
+    ).model
+    assert stock.emb_drop.p == 0.3
+    assert any(isinstance(m, torch.nn.SiLU) for m in stock.modules())
+
+
+class Wrapped(TabularNet):
+    def __init__(self, *sizes, **rest):
+        super().__init__(*sizes, **rest)
+        self.given = set(rest)
+
+
+class Plain(torch.nn.Module):
+    """Not one of this library's; what its keywords are called says nothing."""
+
+    def __init__(self, emb_szs, n_cont, out_sz, **inputs):
+        super().__init__()
+        self.given, self.out = set(inputs), torch.nn.Linear(n_cont, out_sz)
+
+    def forward(self, x_cat, x_cont):
+        return self.out(x_cont)
+
+
+def test_what_a_model_is_given_does_not_hang_on_what_its_keywords_are_called(dataloaders):
+    sizes = {"cat_names", "list_szs", "list_names", "vector_szs"}
+    assert rec_learner(dataloaders(), Wrapped, ps=0.1).model.given == {*sizes, "ps"}
+    assert rec_learner(dataloaders(), Plain, depth=3).model.given == {"depth"}
+
+
+def test_predict_says_where_whole_frames_go(dataloaders, frame):
+    learn = rec_learner(dataloaders(), layers=[8])
+    with pytest.raises(DataError, match=r"not DataFrame of 240 rows.*get_preds\(dl=learn\.dls\.test_dl\(frame\)\)"):
+        learn.predict(frame[TRAIN:])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -291,6 +361,38 @@ def test_to_fp16_falls_back_on_a_machine_without_cuda(dataloaders):
         pytest.skip("this machine has CUDA")
     learn = quiet_fit(rec_learner(dataloaders(), layers=[16]).to_fp16(), 1)
     assert all(math.isfinite(float(x)) for x in learn.recorder.losses)
+
+
+# ---- before the first batch
+
+
+class Counted(torch.nn.Module):
+    """A net that counts its batches."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.layer, self.batches = torch.nn.Linear(2, outputs), 0
+
+    def forward(self, x_cat, x_cont):
+        self.batches += 1
+        return self.layer(x_cont)
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "words"),
+    [
+        ("city", AUC(), "auc takes one score a row, but there are 6 classes"),
+        ("city", MAP(np.zeros(N - TRAIN, int), 3), "map@3 takes one score a row, but there are 6 classes"),
+        ("answer", MRR(np.zeros(7, int)), "mrr has 7 groups for 240 validated rows"),
+        ("answer", NDCG(np.zeros(N - TRAIN)), "not integers"),
+    ],
+)
+def test_a_metric_that_cannot_be_scored_is_refused_before_the_first_batch(dataloaders, target, metric, words):
+    net = Counted(6 if target == "city" else 2)
+    learn = rec_learner(dataloaders(target, cats=("item",)), net, metrics=metric)
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match=words):
+        learn.fit(1)
+    assert net.batches == 0
 
 
 # ---- over a TabularFrame

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,6 +26,7 @@ __all__ = ["compiled", "groups", "net", "shared", "steps", "threads_for", "view"
 _EACH = 1 << 16  # numbers that a thread should have to do
 _WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
 _off = 0
+_told: list[bool] = []  # that loops are being compiled, in this process
 
 
 def compiled(numbers: int) -> bool:
@@ -42,7 +44,7 @@ def _has_numba() -> bool:
         return False
     try:
         import numba  # noqa: F401
-    except ImportError as error:  # made for another numpy
+    except (ImportError, OSError, MemoryError) as error:  # made for another numpy; or there is no room to load it
         warnings.warn(f"numba cannot be used, fastrec goes on without: {error}", UserWarning, stacklevel=2)
         return False
     return True
@@ -107,10 +109,29 @@ def _start() -> str:
     """Start numba's threads, and tell of which kind they are."""
     import numba
 
+    _tell_of_compiling()
     threads = torch.get_num_threads()
     numba.set_num_threads(1)
     torch.set_num_threads(threads)  # where both use one pool (OpenMP's) numba has given torch as many as itself
     return numba.threading_layer()
+
+
+def _tell_of_compiling() -> None:
+    """Say in a line that loops are being compiled, when the first one is: those that are kept on disk are only read."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        def on_start(self, happening: Any) -> None:
+            function = getattr(happening.data.get("dispatcher"), "py_func", None)
+            if _told or not getattr(function, "__module__", "").startswith("fastrec."):
+                return
+            _told.append(True)
+            print("fastrec: compiling loops with numba; some seconds, once (they are kept on disk)", file=sys.stderr)
+
+        def on_end(self, happening: Any) -> None:
+            pass
+
+    event.register("numba:compile", Listener())
 
 
 def _after_fork() -> None:
