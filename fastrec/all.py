@@ -1,7 +1,7 @@
 """Everything a notebook wants: ``from fastrec.all import *``.
 
-``Categorify``, ``FillMissing`` and ``Normalize`` are the procs of ``fastrec.tabular``. The generators of these names are
-had by ``from fastrec import features``: ``features.Categorify`` and so on.
+``Categorify``, ``FillMissing`` and ``Normalize`` are the procs of ``fastrec.tabular``. The generators of the same
+names are ``features.Categorify`` and so on, by ``from fastrec import features``.
 """
 
 from fastrec._core.device import share_pool
