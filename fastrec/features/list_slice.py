@@ -93,7 +93,7 @@ class ListSlice(RowWise):
         place = place if self.pad_side == "right" else place - (self.width - count.unsqueeze(1))
         inside = (place >= 0) & (place < count.unsqueeze(1))
         places = torch.where(inside, (offsets[:-1] + first).unsqueeze(1) + place, offsets[-1])
-        new = torch.arange(len(lengths) + 1, device=offsets.device) * self.width
+        new = torch.arange(lengths.shape[0] + 1, device=offsets.device) * self.width
         return {"offsets": new, "places": places.reshape(-1)}
 
     @staticmethod
