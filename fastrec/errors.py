@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+__all__ = [
+    "DataError",
+    "DataWarning",
+    "DeviceError",
+    "DeviceMemoryError",
+    "FastrecError",
+    "LeakageError",
+    "MissingColumnError",
+    "MissingFileError",
+    "MissingPackageError",
+    "NotFittedError",
+    "SubmissionError",
+    "TrainingError",
+    "UnreadableFileError",
+    "WriteError",
+]
+
 
 class FastrecError(Exception):
     """Base of every error that fastrec raises on purpose.

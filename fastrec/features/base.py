@@ -80,7 +80,8 @@ class Feature(ABC):
 
     Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement
     ``sources``, ``outputs`` and the methods of their kind. ``uses_future`` says that rows after a row may matter,
-    ``own_row`` that its own values do (a lag's do not: it may read a target).
+    ``own_row`` that its own values do (a lag's do not: it may read a target). ``online`` says what one new row's values
+    are made of: the ``row`` alone, what was ``fitted`` too, or the ``history`` before it.
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]

@@ -226,7 +226,7 @@ class CoVisit(Fitted):
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         item, fold, pair = tensors["item"], tensors["fold"], fit["pair"].to(tensors["item"].device)
         score = fit["score"].to(item.device)
-        total = torch.zeros(len(item), dtype=torch.float64, device=item.device)
+        total = torch.zeros(item.shape[0], dtype=torch.float64, device=item.device)
         most, count = torch.zeros_like(total), torch.zeros_like(total)
         for column in tensors["earlier"].unbind(1):
             there = column.long()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.constants import float64
 from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
 from fastrec.features._engine.running import Clock, Earlier, Timeline, decay
 from fastrec.features._engine.target_values import row_weights, target_number
@@ -289,4 +290,5 @@ def smoothed(
     """
     if not smooth:  # a mean does not change by decay
         return _mean(total, count, prior.expand_as(total))
-    return (total * left + smooth * prior) / (count * left + smooth)
+    weight = float64(smooth)
+    return (total * left + weight * prior) / (count * left + weight)

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.constants import float64
 from fastrec.features._inputs import number_of
 from fastrec.features.base import RowWise, Tensors
 from fastrec.table import Table
@@ -63,8 +64,9 @@ class Cyclic(RowWise):
         if isinstance(self.period, str):
             share = calendar_share(tensors["seconds"], self.period)
         else:
-            share = torch.remainder(tensors["value"], self.period) / self.period
-        angle = 2 * math.pi * share
+            period = float64(self.period)
+            share = torch.remainder(tensors["value"], period) / period
+        angle = float64(2 * math.pi) * share
         return dict(zip(self.outputs, (torch.sin(angle), torch.cos(angle)), strict=True))
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.constants import float64
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Feature, RowWise, Tensors
@@ -69,10 +70,10 @@ class Digits(OfColumns, RowWise):
         return made
 
     def _of_floats(self, values: torch.Tensor, rounding: torch.Tensor) -> torch.Tensor:
-        shifted = values.abs() * 10.0**self.decimals
+        shifted = values.abs() * float64(10.0**self.decimals)
         near = torch.round(shifted)
         shifted = torch.where((shifted - near).abs() <= rounding * shifted, near, shifted)
-        last = torch.fmod(shifted, 10.0**self.digits)  # exact, however large the number
+        last = torch.fmod(shifted, float64(10.0**self.digits))  # exact, however large the number
         return torch.where(shifted.isfinite(), last, -1).long()
 
     def compute(self, table: Table) -> dict[str, Column]:
@@ -207,9 +208,10 @@ def _round_floats(values: torch.Tensor, to: float, rounding: torch.Tensor) -> Te
     # A step such as 0.05 is no float, but 20 is: multiples are then made by one correctly rounded division.
     parts = round(1 / to)
     exact = parts >= 1 and abs(1 / to - parts) <= 4e-16 * parts
-    times = values * parts if exact else values / to
+    step = float64(to)
+    times = values * parts if exact else values / step
     near = torch.round(times)
-    value = near / parts if exact else near * to
+    value = near / parts if exact else near * step
     is_round = (times - near).abs() <= rounding * times.abs()
     endless = times.isinf()  # so large that nothing lies between it and a multiple
     value, is_round = torch.where(endless, values, value), is_round | endless

@@ -198,7 +198,7 @@ def _elements(
         elements = column.elements
         if name in as_list(numbers):
             elements = _as_number(elements, origin, name, file)
-        made[names[name]] = replace(elements, name=names[name], _cache={})
+        made[names[name]] = replace(elements, name=names[name])
     return origin, made
 
 

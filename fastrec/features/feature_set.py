@@ -14,7 +14,7 @@ from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import GENERATORS, Context, Feature
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
@@ -67,9 +67,7 @@ class FeatureSet:
         odd = next((f for f in as_list(given) if not isinstance(f, Feature | FeatureSet)), None)
         if odd is not None:
             name = odd.__name__ if isinstance(odd, type) else repr(odd)
-            raise DataError(
-                f"FeatureSet: {name} is not a generator", remedy="List generators, as in CountEncode('city')"
-            )
+            raise DataError(f"FeatureSet: {name} is not a generator", remedy=_generator_instead_of(odd))
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
         if all(selector.names_ for selector in selectors_of(self.steps)):
@@ -403,6 +401,14 @@ def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
         if isinstance(source, Feature):
             _add_step(found, source)
     found.setdefault((type(feature), feature.signature), feature)
+
+
+def _generator_instead_of(odd: Any) -> str:
+    """What to do where something stands for a generator: a proc of a frame may be called as one is."""
+    kind = odd if isinstance(odd, type) else type(odd)
+    if issubclass(kind, Feature) or kind.__name__ not in GENERATORS:
+        return "List generators, as in CountEncode('city')"
+    return f"Use the generator of that name: from fastrec import features, then features.{kind.__name__}('city')"
 
 
 Feature._set_class = FeatureSet  # a generator alone is a set of one

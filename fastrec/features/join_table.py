@@ -93,7 +93,7 @@ class JoinTable(Grouped):
         made = {}
         for column, output in zip(as_list(self.columns), self.outputs, strict=True):
             found = _with_missing_row(other[column]).take(place)
-            made[output] = replace(found, name=output, _cache={})
+            made[output] = replace(found, name=output)
         return made
 
     def _check(self, codes: torch.Tensor, size: int) -> None:

@@ -93,7 +93,7 @@ class Lag(Grouped):
             rows = torch.where(outside, -1, rows)
             for col in as_list(self.cols):
                 made = self._value(table, name_of(col), rows)
-                result[self._name(col, n)] = replace(made, name=self._name(col, n), _cache={})
+                result[self._name(col, n)] = replace(made, name=self._name(col, n))
         return {n: result[n] for n in self.outputs}
 
     def _span(self, per_second: int) -> Fraction:

@@ -91,7 +91,7 @@ class LastAction(Grouped):
         result = {}
         for n in as_list(self.n):
             rows, names = found.back(n), self._names(n)
-            result[names[0]] = replace(take_or_missing(kinds, rows), name=names[0], _cache={})
+            result[names[0]] = replace(take_or_missing(kinds, rows), name=names[0])
             if self.since:
                 gap = time_since(table, log, order[0], rows)
                 result[names[1]] = Column("number", gap.to(torch.float64), name=names[1])

@@ -93,7 +93,7 @@ class ListSlice(RowWise):
         place = place if self.pad_side == "right" else place - (self.width - count.unsqueeze(1))
         inside = (place >= 0) & (place < count.unsqueeze(1))
         places = torch.where(inside, (offsets[:-1] + first).unsqueeze(1) + place, offsets[-1])
-        new = torch.arange(len(lengths) + 1, device=offsets.device) * self.width
+        new = torch.arange(lengths.shape[0] + 1, device=offsets.device) * self.width
         return {"offsets": new, "places": places.reshape(-1)}
 
     @staticmethod
@@ -107,7 +107,7 @@ class ListSlice(RowWise):
         if self.pad is not None:
             elements, missing = self._with_pad(column), None
         name = self.outputs[0]
-        taken = replace(elements.take(made["places"]), name=name, _cache={})
+        taken = replace(elements.take(made["places"]), name=name)
         return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
 
     def _with_pad(self, column: Column) -> Column:
@@ -123,14 +123,14 @@ class ListSlice(RowWise):
                 raise self._refuse(column)
             only = as_column(pa.array([self.pad]), name=elements.name).to(elements.values.device)
             missing = only.values.new_zeros(len(elements))
-            return replace(only, values=torch.cat([missing, only.values]), _cache={})
+            return replace(only, values=torch.cat([missing, only.values]))
         pad = self._number(kind)
         if pad is None:
             raise self._refuse(column)
         missing = elements.missing
         missing = None if missing is None else torch.cat([missing, missing.new_zeros(1)])
         values = torch.cat([elements.values, pad.to(elements.values.device)])
-        return replace(elements, values=values, missing=missing, _cache={})
+        return replace(elements, values=values, missing=missing)
 
     def _number(self, kind: torch.dtype) -> torch.Tensor | None:
         """``pad`` as a number of this type, ``[1]``; None if the type does not hold it."""
@@ -150,7 +150,7 @@ class ListSlice(RowWise):
         at = elements.distinct.index(pad[0]).as_py()
         distinct = elements.distinct if at >= 0 else pa.concat_arrays([elements.distinct, pad])
         code = elements.values.new_tensor([(at if at >= 0 else len(elements.distinct)) + 1])
-        return replace(elements, values=torch.cat([elements.values, code]), distinct=distinct, _cache={})
+        return replace(elements, values=torch.cat([elements.values, code]), distinct=distinct)
 
     def _refuse(self, column: Column) -> DataError:
         elements = column.elements

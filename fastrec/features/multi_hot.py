@@ -144,7 +144,7 @@ class MultiHot(FittedOnLists):
         place = fit["place"].to(offsets.device)[tensors["key"]]
         found = place > 0
         at = (rows_of(offsets) * width + place - 1)[found]
-        hot = torch.zeros((len(offsets) - 1) * width, dtype=torch.int8, device=offsets.device)
+        hot = torch.zeros((offsets.shape[0] - 1) * width, dtype=torch.int8, device=offsets.device)
         hot[at] = 1
         hot = hot.view(-1, width)
         if self.values is None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.constants import float64
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import as_list, names_of, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
@@ -166,10 +167,10 @@ class VectorColumns(Fitted):
 def unit(values: torch.Tensor) -> torch.Tensor:
     """Vectors ``[n, d]`` divided by their lengths; zeros stay zeros; no part is too large or small to be squared."""
     length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
-    plain = (length > _SMALL) & (length < _LARGE)
+    plain = (length > float64(_SMALL)) & (length < float64(_LARGE))
     result = values / torch.where(plain, length, 1).to(values.dtype).unsqueeze(1)
     odd = (~plain).nonzero().squeeze(1)
-    if len(odd):
+    if values.numel():  # not len(odd), which a graph would fix to what it was traced with
         result[odd] = _careful_unit(values[odd])
     return result
 

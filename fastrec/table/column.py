@@ -51,8 +51,8 @@ class Column:
     elements: Column | None = None
     unit: str | None = None
     zone: str | None = None
-    _cache: dict[str, Any] = field(default_factory=dict, repr=False)
-    _lock: RLock = field(default_factory=RLock, repr=False)
+    _cache: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
+    _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
     def __len__(self) -> int:
         return len(self.values) - 1 if self.kind == "list" else len(self.values)
@@ -180,7 +180,7 @@ class Column:
     def anew(self) -> Column:
         """The same values with nothing remembered of them, in case memory that is shared was changed in place."""
         elements = None if self.elements is None else self.elements.anew()
-        return replace(self, elements=elements, _cache={}, _lock=RLock())
+        return replace(self, elements=elements)
 
     def copy(self) -> Column:
         """The same values in memory of their own (Arrow's arrays, which nothing changes, excepted)."""
@@ -189,8 +189,6 @@ class Column:
             values=self.values if self.kind == "opaque" else self.values.clone(),
             missing=None if self.missing is None else self.missing.clone(),
             elements=None if self.elements is None else self.elements.copy(),
-            _cache={},
-            _lock=RLock(),
         )
 
     def take(self, rows: torch.Tensor) -> Column:
@@ -198,26 +196,26 @@ class Column:
         missing = None if self.missing is None else self.missing[rows]
         if self.kind == "opaque":
             front = torch.where(rows < 0, rows + len(self), rows)  # Arrow counts from the front only
-            return replace(self, values=self.values.take(pa.array(front.cpu().numpy())), missing=missing, _cache={})
+            return replace(self, values=self.values.take(pa.array(front.cpu().numpy())), missing=missing)
         if self.kind == "list":
             starts, lengths = self.values[:-1][rows], (self.values[1:] - self.values[:-1])[rows]
             offsets = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
             torch.cumsum(lengths, 0, out=offsets[1:])
             flat = torch.arange(int(offsets[-1]), device=rows.device)
             flat = flat + torch.repeat_interleave(starts - offsets[:-1], lengths)
-            return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing, _cache={})
-        return replace(self, values=self.values[rows], missing=missing, _cache={})
+            return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing)
+        return replace(self, values=self.values[rows], missing=missing)
 
     def slice(self, start: int, stop: int) -> Column:
         """Rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); all but a list column's offsets without a copy."""
         missing = None if self.missing is None else self.missing[start:stop]
         if self.kind == "opaque":
-            return replace(self, values=self.values.slice(start, stop - start), missing=missing, _cache={})
+            return replace(self, values=self.values.slice(start, stop - start), missing=missing)
         if self.kind == "list":
             first, last = (int(self.values[at]) for at in (start, stop))
             offsets, elements = self.values[start : stop + 1] - first, self.elements.slice(first, last)
-            return replace(self, values=offsets, elements=elements, missing=missing, _cache={})
-        return replace(self, values=self.values[start:stop], missing=missing, _cache={})
+            return replace(self, values=offsets, elements=elements, missing=missing)
+        return replace(self, values=self.values[start:stop], missing=missing)
 
     def to(self, device: DeviceLike) -> Column:
         """The column on another device (opaque values and distinct values stay on the host)."""
@@ -236,7 +234,6 @@ class Column:
             values=self.values.to(device),
             missing=None if self.missing is None else self.missing.to(device),
             elements=None if self.elements is None else self.elements.to(device),
-            _cache={},
         )
         if "coded" in self._cache:
             coded = self._cache["coded"]

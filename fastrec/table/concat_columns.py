@@ -37,7 +37,7 @@ def concat_columns(parts: Sequence[Column], device: torch.device) -> Column:
     if all(p.kind == "category" for p in parts):
         return _stack_categories(parts, model)
     if model.kind in ("datetime", "vector") and all(_same(p, model) for p in parts):
-        return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts), _cache={})
+        return replace(model, values=torch.cat([p.values for p in parts]), missing=_stack_missing(parts))
     if model.kind == "list" and all(p.kind == "list" for p in parts):
         return _stack_lists(parts, model, device)
     return _stack_arrow(parts, model).to(device)
@@ -55,16 +55,16 @@ def _all_missing(model: Column, size: int) -> Column:
     device = torch.device("cpu") if model.kind == "opaque" else model.values.device
     missing = torch.ones(size, dtype=torch.bool, device=device)
     if model.kind == "opaque":
-        return replace(model, values=pa.nulls(size, model.values.type), missing=None, _cache={})
+        return replace(model, values=pa.nulls(size, model.values.type), missing=None)
     if model.kind == "category":
-        return replace(model, values=torch.zeros(size, dtype=torch.int32, device=device), missing=None, _cache={})
+        return replace(model, values=torch.zeros(size, dtype=torch.int32, device=device), missing=None)
     if model.kind == "list":
         nothing = model.elements.take(torch.empty(0, dtype=torch.int64, device=device))
         offsets = torch.zeros(size + 1, dtype=torch.int64, device=device)
-        return replace(model, values=offsets, elements=nothing, missing=missing, _cache={})
+        return replace(model, values=offsets, elements=nothing, missing=missing)
     if model.kind == "number" and model.values.is_floating_point():
-        return replace(model, values=model.values.new_full((size,), torch.nan), missing=None, _cache={})
-    return replace(model, values=model.values.new_zeros((size, *model.values.shape[1:])), missing=missing, _cache={})
+        return replace(model, values=model.values.new_full((size,), torch.nan), missing=None)
+    return replace(model, values=model.values.new_zeros((size, *model.values.shape[1:])), missing=missing)
 
 
 def _stack_missing(parts: Sequence[Column]) -> torch.Tensor | None:
@@ -79,9 +79,9 @@ def _stack_numbers(parts: Sequence[Column], model: Column) -> Column:
     if floats and len(floats) < len(kinds):
         for part in parts:
             _check_float_holds(part)
-        return replace(model, values=torch.cat([p.number() for p in parts]), missing=None, _cache={})
+        return replace(model, values=torch.cat([p.number() for p in parts]), missing=None)
     missing = _stack_missing(parts)  # joined values take the widest of the types
-    return replace(model, values=torch.cat([p.values for p in parts]), missing=missing, _cache={})
+    return replace(model, values=torch.cat([p.values for p in parts]), missing=missing)
 
 
 def _check_float_holds(part: Column) -> None:
@@ -99,7 +99,7 @@ def _check_float_holds(part: Column) -> None:
 
 def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
     if all(p.distinct.equals(model.distinct) for p in parts):
-        return replace(model, values=torch.cat([p.values for p in parts]), _cache={})
+        return replace(model, values=torch.cat([p.values for p in parts]))
     union = Keys((model.distinct,), (model.name,))
     for part in parts:
         union = union.concat(Keys((part.distinct,), (part.name,)))
@@ -110,7 +110,7 @@ def _stack_categories(parts: Sequence[Column], model: Column) -> Column:
         table[1:] = Keys((part.distinct,), (part.name,)).find_in(union) + 1
         codes.append(table.to(part.values.device)[part.values.long()])
     ordered = model.ordered if len({p.ordered for p in parts}) == 1 else None
-    return replace(model, values=torch.cat(codes), distinct=union.columns[0], ordered=ordered, _cache={})
+    return replace(model, values=torch.cat(codes), distinct=union.columns[0], ordered=ordered)
 
 
 def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -> Column:
@@ -119,7 +119,7 @@ def _stack_lists(parts: Sequence[Column], model: Column, device: torch.device) -
         offsets.append(part.values[1:] + end)
         end += int(part.values[-1])
     elements = concat_columns([p.elements for p in parts], device)
-    return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts), _cache={})
+    return replace(model, values=torch.cat(offsets), elements=elements, missing=_stack_missing(parts))
 
 
 def _stack_arrow(parts: Sequence[Column], model: Column) -> Column:

@@ -29,7 +29,7 @@ def column_of(series: Any, *, name: str) -> Column:
     kind = series.dtype.kind if hasattr(series.dtype, "kind") else "O"
     if str(series.dtype) == "category":  # its categories keep their order
         column = _from_host(series, name=name)
-        column = replace(column, ordered=bool(series.cat.ordered), _cache={}) if column.kind == "category" else column
+        column = replace(column, ordered=bool(series.cat.ordered)) if column.kind == "category" else column
         return column.to("cuda")
     is_text = str(series.dtype) in ("object", "str", "string") or kind in "OSU"
     if str(series.dtype).startswith(("list", "struct", "decimal")) or kind == "m":

@@ -64,7 +64,7 @@ def as_column(values: Any, *, name: str = "") -> Column:
 
 
 def _renamed(column: Column, name: str) -> Column:
-    renamed = replace(column, name=name, _cache={})
+    renamed = replace(column, name=name)
     if "coded" in column._cache:
         coded = column._cache["coded"]
         renamed._cache["coded"] = Coded(coded.codes, Keys(coded.keys.columns, (name,)))
@@ -224,7 +224,7 @@ def _polars_column(series: Any, *, name: str) -> Column:
             column=name or None,
             remedy="Cast it first",
         ) from error
-    return replace(column, ordered=False, _cache={}) if kind == "Enum" and column.kind == "category" else column
+    return replace(column, ordered=False) if kind == "Enum" and column.kind == "category" else column
 
 
 # Arrow

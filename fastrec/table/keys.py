@@ -149,8 +149,8 @@ class Coded:
     codes: torch.Tensor
     keys: Keys
     is_sorted: bool = False
-    _cache: dict[str, Coded] = field(default_factory=dict, repr=False)
-    _lock: RLock = field(default_factory=RLock, repr=False)
+    _cache: dict[str, Coded] = field(init=False, default_factory=dict, repr=False)
+    _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
     def in_order(self) -> Coded:
         """The same with its keys in ascending order, so that equal rows in any order have equal codes; made once."""

@@ -25,4 +25,4 @@ def packed(column: Column) -> Column:
     if first == 0 and last == len(column.elements):
         return column
     elements = column.elements.take(torch.arange(first, last, device=column.values.device))
-    return replace(column, values=column.values - first, elements=elements, _cache={})
+    return replace(column, values=column.values - first, elements=elements)

@@ -1,4 +1,7 @@
-"""Offsets of lists that lie one after the other, their lengths, and the rows that they come from."""
+"""Offsets of lists that lie one after the other, their lengths, and the rows that they come from.
+
+Sizes are asked of ``shape``, which a graph can hold open; ``len`` would fix them to those that it was traced with.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import torch
 
 def offsets_of(lengths: torch.Tensor) -> torch.Tensor:
     """Where each list begins, and the last one ends: int64 ``[n + 1]`` from lengths ``[n]``."""
-    offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
+    offsets = torch.zeros(lengths.shape[0] + 1, dtype=torch.int64, device=lengths.device)
     torch.cumsum(lengths, 0, out=offsets[1:])
     return offsets
 
@@ -20,7 +23,7 @@ def lengths_of(offsets: torch.Tensor) -> torch.Tensor:
 def rows_of(offsets: torch.Tensor) -> torch.Tensor:
     """The row of every element: int64 ``[elements]``."""
     lengths = lengths_of(offsets)
-    return torch.repeat_interleave(torch.arange(len(lengths), device=offsets.device), lengths)
+    return torch.repeat_interleave(torch.arange(lengths.shape[0], device=offsets.device), lengths)
 
 
 def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,4 +38,4 @@ def runs(starts: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, tor
     """
     offsets = offsets_of(lengths)
     shift = torch.repeat_interleave(starts - offsets[:-1], lengths)
-    return offsets, torch.arange(len(shift), device=starts.device) + shift
+    return offsets, torch.arange(shift.shape[0], device=starts.device) + shift

@@ -125,7 +125,7 @@ def _is_plain(values: Any) -> bool:
 def rows_of(column: Column, rows: Rows) -> Column:
     """Rows of a number, time or category column, sharing memory where they are a slice."""
     missing = None if column.missing is None else take_values(column.missing, rows)
-    return replace(column, values=take_values(column.values, rows), missing=missing, _cache={})
+    return replace(column, values=take_values(column.values, rows), missing=missing)
 
 
 def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -191,4 +191,4 @@ def training_part(column: Column, coded: Coded, rows: int) -> Column:
 def part_of(column: Column, start: int, stop: int) -> Column:
     """Rows ``start`` up to ``stop`` of a number, time or category column, sharing memory."""
     missing = None if column.missing is None else column.missing[start:stop]
-    return replace(column, values=column.values[start:stop], missing=missing, _cache={})
+    return replace(column, values=column.values[start:stop], missing=missing)

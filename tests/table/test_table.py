@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import math
 from decimal import Decimal
@@ -353,3 +354,11 @@ def test_empty_columns_of_every_kind():
         assert coded.codes.tolist() == []
     assert nothing.coded(("i", "s")).size == 1
     assert nothing["i"].number().tolist() == []
+
+
+def test_a_changed_copy_remembers_nothing_of_the_column_it_was_made_from():
+    column = Table({"u": [3, 1, 3]})["u"]
+    column.coded()
+    changed = dataclasses.replace(column, values=torch.tensor([7, 8, 9]))
+    assert changed.coded().keys.columns[0].take(changed.coded().codes.numpy() - 1).to_pylist() == [7, 8, 9]
+    assert changed._lock is not column._lock

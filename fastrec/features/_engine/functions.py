@@ -36,7 +36,7 @@ class _Function(Feature):
         return values
 
     def _results(self, made: Any, size: int | None) -> list[Any]:
-        """What the function returned, one value per output; ``size``: how many rows each must have."""
+        """What the function returned, one value per output; ``size``: how many rows each must have; None: any."""
         if isinstance(made, Mapping):
             made = [made[n] for n in self.outputs if n in made]
         results = list(made) if isinstance(made, list | tuple) and len(self.outputs) > 1 else [made]
@@ -45,9 +45,11 @@ class _Function(Feature):
                 f"{_path(self.function)} returned {len(results)} columns for {len(self.outputs)} outputs",
                 remedy=f"Return one value for each of {', '.join(self.outputs)}",
             )
+        if size is None:
+            return results
         for name, result in zip(self.outputs, results, strict=True):
             found = len(result) if hasattr(result, "__len__") and getattr(result, "ndim", 1) else None
-            if size is not None and found != size:
+            if found != size:
                 raise DataError(
                     f"{_path(self.function)} returned {'one value' if found is None else f'{found} values'} for "
                     f"{size} rows",

@@ -85,14 +85,14 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
             f"holds {column.kind} values, which cannot be shifted", column=column.name, remedy="Choose another column"
         )
     if not len(column):  # every row is missing then: one row stands for it
-        column = replace(column, values=column.values.new_zeros(1), missing=None, _cache={})
+        column = replace(column, values=column.values.new_zeros(1), missing=None)
     taken = column.take(rows.clamp_min(0))
     if column.kind == "category":
-        return replace(taken, values=torch.where(absent, 0, taken.values), _cache={})
+        return replace(taken, values=torch.where(absent, 0, taken.values))
     if column.kind == "number" and column.values.is_floating_point():
         return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
     missing = taken.is_missing() | absent
-    return replace(taken, missing=missing if bool(missing.any()) else None, _cache={})
+    return replace(taken, missing=missing if bool(missing.any()) else None)
 
 
 def aligned(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from fastrec.features._engine.constants import float64
 from fastrec.features._engine.order import difference
 from fastrec.features._inputs import order_keys
 from fastrec.segments import Groups, lexical_order
@@ -111,7 +112,7 @@ class Clock:
 
 def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
     """``2 ** (-age / half_life)``, 1 for what is not yet past."""
-    return torch.exp2(age.clamp_min(0) / -half_life)
+    return torch.exp2(age.clamp_min(0) / float64(-half_life))
 
 
 @dataclass(frozen=True, eq=False)

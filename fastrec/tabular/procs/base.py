@@ -23,6 +23,9 @@ from fastrec.errors import DataError, NotFittedError
 
 __all__ = ["ContProc", "FrameProc"]
 
+MAKES_FEATURES = ("fit_transform", "transform", "outputs")
+"""What a set of features has, a generator too, and a proc has not."""
+
 
 class FrameProc(TabularProc):
     """Base of what prepares a ``TabularFrame``'s columns."""
@@ -75,6 +78,22 @@ class ContProc(FrameProc):
     def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The raw values of prepared ones, as far as they can be had."""
         return values
+
+
+def generator_of_that_name(proc: FrameProc) -> str:
+    """The remedy for who gave a proc a column and meant the generator that is called the same."""
+    name = proc.name
+    return f"For the generator: from fastrec import features, then features.{name}('price') in a FeatureSet"
+
+
+def _refuse_columns(proc: FrameProc, columns: Sequence[Any]) -> None:
+    """Procs take a frame's columns as it names them."""
+    if columns:
+        raise DataError(
+            f"{proc.name}, the proc, prepares all of a TabularFrame's columns and takes none by name, "
+            f"but was given {columns[0]!r}",
+            remedy=generator_of_that_name(proc),
+        )
 
 
 def _learnt(proc: FrameProc, known: Mapping[str, float], name: str) -> float:

@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import NotFittedError
 from fastrec.table import ClassList, Coded, Column, Vocab
-from fastrec.tabular.procs.base import FrameProc
+from fastrec.tabular.procs.base import FrameProc, _refuse_columns
 
 __all__ = ["Categorify"]
 
@@ -27,12 +27,13 @@ class Categorify(FrameProc):
 
     def __init__(
         self,
-        *,
+        *columns: Any,
         min_count: int | Mapping[str, int] = 1,
         max_size: int | Mapping[str, int] | None = None,
         unseen: bool = False,
     ) -> None:
         super().__init__()
+        _refuse_columns(self, columns)
         self.min_count, self.max_size, self.unseen = min_count, max_size, unseen
         self.classes: dict[str, ClassList] = {}
 

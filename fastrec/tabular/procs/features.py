@@ -11,7 +11,7 @@ from typing import Any
 from fastrec._core.oom import FEWER_FEATURES, naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.table import Table, attach, column_names, load_state, save_state
-from fastrec.tabular.procs.base import FrameProc
+from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 
 __all__ = ["FeatureChain", "Features", "apply_features", "features_of", "fit_features"]
 
@@ -36,13 +36,7 @@ class Features(FrameProc):
 
     def __init__(self, feature_set: Any) -> None:
         super().__init__()
-        absent = [n for n in ("fit_transform", "transform", "outputs") if not hasattr(feature_set, n)]
-        if absent:
-            raise DataError(
-                f"{feature_set!r} is no set of features: it has no {absent[0]}",
-                remedy="Give a FeatureSet, as in Features(FeatureSet([CountEncode('city')]))",
-            )
-        self.feature_set = feature_set
+        self.feature_set = _as_set(feature_set)
 
     def reset(self, names: Sequence[str]) -> None:
         """Nothing: a feature set forgets when it is fitted."""
@@ -128,9 +122,24 @@ def features_of(procs: Sequence[FrameProc], features: Any = None) -> Any:
     """What computes a frame's features, of ``features=`` and of every ``Features`` among the procs; None: nothing."""
     sets: list[Any] = []
     for given in [features, *(p.feature_set for p in procs if isinstance(p, Features))]:
-        parts = given.sets if isinstance(given, FeatureChain) else [given] if given is not None else []
+        parts = given.sets if isinstance(given, FeatureChain) else [_as_set(given)] if given is not None else []
         sets += [p for p in parts if not any(p is s for s in sets)]
     return FeatureChain(sets) if len(sets) > 1 else sets[0] if sets else None
+
+
+def _as_set(given: Any) -> Any:
+    """What computes features, as it was given.
+
+    Raises:
+        DataError: it does not.
+    """
+    absent = [n for n in MAKES_FEATURES if not hasattr(given, n)]
+    if absent:
+        raise DataError(
+            f"{given!r} is no set of features: it has no {absent[0]}",
+            remedy="Give a FeatureSet, as in FeatureSet([CountEncode('city')])",
+        )
+    return given
 
 
 def fit_features(features: Any, df: Any) -> Any:

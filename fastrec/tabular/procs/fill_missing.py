@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fastrec.errors import DataError
-from fastrec.tabular.procs.base import ContProc, _float64, _learnt
+from fastrec.tabular.procs.base import ContProc, _float64, _learnt, generator_of_that_name
 
 __all__ = ["FillMissing"]
 
@@ -37,7 +37,10 @@ class FillMissing(ContProc):
     ) -> None:
         super().__init__()
         if not callable(fill_strategy) and fill_strategy not in ("median", "constant", "mode"):
-            raise DataError(f"{fill_strategy!r} is no fill strategy", remedy="Use 'median', 'constant' or 'mode'")
+            raise DataError(
+                f"FillMissing, the proc: {fill_strategy!r} is no fill strategy",
+                remedy=f"Use 'median', 'constant' or 'mode'. {generator_of_that_name(self)}",
+            )
         self.fill_strategy, self.add_col, self.fill_vals = fill_strategy, add_col, dict(fill_vals or {})
         self.fills: dict[str, float] = {}
         self.was_missing: dict[str, bool] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fastrec.tabular.moments import Moments
-from fastrec.tabular.procs.base import ContProc, _float64, _learnt
+from fastrec.tabular.procs.base import ContProc, _float64, _learnt, _refuse_columns
 
 __all__ = ["Normalize"]
 
@@ -27,8 +27,9 @@ class Normalize(ContProc):
 
     order = 99
 
-    def __init__(self) -> None:
+    def __init__(self, *columns: Any) -> None:
         super().__init__()
+        _refuse_columns(self, columns)
         self.means: dict[str, float] = {}
         self.stds: dict[str, float] = {}
 

@@ -13,7 +13,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec.errors import DataError
-from fastrec.tabular.procs.base import FrameProc
+from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.normalize import Normalize
@@ -49,7 +49,20 @@ def as_procs(procs: Any) -> list[FrameProc]:
     return sorted(found, key=lambda p: p.order)
 
 
+def _refuse_generator(given: Any) -> None:
+    """A generator, its class or a set of generators, which a frame takes elsewhere."""
+    if not all(hasattr(given, n) for n in MAKES_FEATURES):
+        return
+    kind = given if isinstance(given, type) else type(given)
+    remedy = "Give it in features=FeatureSet([…])"
+    if kind.__name__ in (c.__name__ for c in (Categorify, FillMissing, Normalize)):
+        remedy += f", or the proc of that name: fastrec.tabular.{kind.__name__}"
+    shown = kind.__name__ if given is kind else repr(given)
+    raise DataError(f"{shown} makes columns of features and is no proc", remedy=remedy)
+
+
 def _as_proc(proc: Any) -> FrameProc:
+    _refuse_generator(proc)
     made = proc() if isinstance(proc, type) else proc
     if isinstance(made, FrameProc):
         return made
