@@ -37,7 +37,7 @@ NAMES_APART = {
     ),
 }
 # Public names that are in no room.
-ROOMLESS = {"share_pool": "of _core, which is no room of its own"}
+ROOMLESS = dict.fromkeys(["keep_memory", "share_pool", "without_compiled"], "of _core, which is no room of its own")
 TWICE = ["Categorify", "FillMissing", "Normalize"]
 FRAME = pd.DataFrame({"city": list("abab"), "price": [1.0, 2, None, 4], "y": [0, 1, 0, 1]})
 
