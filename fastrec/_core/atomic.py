@@ -7,7 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -35,20 +35,12 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused (disk full, no permission); ``path`` is as it was.
     """
-    path = Path(os.path.realpath(path))
-    temporary = hidden_beside(path, "part")
-    try:
-        with _named_write_error(path, temporary):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path.parent, path.name)
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-            yield temporary
-            if path.is_file():
-                temporary.chmod(path.stat().st_mode & 0o777)
-            os.replace(temporary, path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    with _beside(path) as (path, temporary):
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield temporary
+        if path.is_file():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        os.replace(temporary, path)
 
 
 @contextmanager
@@ -64,15 +56,22 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     Raises:
         WriteError: the file system refused; a folder that was at ``path`` is as it was.
     """
+    with _beside(path) as (path, temporary):
+        temporary.mkdir()
+        yield temporary
+        _replace_folder(temporary, path)
+
+
+@contextmanager
+def _beside(path: str | Path) -> Iterator[tuple[Path, Path]]:
+    """Where a path leads, and a hidden one beside it, which is gone at the end; the folder of both is made."""
     path = Path(os.path.realpath(path))
     temporary = hidden_beside(path, "part")
     try:
         with _named_write_error(path, temporary):
             path.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(path.parent, path.name)
-            temporary.mkdir()
-            yield temporary
-            _replace_folder(temporary, path)
+            yield path, temporary
     finally:
         remove(temporary)
 

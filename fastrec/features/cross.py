@@ -11,13 +11,14 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
-from fastrec.features._inputs import as_list, name_of, names_of
+from fastrec.features._engine.options import OfColumns
+from fastrec.features._inputs import as_list, name_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
 
-class Cross(Fitted):
+class Cross(OfColumns, Fitted):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
     A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
@@ -55,15 +56,11 @@ class Cross(Fitted):
             raise DataError(f"Cross: {buckets} buckets hold nothing", remedy="Use 1 or more")
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
     def outputs(self) -> list[str]:
         return ["_x_".join(name_of(c) for c in as_list(self.cols))]
 
     def _coded(self, table: Table) -> Coded:
-        return table.coded([n for c in as_list(self.cols) for n in names_of(c)])
+        return table.coded(self.columns)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         if self.buckets is not None:

@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
-from fastrec.features._engine.running import Clock, Earlier, Timeline, decay
+from fastrec.features._engine.running import Clock, Earlier, TimeRanks, decay
 from fastrec.features._engine.target_values import row_weights, target_number
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
@@ -243,15 +243,15 @@ class CumTarget(Fitted):
 
     def _causal(self, table: Table, seen: torch.Tensor) -> Tensors:
         """Values of all rows from the rows before them among those ``seen`` (bool ``[n]``)."""
-        timeline, clock = Timeline.of(table, as_list(self.order)), self._clock(table)
+        ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
-        every = Earlier.of(timeline)
+        every = Earlier.of(ranks)
         totals = [self._before(every, w, y, clock) for w, y in counted]
         priors = [_mean(total, count, torch.zeros_like(total)) for count, total, _ in totals]
         result = {}
         for col in as_list(self.cols):
             codes = table.coded(names_of(col)).codes
-            earlier, missing = Earlier.of(timeline, codes), codes == 0
+            earlier, missing = Earlier.of(ranks, codes), codes == 0
             for target, (w, y), prior in zip(as_list(self.target), counted, priors, strict=True):
                 count, total, left = self._before(earlier, w, y, clock)
                 count, total = (v.masked_fill_(missing, 0) for v in (count, total))

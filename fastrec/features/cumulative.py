@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, name_of, names_of, number_of
+from fastrec.features._inputs import as_list, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import run_starts
@@ -19,7 +20,7 @@ Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
 _STATS = ("count", "sum", "mean", "min", "max", "smaller")
 
 
-class CumStat(Grouped):
+class CumStat(OfGroups, Grouped):
     """A statistic of the values in the rows before the row in its group; missing values do not count.
 
     Args:
@@ -55,12 +56,8 @@ class CumStat(Grouped):
         return "smaller" in as_list(self.stats)
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
-
-    @property
     def outputs(self) -> list[str]:
-        names = [n for c in as_list(self.cols) for n in names_of(c)]
+        names = self.columns
         return [self._name(n, s) for n in names for s in as_list(self.stats)]
 
     def _name(self, col: str, stat: Stat) -> str:
@@ -69,7 +66,7 @@ class CumStat(Grouped):
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         result = {}
-        for col in (n for c in as_list(self.cols) for n in names_of(c)):
+        for col in self.columns:
             values = number_of(table, col, wanted_by=self)
             known = ~(values.isnan() | outside)
             wanted, every = set(as_list(self.stats)), bool(known.all())
@@ -133,7 +130,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     return groups.unsort(count)
 
 
-class LastKnown(Grouped):
+class LastKnown(OfGroups, Grouped):
     """The last value that is not missing in the rows before the row in its group (after it, with ``ahead``).
 
     Args:
@@ -166,10 +163,6 @@ class LastKnown(Grouped):
     @property
     def uses_future(self) -> bool:  # type: ignore[override]
         return self.ahead
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     @property
     def outputs(self) -> list[str]:

@@ -8,15 +8,16 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
-from fastrec.features._inputs import as_list, names_of, number_of
+from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import Groups
 from fastrec.segments.windows import count_before, decayed_mean
 from fastrec.table import Column, Table
 
 
-class Ewm(Grouped):
+class Ewm(OfGroups, Grouped):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
@@ -58,15 +59,6 @@ class Ewm(Grouped):
                 one_order(self, "a half-life in time")
             else:
                 positive(length, wanted_by="Ewm", what="half_life")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are averaged."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

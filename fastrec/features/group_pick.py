@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, comparable, name_of, names_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import Groups, lexical_order
 from fastrec.table import Column, Table
 
 
-class GroupPick(Grouped):
+class GroupPick(OfGroups, Grouped):
     """The value that a column has in the first (or last) row of the row's group, in the order of another column.
 
     Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row.
@@ -50,10 +51,6 @@ class GroupPick(Grouped):
             raise DataError(f"GroupPick: nth is {nth}", remedy="Count from 1")
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), self.order]
-
-    @property
     def outputs(self) -> list[str]:
         return [self._name(n) for c in as_list(self.cols) for n in names_of(c)]
 
@@ -65,7 +62,7 @@ class GroupPick(Grouped):
         coded = table.coded(as_list(self.by))
         order, unordered = comparable(table, name_of(self.order))
         result = {}
-        for col in (n for c in as_list(self.cols) for n in names_of(c)):
+        for col in self.columns:
             values = number_of(table, col, wanted_by=self)
             rows = (~(unordered | values.isnan()) & (coded.codes > 0)).nonzero().squeeze(1)
             sort = lexical_order([coded.codes[rows], order[rows]])

@@ -8,13 +8,14 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._inputs import as_list, comparable, names_of
+from fastrec.features._engine.options import OfGroups
+from fastrec.features._inputs import as_list, comparable
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Table
 
 
-class GroupRank(Grouped):
+class GroupRank(OfGroups, Grouped):
     """Rank of the row's value in its group, smallest first; NaN where the value or the group is missing.
 
     Args:
@@ -45,15 +46,6 @@ class GroupRank(Grouped):
         self.descending, self.normalise = descending, normalise
         if method not in ("min", "max", "average", "dense", "ordinal"):
             raise DataError(f"GroupRank has no method {method!r}", remedy="Use min, max, average, dense or ordinal")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by)]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are ranked."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

@@ -13,7 +13,6 @@ from fastrec.features._engine.group_moments import PARTS, collect_moments, merge
 from fastrec.features._engine.group_values import (
     count_distinct,
     count_distinct_here,
-    count_values,
     decoded,
     distinct_values,
     end_codes,
@@ -21,11 +20,13 @@ from fastrec.features._engine.group_values import (
     merge_ends,
     merge_tallies,
     pick_ends,
-    quantiles,
     quantiles_here,
+    tally_quantiles,
+    tally_values,
 )
 from fastrec.features._engine.keyed import sort_keys, union_keys
-from fastrec.features._inputs import as_columns, as_list, names_of, number_of, order_keys
+from fastrec.features._engine.options import OfGroups
+from fastrec.features._inputs import as_columns, as_list, number_of, order_keys
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.table import Column, Table
 
@@ -34,7 +35,7 @@ _NEED_NO_NUMBERS = ("count", "nunique", "first", "last")
 _STATS = (*PARTS, "median", "nunique", "first", "last")
 
 
-class GroupStats(Fitted):
+class GroupStats(OfGroups, Fitted):
     """Statistics of a column over the rows of the row's group; missing values do not count.
 
     All are exact, also in many partitions: of medians and quantiles the values are kept with their counts.
@@ -121,15 +122,6 @@ class GroupStats(Fitted):
         return as_list(self.by) if self.over == "group" else None
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are summarised."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
-
-    @property
     def outputs(self) -> list[str]:
         return self._tables
 
@@ -175,7 +167,7 @@ class GroupStats(Fitted):
             if "nunique" in wanted:
                 made["here"]["nunique"] = count_distinct_here(table[col].coded(), codes, size)
         elif shares:
-            made["tally"] = count_values(values, known, codes, cells)
+            made["tally"] = tally_values(values, known, codes, cells)
         if "nunique" in wanted and not here:
             made["distinct"] = distinct_values(table[col].coded(), codes, cells)
         ends = [s for s in ("first", "last") if s in wanted]
@@ -212,8 +204,8 @@ class GroupStats(Fitted):
             if "moments" in parts:
                 made |= statistics(over_cells(parts["moments"], keep))
             if "tally" in parts:
-                shares = self._quantiles
-                made |= dict(zip(shares, quantiles(parts["tally"], list(shares.values()), size, keep), strict=True))
+                found = tally_quantiles(parts["tally"], list(self._quantiles.values()), size, keep)
+                made |= dict(zip(self._quantiles, found, strict=True))
             if "distinct" in parts:
                 made["nunique"] = count_distinct(parts["distinct"], size, keep)
             for end in [n for n in parts.get("ends", ()) if n != "values"]:

@@ -10,6 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
@@ -19,7 +20,7 @@ from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
 
-class Lag(Grouped):
+class Lag(OfGroups, Grouped):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
     Args:
@@ -70,10 +71,6 @@ class Lag(Grouped):
     @property
     def uses_future(self) -> bool:  # type: ignore[override]
         return any(n < 0 for n in as_list(self.n))
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     @property
     def outputs(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, comparable, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
@@ -19,7 +20,7 @@ What = Literal["previous", "next", "diff_previous", "diff_next", "above", "below
 _WHAT = ("previous", "next", "diff_previous", "diff_next", "above", "below")
 
 
-class Neighbours(Grouped):
+class Neighbours(OfGroups, Grouped):
     """What stands beside a row in its list: the values of the rows before and after it, and the next ones by size.
 
     A list is shown at once: its rows are not one after the other in time. Where the order is one of time, the row after
@@ -67,10 +68,6 @@ class Neighbours(Grouped):
     @property
     def uses_future(self) -> bool:  # type: ignore[override]
         return bool({"next", "diff_next"} & set(as_list(self.what)))
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     @property
     def outputs(self) -> list[str]:

@@ -10,13 +10,14 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import count_keys
 from fastrec.features._engine.keyed import spread, union_keys
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Keys, Table
 
 
-class NUnique(Fitted):
+class NUnique(OfGroups, Fitted):
     """How many different values a column has in the training rows of the row's group; missing values do not count.
 
     A group that is missing or was not seen has 0. The distinct pairs of group and value are kept, so that the count is
@@ -49,10 +50,6 @@ class NUnique(Fitted):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
         if scope not in ("train", "all"):
             raise DataError(f"NUnique has no scope {scope!r}", remedy="Use 'train' or 'all'")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by)]
 
     @property
     def outputs(self) -> list[str]:

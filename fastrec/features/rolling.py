@@ -9,8 +9,9 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
-from fastrec.features._inputs import as_list, names_of, number_of
+from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
@@ -29,7 +30,7 @@ _STATS = ("mean", "sum", "count", "std", "min", "max", "median")
 _CLOSED = ("left", "right", "both", "neither")
 
 
-class Rolling(Grouped):
+class Rolling(OfGroups, Grouped):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
     As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but that an
@@ -90,15 +91,6 @@ class Rolling(Grouped):
     @property
     def own_row(self) -> bool:  # type: ignore[override]
         return self.closed in ("right", "both")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that are summarised."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
 
     @property
     def outputs(self) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import (
-    Moments,
+    MomentArrays,
     accurate_sum,
     cell_places,
     merge_moments,
@@ -256,7 +256,7 @@ def _add(
     return merged
 
 
-def _as_moments(stats: dict[str, torch.Tensor]) -> Moments:
+def _as_moments(stats: dict[str, torch.Tensor]) -> MomentArrays:
     count = stats["count"]
     return count, stats["sum"] / torch.where(count > 0, count, 1), stats["m2"]
 

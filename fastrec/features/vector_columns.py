@@ -9,7 +9,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.lists import list_of
-from fastrec.features._inputs import as_list, names_of, number_of
+from fastrec.features._engine.options import OfColumns
+from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.features.selectors import Selector
 from fastrec.table import Column, Table
@@ -18,7 +19,7 @@ from fastrec.table.offsets import lengths_of, rows_of
 _SMALL, _LARGE = 1e-30, 1e30  # lengths between these have squares, in float32 too
 
 
-class VectorColumns(Fitted):
+class VectorColumns(OfColumns, Fitted):
     """Many number columns, or one column of lists or vectors, as one vector column, L2-normalised.
 
     A vector of zeros stays one; one with infinite parts points where these do. A vector that is missing, or of which a
@@ -56,15 +57,6 @@ class VectorColumns(Fitted):
             raise DataError("VectorColumns of several columns has no name", remedy="Give it one: name='image'")
         if dims is not None and (dims < 1 or (count > 1 and count != dims)):
             raise DataError(f"VectorColumns: {count} columns are no vector of {dims}", remedy="Leave dims out")
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns that it reads."""
-        return [n for c in as_list(self.cols) for n in names_of(c)]
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
 
     @property
     def outputs(self) -> list[str]:

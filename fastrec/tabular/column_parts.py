@@ -186,9 +186,3 @@ def training_part(column: Column, coded: Coded, rows: int) -> Column:
     part = Column("category", codes, name=column.name, distinct=keys)
     part._cache["coded"] = Coded(codes, Keys((keys,), (column.name,)))
     return part
-
-
-def part_of(column: Column, start: int, stop: int) -> Column:
-    """Rows ``start`` up to ``stop`` of a number, time or category column, sharing memory."""
-    missing = None if column.missing is None else column.missing[start:stop]
-    return replace(column, values=column.values[start:stop], missing=missing)

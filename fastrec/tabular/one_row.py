@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from fastrec.table import as_column
-from fastrec.tabular.column_parts import part_of
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.recipe import Recipe
@@ -51,7 +50,7 @@ def _number(name: str, value: Any) -> float:
         return float("nan")
     if type(value) in (float, bool) or (type(value) is int and -_EXACT <= value <= _EXACT):
         return float(value)
-    return float(part_of(_column(name, value), 0, 1).number())
+    return float(_column(name, value).number())
 
 
 def _code(categorify: Categorify, name: str, value: Any) -> int:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features._engine.running import Clock, Earlier, Timeline, running_sum
+from fastrec.features._engine.running import Clock, Earlier, TimeRanks, running_sum
 from fastrec.table import Table
 
 
@@ -50,15 +50,15 @@ def test_neither_later_rows_nor_other_groups_touch_the_rounding_of_a_sum(size, m
 
 def test_rows_at_one_point_in_time_do_not_see_each_other():
     table = Table({"t": [3, 1, 3, 2, 1], "u": [0, 5, 0, 5, 5]})
-    timeline = Timeline.of(table, ["t"])
-    assert timeline.rank.tolist() == [2, 0, 2, 1, 0]
+    ranks = TimeRanks.of(table, ["t"])
+    assert ranks.rank.tolist() == [2, 0, 2, 1, 0]
     ones = torch.ones(1, 5, dtype=torch.float64)
-    total, left = Earlier.of(timeline).sums(ones, torch.ones(5, dtype=torch.bool))
+    total, left = Earlier.of(ranks).sums(ones, torch.ones(5, dtype=torch.bool))
     assert total[0].tolist() == [3, 0, 3, 2, 0]
     assert left.tolist() == [1] * 5
-    grouped, _ = Earlier.of(timeline, table["u"].integer()).sums(ones, torch.ones(5, dtype=torch.bool))
+    grouped, _ = Earlier.of(ranks, table["u"].integer()).sums(ones, torch.ones(5, dtype=torch.bool))
     assert grouped[0].tolist() == [0, 0, 0, 2, 0]
-    assert Timeline.of(table, ["u", "t"]).rank.tolist() == [0, 1, 0, 2, 1]
+    assert TimeRanks.of(table, ["u", "t"]).rank.tolist() == [0, 1, 0, 2, 1]
 
 
 def test_a_clock_is_exact():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import ClassList, Table, Vocab
 from fastrec.tabular import Categorify, FillMissing, Normalize
-from fastrec.tabular.column_parts import coded_of, part_of, training_part
+from fastrec.tabular.column_parts import coded_of, training_part
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
 
 numbers = st.floats(-1e6, 1e6, width=32)
@@ -140,7 +140,7 @@ def test_narrow_whole_numbers_are_coded_like_any_other(values, rows, shift):
     vocab = Vocab.fit(training_part(long, coded, rows))
     assert vocab.classes == ["#na#", *sorted(set(values[:rows]))]
     assert vocab.encode(coded).tolist() == vocab.encode(long.coded()).tolist()
-    assert part_of(long, shift, shift + 2).values.tolist() == long.values.tolist()[shift : shift + 2]
+    assert long.slice(shift, shift + 2).values.tolist() == long.values.tolist()[shift : shift + 2]
 
 
 def test_training_part_forgets_other_rows_but_keeps_a_categoricals_categories():

@@ -31,7 +31,7 @@ from fastrec.errors import (
     UnreadableFileError,
     WriteError,
 )
-from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, TargetEncode
+from fastrec.features import CountEncode, Cyclic, FeatureSet, Lag, ListLength, TargetEncode, Tokens
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame, RankGauss, TabularFrame
 from fastrec.tabular.stream.loader import StreamLoader
 
@@ -295,6 +295,15 @@ def test_targets_of_every_kind(tmp_path):
         assert got.dtype == expected.y.dtype
         torch.testing.assert_close(got, expected.y, equal_nan=True)
     assert len(next(iter(ParquetFrame(folder, None, None, "x").dataloaders(16).train))) == 2
+
+
+def test_features_may_be_lists_that_others_are_made_of(tmp_path):
+    frame = numbered(300).assign(text=[" ".join("#a" for _ in range(i % 4)) for i in range(300)], y=1.0)
+    folder = write(tmp_path / "train", frame, group=50)
+    features = FeatureSet([Tokens("text"), ListLength(Tokens("text"))])
+    stream = ParquetFrame(folder, [], [], ["x"], "y", valid=folder, features=features)
+    rows, lengths = stream.dataloaders(300, shuffle=False).train.one_batch()[1].T.tolist()
+    assert lengths == [int(r) % 4 for r in rows]
 
 
 def test_features_are_out_of_fold_in_training_and_full_after(tmp_path):

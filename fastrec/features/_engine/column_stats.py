@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from fastrec.features._engine.keyed import merge_moments, sum_by_cell
+from fastrec.features._engine.keyed import merge_kept, merge_moments, sum_by_cell
 from fastrec.features.base import Cells, State
 
 _EMPTY = {"count": 0.0, "mean": 0.0, "m2": 0.0, "low": torch.inf, "high": -torch.inf}
@@ -131,7 +131,11 @@ def _moments_of(present: torch.Tensor) -> State:
 def merge_column_moments(a: State, b: State) -> State:
     """Two partitions' moments as one."""
     cells = max(len(a["count"]), len(b["count"]))
-    a, b = ({n: _wide(s[n].to(a["count"].device), cells, _EMPTY[n]) for n in _EMPTY} for s in (a, b))
+    return _together(*({n: _wide(s[n].to(a["count"].device), cells, _EMPTY[n]) for n in _EMPTY} for s in (a, b)))
+
+
+def _together(a: State, b: State) -> State:
+    """Moments of equal shape as one."""
     count, mean, m2 = merge_moments(*((s["count"], s["mean"], s["m2"]) for s in (a, b)))
     low, high = torch.minimum(a["low"], b["low"]), torch.maximum(a["high"], b["high"])
     return {"count": count, "mean": mean, "m2": m2, "low": low, "high": high}
@@ -139,11 +143,7 @@ def merge_column_moments(a: State, b: State) -> State:
 
 def total_moments(moments: State, keep: torch.Tensor | None = None) -> State:
     """Moments (float64 ``[]`` each) over the cells where ``keep`` is True (None: over all)."""
-    kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in moments.items()}
-    total = {n: v.new_full((1,), _EMPTY[n]) for n, v in kept.items()}
-    for i in range(len(kept["count"])):
-        total = merge_column_moments(total, {n: v[i : i + 1] for n, v in kept.items()})
-    return {n: v[0] for n, v in total.items()}
+    return merge_kept(moments, keep, _EMPTY, _together)
 
 
 def _wide(values: torch.Tensor, size: int, fill: float) -> torch.Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from fastrec.features._engine.keyed import extreme_by_cell, merge_moments, spread, sum_by_cell
+from fastrec.features._engine.keyed import extreme_by_cell, merge_kept, merge_moments, spread, sum_by_cell
 from fastrec.features.base import Cells
 
 Arrays = dict[str, torch.Tensor]
@@ -143,11 +143,7 @@ def _third(a: Arrays, b: Arrays) -> torch.Tensor:
 
 def over_cells(arrays: Arrays, keep: torch.Tensor | None) -> Arrays:
     """The cells' arrays as one, ``[K]``, from the cells where ``keep`` (bool ``[cells]``) is True; None: from all."""
-    kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
-    total = {n: v.new_full(v.shape[1:], _EMPTY.get(n, 0)) for n, v in kept.items()}
-    for i in range(max((len(v) for v in kept.values()), default=0)):
-        total = merge_arrays(total, {n: v[i] for n, v in kept.items()})
-    return total
+    return merge_kept(arrays, keep, _EMPTY, merge_arrays)
 
 
 def statistics(total: Arrays) -> Arrays:

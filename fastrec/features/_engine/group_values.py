@@ -23,7 +23,7 @@ Tally = dict[str, torch.Tensor]
 # Values with their counts --------------------------------------------------------------------------------------------
 
 
-def count_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
+def tally_values(values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, cells: Cells | None) -> Tally:
     """Every value of every key with the number of its rows, sorted by cell, key and value.
 
     Args:
@@ -70,7 +70,7 @@ def merge_tallies(a: Tally, b: Tally, left: torch.Tensor, right: torch.Tensor) -
     )
 
 
-def quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
+def tally_quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tensor | None) -> list[torch.Tensor]:
     """Quantiles of each key's values, between two values by straight line (Hyndman, Fan 1996, definition 7).
 
     Args:
@@ -96,7 +96,7 @@ def quantiles(tally: Tally, shares: Sequence[float], size: int, keep: torch.Tens
 def quantiles_here(
     values: torch.Tensor, known: torch.Tensor, codes: torch.Tensor, size: int, shares: Sequence[float]
 ) -> list[torch.Tensor]:
-    """``quantiles`` of rows that nothing is to be kept of: float64 ``[size]`` for codes below ``size``; 0 is as any."""
+    """``tally_quantiles`` of rows that nothing is kept of: float64 ``[size]`` for codes below ``size``; 0 is as any."""
     rows = None if bool(known.all()) else known.nonzero().squeeze(1)
     codes, values = (codes, values) if rows is None else (codes[rows], values[rows])
     order = lexical_order([codes, values])

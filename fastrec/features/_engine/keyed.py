@@ -6,7 +6,7 @@ Every array has the shape ``[cells, K]``: row ``c`` holds what the rows in cell 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from fastrec.segments import segment_max, segment_min, segment_sum
 from fastrec.table import Coded, Keys, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
-Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+MomentArrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def sort_keys(coded: Coded) -> tuple[Keys, torch.Tensor]:
@@ -184,7 +184,28 @@ def spread(values: torch.Tensor, places: torch.Tensor, size: int, cells: int, fi
     return wide
 
 
-def merge_moments(a: Moments, b: Moments) -> Moments:
+def merge_kept(
+    arrays: dict[str, torch.Tensor],
+    keep: torch.Tensor | None,
+    empty: Mapping[str, float],
+    merge: Callable[[dict[str, torch.Tensor], dict[str, torch.Tensor]], dict[str, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """The cells' arrays as one, cell by cell from the first.
+
+    Args:
+        arrays: ``[cells, …]`` each.
+        keep: bool ``[cells]``, the cells that count; None: all.
+        empty: the values of an array that nothing was counted in; 0 for those that it does not name.
+        merge: two cells' arrays as one.
+    """
+    kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
+    total = {n: v.new_full(v.shape[1:], empty.get(n, 0)) for n, v in kept.items()}
+    for i in range(max((len(v) for v in kept.values()), default=0)):
+        total = merge(total, {n: v[i] for n, v in kept.items()})
+    return total
+
+
+def merge_moments(a: MomentArrays, b: MomentArrays) -> MomentArrays:
     """Count, mean and sum of squared deviations of two samples together (Chan, Golub, LeVeque 1979, eq. 2.1).
 
     Args:

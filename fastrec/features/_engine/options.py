@@ -28,6 +28,17 @@ class OfColumns:
         return [n for c in as_list(self.cols) for n in names_of(c)]
 
 
+class OfGroups(OfColumns):
+    """A generator that treats each of ``cols`` alike within groups ``by``, which may have an ``order``."""
+
+    by: str | Sequence[str] | None
+
+    @property
+    def sources(self) -> list[str | Feature]:
+        """See ``Feature.sources``."""
+        return [*super().sources, *as_list(self.by), *as_list(getattr(self, "order", None))]
+
+
 def ascending(numbers: Sequence[Any]) -> bool:
     """Whether numbers ascend, each once, none of them NaN."""
     values = [float(x) for x in numbers]

@@ -116,7 +116,7 @@ def decay(age: torch.Tensor, half_life: float) -> torch.Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class TimeRanks:
     """All rows in order, and each row's place in time.
 
     Args:
@@ -128,7 +128,7 @@ class Timeline:
     rank: torch.Tensor
 
     @classmethod
-    def of(cls, table: Table, names: Sequence[str]) -> Timeline:
+    def of(cls, table: Table, names: Sequence[str]) -> TimeRanks:
         """The rows of a table in the order of one column or several.
 
         Raises:
@@ -162,15 +162,15 @@ class Earlier:
     last: torch.Tensor
 
     @classmethod
-    def of(cls, timeline: Timeline, codes: torch.Tensor | None = None) -> Earlier:
+    def of(cls, ranks: TimeRanks, codes: torch.Tensor | None = None) -> Earlier:
         """Earlier rows with equal ``codes`` (int64 ``[n]``); None: all earlier rows."""
         if codes is None:
-            groups = Groups.arranged(torch.zeros_like(timeline.rank), timeline.order)
+            groups = Groups.arranged(torch.zeros_like(ranks.rank), ranks.order)
         else:
-            groups = Groups.of(codes, timeline.rank)
-        if not len(timeline.rank):
+            groups = Groups.of(codes, ranks.rank)
+        if not len(ranks.rank):
             return cls(groups, groups.start)
-        rank = groups.sort(timeline.rank)
+        rank = groups.sort(ranks.rank)
         first = groups.place == 0
         first[1:] |= rank[1:] != rank[:-1]
         begin = run_starts(first)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from fastrec.errors import DataError
 from fastrec.table import Table, column_names
-from fastrec.tabular.column_parts import part_of
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.recipe import Recipe
 from fastrec.tabular.stream.files import ParquetSource, Paths, Unit
@@ -89,8 +88,8 @@ class FileRows(Rows):
         table = Table.read(block.combine_chunks())
         if self.made is None:
             return table
-        stop = start + len(block)
-        return table.with_columns({n: part_of(self.made[n], start, stop) for n in self.made.names})
+        made = self.made.slice(start, start + len(block))
+        return table.with_columns({n: made[n] for n in made.names})
 
     def chunks(self, pieces: Sequence[Piece], window: int, seed: int | None) -> Iterator[Chunk]:
         """Packed rows of pieces; of large row groups several are open, and read in turn."""
