@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from fastai.data.transforms import get_c
 from fastai.learner import Metric
 from fastai.losses import CrossEntropyLossFlat
 from torch import Tensor
@@ -45,7 +46,7 @@ class _CollectingMetric(Metric):
             DataError: there are more than two classes, or the groups are not one integer for each validation row.
         """
         loss = getattr(learn.loss_func, "loss", learn.loss_func)  # TabM's is around the one that was given
-        classes = getattr(learn.dls, "c", None)
+        classes = get_c(learn.dls)
         if isinstance(loss, CrossEntropyLossFlat) and isinstance(classes, int) and classes > 2:
             raise DataError(
                 f"{self.name} takes one score a row, but there are {classes} classes",
@@ -54,8 +55,9 @@ class _CollectingMetric(Metric):
         if self.needs_groups and self.groups is not None and not callable(self.groups) and len(learn.dls.loaders) > 1:
             groups, valid = flat_tensor(self.groups, "groups"), learn.dls.valid
             check_integers(groups)
-            if valid.n is not None and not valid.drop_last:
-                self._check_length(groups, valid.n)
+            rows = getattr(valid, "n", None)
+            if rows is not None and not getattr(valid, "drop_last", False):
+                self._check_length(groups, rows)
 
     def _check_length(self, groups: Tensor, rows: int) -> None:
         if len(groups) != rows:

@@ -199,7 +199,10 @@ class EnsembleLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[b, k, n_out]`` of ``[b, n_in]``, the same for all members, or of ``[b, k, n_in]``."""
-        if x.ndim == 2 and len(x) >= len(self.weight):  # scaling the matrix instead: [b, k, n_in] is never made
+        # Of many rows it is the matrix that is scaled: [b, k, n_in] is never made. A graph, for batches of any size,
+        # has no choice.
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if x.ndim == 2 and (traced or len(x) >= len(self.weight)):
             weights = self.weight[None] * self.r[:, None]
             out = F.linear(x, weights.flatten(0, 1)).unflatten(1, (len(self.r), -1))
         else:

@@ -411,6 +411,13 @@ def loaders(frame, tmp_path):
     return make
 
 
+def test_six_classes_of_a_frame_are_no_targets_of_auc(loaders):
+    learn = rec_learner(loaders("city", cats=("item",)), layers=[4], metrics=AUC())
+    with learn.no_bar(), learn.no_logging(), pytest.raises(DataError, match="auc takes one score a row, but there are"):
+        learn.fit(1)
+    assert "losses" not in vars(learn.recorder)  # nothing was begun
+
+
 @pytest.mark.parametrize("target", ["answer", "rating"])
 def test_rows_of_every_library_through_a_frame(loaders, frame, target):
     learn = quiet_fit(rec_learner(loaders(target), layers=[16]), 1)
