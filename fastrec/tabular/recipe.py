@@ -15,7 +15,7 @@ import torch
 from fastrec._core.malloc import held, keeping_memory, make_room
 from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError
-from fastrec.table import Table, Vocab, column_names
+from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
 from fastrec.tabular.column_parts import Columns, numbers_of
@@ -142,6 +142,7 @@ class Recipe:
             columns.ascending(fit_rows)  # kept for all of them
             tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
         made = run_parallel(lambda task: task(), tasks, rows=n)
+        codes, read = made[n_y : n_y + len(self.cats)], dict(filter(None, made[n_y + len(self.cats) :]))
         del targets, tasks  # they may hold copies
         if fit_rows is not None:
             self.check_flags()
@@ -153,21 +154,31 @@ class Recipe:
             layout = self.layout(with_y=with_y)
             make_room(4 * layout.words * n, before)
             packed = Packed.empty(n, layout, device=columns.device)
-        self._write(columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed)
+        self._write(columns, codes, made[:n_y], read, packed)
         return packed
 
-    def _write(self, columns: Columns, codes: list[Codes], ys: list[torch.Tensor], packed: Packed) -> None:
+    def _write(
+        self,
+        columns: Columns,
+        codes: list[Codes],
+        ys: list[torch.Tensor],
+        read: Mapping[str, Column],
+        packed: Packed,
+    ) -> None:
         flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
         shift = int(self.proc(Categorify) is not None)
-        prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys)
+        prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys, read)
         step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=_FEW).write()
 
-    def _fit_cont(self, columns: Columns, name: str, rows: int) -> None:
-        values, last = numbers_of(columns.raw(name), columns.rows(0, rows)), len(self.cont_procs) - 1
+    def _fit_cont(self, columns: Columns, name: str, rows: int) -> tuple[str, Column] | None:
+        """Learn from a column; it is given back where there are few rows, so that it is read once."""
+        column, last = columns.raw(name), len(self.cont_procs) - 1
+        values = numbers_of(column, columns.rows(0, rows))
         for i, proc in enumerate(self.cont_procs):
             proc.fit(name, values)
             values = proc.apply(name, values) if i < last else values
+        return (name, column) if len(columns) <= _FEW else None
 
 
 def loaded(df: Any) -> Any:

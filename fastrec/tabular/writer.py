@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from fastrec._core.threads import run_parallel
+from fastrec.table import Column
 from fastrec.tabular.cat_codes import Codes
 from fastrec.tabular.column_parts import Columns, Rows, as_number, numbers_of, plain_numbers
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.procs.base import ContProc
 
-_SMALL = 1 << 11  # rows that a block has at least: every column costs some calls for each block
-_WORDS = 1 << 19  # 4-byte words of a block: half of what a cache holds
+_SMALL = 1 << 12  # rows that a block has at least: every column costs some calls for each block
+_WORDS = 1 << 18  # 4-byte words of a block: half of what a cache holds
 _NUMBERS = 1 << 17  # float64 numbers that are prepared together
 
 
@@ -30,6 +31,7 @@ class Prepared:
         shift: code of False in a ``_na`` column.
         procs: what prepares numbers, in its order.
         ys: the targets ``[n]``, in the order of the packed rows.
+        read: continuous columns that were read before.
     """
 
     codes: Sequence[Codes]
@@ -38,6 +40,7 @@ class Prepared:
     shift: int
     procs: Sequence[ContProc]
     ys: Sequence[torch.Tensor]
+    read: Mapping[str, Column]
 
 
 class Writer:
@@ -63,7 +66,8 @@ class Writer:
         self.places = columns.places if on_host else None
         self.front = None if self.places is None or n == columns.size else columns.ascending(n)
         places = {name: i for i, name in enumerate(made.conts)}
-        self.held = {i: as_number(columns.raw(m)) for m, i in places.items() if n <= few or columns.shares(m)}
+        held = {m: i for m, i in places.items() if n <= few or columns.shares(m)}
+        self.held = {i: as_number(made.read[m] if m in made.read else columns.raw(m)) for m, i in held.items()}
         self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if on_host else {}
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
@@ -112,8 +116,7 @@ class Writer:
             group = held[first : first + size]
             names = [self.made.conts[i] for i in group]
             values = torch.empty((len(group), m), dtype=torch.float64, device=block.device)
-            for row, i in enumerate(group):
-                self._read(i, rows, values[row])
+            self._read(group, rows, values)
             for row, name in enumerate(names):
                 if name in self.made.flags:
                     self._put(block, "cats", self.made.flags[name], values[row].isnan() + self.made.shift)
@@ -125,12 +128,16 @@ class Writer:
                 for i, row in zip(group, values, strict=True):
                     out[i].copy_(row)
 
-    def _read(self, i: int, rows: Rows, out: torch.Tensor) -> None:
-        plain = self.plain.get(i)
-        if plain is None:
-            out.copy_(numbers_of(self.held[i], rows))
-        else:
-            out.numpy()[:] = plain[rows] if isinstance(rows, slice) else plain.take(rows.numpy())
+    def _read(self, group: Sequence[int], rows: Rows, out: torch.Tensor) -> None:
+        # numpy's calls cost half of torch's, and a wide table has many columns.
+        array = None if out.is_cuda else out.numpy()
+        places = rows if isinstance(rows, slice) or array is None else rows.numpy()
+        for row, i in enumerate(group):
+            plain = self.plain.get(i)
+            if plain is None:
+                out[row] = numbers_of(self.held[i], rows)
+            else:
+                array[row] = plain[places]
 
     def _scatter(self, block: torch.Tensor, rows: Rows) -> None:
         turned = torch.empty((block.shape[1], block.shape[0]), dtype=block.dtype)

@@ -16,7 +16,8 @@ __all__ = ["FillMissing"]
 
 FillRule = Literal["median", "constant", "mode"]
 
-_SAMPLE = 1 << 11  # numbers, of which the middle ones tell where the median is
+_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
+_SAMPLED = 64  # of so many numbers one is in the sample
 
 
 class FillMissing(ContProc):
@@ -141,7 +142,7 @@ def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, flo
     """
     if len(values) < 4 * _SAMPLE:
         return None
-    sample = np.sort(values[:: len(values) // _SAMPLE])
+    sample = np.sort(values[:: min(len(values) // _SAMPLE, _SAMPLED)])
     middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
     first, last = sample[middle - off], sample[middle + off]
     low = values <= first
