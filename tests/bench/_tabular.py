@@ -70,7 +70,7 @@ def wide(rows: int, count: int, *, seed: int = 0) -> pd.DataFrame:
         if count > 100 and i % 3:
             values = rng.normal(size=rows) * 10 ** (i % 5) if i % 3 == 1 else rng.integers(0, 2 + i % 7, rows)
             if i % 50 == 7:
-                values[rng.random(rows) < 0.05] = np.nan
+                values = np.where(rng.random(rows) < 0.05, np.nan, values)
         columns[f"f{i}"] = values
     columns["y"] = rng.integers(0, 9, rows)
     return pd.DataFrame(columns)
