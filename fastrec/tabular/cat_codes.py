@@ -60,7 +60,7 @@ def codes_of(columns: Columns, name: str, categorify: Categorify | None, *, fit_
     if categorify is None:
         return Codes(_plain_codes(column))
     if fit_rows is not None:
-        rows, options = columns.rows(0, fit_rows), categorify.options_of(name)
+        rows, options = columns.ascending(fit_rows), categorify.options_of(name)
         vocab = _fit_whole(column, rows, options)
         if vocab is None:
             return _fit_keys(column, rows, categorify, options)

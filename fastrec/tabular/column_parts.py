@@ -45,6 +45,8 @@ class Columns:
         self.frame, self.ready, self.size, self.order = frame, dict(ready or {}), size, order
         self.names = list(dict.fromkeys([*names, *self.ready]))
         self._known = frozenset(self.names)
+        self._places: np.ndarray | None = None
+        self._ascending: dict[int, Rows] = {}
         self.device = _device_of(frame, self.names) if device is None else device
 
     @classmethod
@@ -60,7 +62,10 @@ class Columns:
 
     def __getitem__(self, name: str) -> Column:
         column = self.raw(name)
-        return column if self.order is None else column.take(self.order.to(self.device))
+        if self.order is None:
+            return column
+        by_row = column.kind in ("number", "datetime", "category")
+        return rows_of(column, self.order) if by_row else column.take(self.order.to(self.device))
 
     def raw(self, name: str) -> Column:
         """A column with all of the frame's rows, as they stand there."""
@@ -83,6 +88,34 @@ class Columns:
     def rows(self, start: int, stop: int) -> Rows:
         """Where rows ``start`` up to ``stop`` stand in the frame."""
         return slice(start, stop) if self.order is None else self.order[start:stop]
+
+    @property
+    def places(self) -> np.ndarray | None:
+        """Which of the rows that count each of the frame's rows is, int64 ``[size]``, as many as there are: none.
+
+        None where they are all rows as they stand, or where one counts twice.
+        """
+        if self.order is None:
+            return None
+        if self._places is None:
+            order, n = self.order.cpu().numpy(), len(self.order)
+            places = np.full(self.size, n, dtype=np.int64)
+            places[order] = np.arange(n)
+            self._places = places if np.count_nonzero(places < n) == n else places[:0]
+        return self._places if len(self._places) == self.size else None
+
+    def ascending(self, stop: int) -> Rows:
+        """Where the first ``stop`` rows stand in the frame, from front to back if no row counts twice.
+
+        What the order does not change is read in this one: memory is several times as fast then.
+        """
+        if self.order is None:
+            return slice(0, stop)
+        if stop not in self._ascending:
+            places = self.places
+            found = self.order[:stop] if places is None else torch.from_numpy(np.flatnonzero(places < stop))
+            self._ascending[stop] = found
+        return self._ascending[stop]
 
     def take(self, rows: torch.Tensor) -> Columns:
         """The same columns of the rows at ``rows`` (int64 ``[m]``)."""
@@ -131,6 +164,11 @@ def rows_of(column: Column, rows: Rows) -> Column:
 def take_values(values: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Rows of a tensor, sharing memory where they are a slice."""
     return values[rows] if isinstance(rows, slice) else values.index_select(0, rows.to(values.device))
+
+
+def plain_numbers(column: Column) -> np.ndarray | None:
+    """A column's numbers where they are an array on the host and none of them is hidden by a mask, else None."""
+    return column.values.numpy() if column.kind == "number" and column.missing is None else None
 
 
 def numbers_of(column: Column, rows: Rows) -> torch.Tensor:

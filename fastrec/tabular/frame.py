@@ -30,6 +30,7 @@ from fastcore.foundation import L
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.oom import naming_out_of_memory
+from fastrec._core.threads import on_one_thread
 from fastrec.errors import DataError
 from fastrec.table import Table, Vocab, concat, take_rows
 from fastrec.tabular.extras import ExtraColumns, Extras
@@ -130,8 +131,9 @@ class TabularFrame(PandasViews, Tabular):
 
     def _setup(self, splits: Any) -> None:
         recipe, n = self._recipe, size_of(self._raw)
-        rows = split_rows(splits, n) if splits is not None else None
-        order = joined_rows(rows, n) if rows is not None else None
+        with on_one_thread():  # numbers of rows are little work, and other threads would spin for longer
+            rows = split_rows(splits, n) if splits is not None else None
+            order = joined_rows(rows, n) if rows is not None else None
         if recipe.features is None:
             table = read_for(self._raw, recipe)
             table = table if order is None else table.take(order)

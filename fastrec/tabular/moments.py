@@ -19,7 +19,8 @@ class Moments:
         mean = values.mean()
         rest = values - mean
         more = rest.mean()  # what the first look's rounding left
-        self.merge(len(values), float(mean + more), float((rest * rest).sum() - more * more * len(rest)))
+        rest *= rest
+        self.merge(len(values), float(mean + more), float(rest.sum() - more * more * len(rest)))
         if extremes:
             self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
 

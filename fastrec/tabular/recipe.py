@@ -14,12 +14,12 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.malloc import held, keeping_memory, make_room
-from fastrec._core.threads import run_parallel
+from fastrec._core.threads import few_rows, on_one_thread, run_parallel
 from fastrec.errors import DataError, DataWarning
-from fastrec.table import Table, Vocab, column_names
+from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.column_parts import Columns, as_number, numbers_of
+from fastrec.tabular.column_parts import Columns, numbers_of
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -29,6 +29,7 @@ from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.log_transform import LogTransform
 from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.targets import Labels, known
+from fastrec.tabular.writer import Prepared, Writer
 
 _BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
 
@@ -144,7 +145,8 @@ class Recipe:
     def fit(self, table: Table | Columns, rows: int) -> None:
         """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
         columns = Columns.of(table)
-        self.labels.fit({n: columns[n] for n in self.labels.names}, rows)
+        with on_one_thread():
+            self.labels.fit({n: columns[n] for n in self.labels.names}, rows)
         for proc in self.cont_procs:
             proc.reset(self.conts)
         categorify = self.proc(Categorify)
@@ -167,7 +169,10 @@ class Recipe:
             fit_rows: the procs learn from that many first rows; None: they have learnt.
             into: room for the rows, whose layout says whether there are targets; None: new memory.
         """
-        with keeping_memory() if into is None else nullcontext():  # what fills a buffer has its memory already
+        with (
+            keeping_memory() if into is None else nullcontext(),  # what fills a buffer has its memory already
+            on_one_thread() if few_rows(len(table)) else nullcontext(),
+        ):
             packed = self._pack(Columns.of(table), fit_rows=fit_rows, into=into)
         return packed if device is None or device == packed.device else packed.copy_to(device)
 
@@ -180,8 +185,10 @@ class Recipe:
         # Those that take longest come first, so that no thread waits for another one at the end.
         tasks += [partial(codes_of, columns, name, categorify, fit_rows=fit_rows) for name in self.cats]
         if fit_rows is not None:
+            columns.ascending(fit_rows)  # kept for all of them
             tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
         made = run_parallel(lambda task: task(), tasks, rows=n)
+        codes, read = made[n_y : n_y + len(self.cats)], dict(filter(None, made[n_y + len(self.cats) :]))
         del targets, tasks  # they may hold copies
         if fit_rows is not None:
             self.check_flags()
@@ -193,79 +200,31 @@ class Recipe:
             layout = self.layout(with_y=with_y)
             make_room(4 * layout.words * n, before)
             packed = Packed.empty(n, layout, device=columns.device)
-        _Writer(self, columns, made[n_y : n_y + len(self.cats)], made[:n_y], packed).write()
+        self._write(columns, codes, made[:n_y], read, packed)
         return packed
 
-    def _fit_cont(self, columns: Columns, name: str, rows: int) -> None:
-        values, last = numbers_of(columns.raw(name), columns.rows(0, rows)), len(self.cont_procs) - 1
+    def _write(
+        self,
+        columns: Columns,
+        codes: list[Codes],
+        ys: list[torch.Tensor],
+        read: Mapping[str, Column],
+        packed: Packed,
+    ) -> None:
+        flags = {n: len(self.cats) + i for i, n in enumerate(self.flagged)}
+        shift = int(self.proc(Categorify) is not None)
+        prepared = Prepared(codes, self.conts, flags, shift, self.cont_procs, ys, read)
+        step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
+        Writer(prepared, columns, packed, step=step, few=_FEW).write()
+
+    def _fit_cont(self, columns: Columns, name: str, rows: int) -> tuple[str, Column] | None:
+        """Learn from a column; it is given back where there are few rows, so that it is read once."""
+        column, last = columns.raw(name), len(self.cont_procs) - 1
+        values = numbers_of(column, columns.rows(0, rows))
         for i, proc in enumerate(self.cont_procs):
             proc.fit(name, values)
             values = proc.apply(name, values) if i < last else values
-
-
-class _Writer:
-    """Writes prepared rows into packed ones, block by block.
-
-    Args:
-        recipe: how numbers are prepared.
-        columns: where they are.
-        codes: the codes of categorical columns.
-        ys: the targets ``[n]``.
-        packed: room for the rows.
-    """
-
-    def __init__(
-        self, recipe: Recipe, columns: Columns, codes: list[Codes], ys: list[torch.Tensor], packed: Packed
-    ) -> None:
-        self.recipe, self.columns, self.codes, self.ys, self.packed = recipe, columns, codes, ys, packed
-        self.shift = int(recipe.proc(Categorify) is not None)
-        self.flags = {n: len(recipe.cats) + i for i, n in enumerate(recipe.flagged)}
-        self.procs = recipe.cont_procs
-        self.step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
-        few = len(columns) <= _FEW
-        places = {n: i for i, n in enumerate(recipe.conts)}
-        self.held = {i: as_number(columns.raw(n)) for n, i in places.items() if few or columns.shares(n)}
-        self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
-
-    def write(self) -> None:
-        """All rows."""
-        n = len(self.columns)
-        run_parallel(self._write_block, range(0, n, self.step), rows=n)
-        run_parallel(self._write_column, self.apart, rows=n)
-
-    def _write_block(self, start: int) -> None:
-        stop = min(start + self.step, len(self.columns))
-        rows, views = self.columns.rows(start, stop), [v[start:stop] for v in self.packed.views]
-        self.packed.clear_pad(start, stop)
-        # Gathered column by column and turned at once: that writes whole rows, which is twice as fast as columns.
-        codes, numbers = (v.new_empty(v.shape[::-1]) for v in views[:2])
-        for out, column in zip(codes, self.codes, strict=False):
-            out.copy_(column.of(rows))
-        for i, column in self.held.items():
-            self._prepare(i, numbers_of(column, rows), numbers[i], codes)
-        views[0].copy_(codes.T)
-        if not self.apart:
-            views[1].copy_(numbers.T)
-        else:
-            for i in self.held:
-                views[1][:, i] = numbers[i]
-        for i, y in enumerate(self.ys):
-            views[2][:, i] = y[start:stop]
-
-    def _write_column(self, i: int) -> None:
-        column = as_number(self.columns.raw(self.recipe.conts[i]))
-        for start in range(0, len(self.columns), self.step):
-            stop = min(start + self.step, len(self.columns))
-            views = [v[start:stop] for v in self.packed.views]
-            self._prepare(i, numbers_of(column, self.columns.rows(start, stop)), views[1][:, i], views[0].T)
-
-    def _prepare(self, i: int, values: torch.Tensor, out: torch.Tensor, codes: torch.Tensor) -> None:
-        name = self.recipe.conts[i]
-        if name in self.flags:
-            codes[self.flags[name]] = values.isnan() + self.shift
-        for proc in self.procs:
-            values = proc.apply(name, values)
-        out.copy_(values)
+        return (name, column) if len(columns) <= _FEW else None
 
 
 def loaded(df: Any) -> Any:

@@ -68,12 +68,17 @@ def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
         )
 
 
+def _of_list(split: list[Any]) -> np.ndarray:
+    """Row numbers or a mask; numpy looks through a list once less where the type is known."""
+    return np.array(split, dtype=np.int64 if split and isinstance(split[0], np.int64) else None)
+
+
 def _row_numbers(split: Any, n: int) -> torch.Tensor:
     if isinstance(split, range | slice):
         start, stop, step = (split.start, split.stop, split.step) if isinstance(split, range) else split.indices(n)
         return torch.from_numpy(np.arange(start, stop, step, dtype=np.int64))
     if isinstance(split, torch.Tensor):
         split = split.cpu().numpy()
-    rows = split if isinstance(split, np.ndarray) else np.array(list(split))
+    rows = split if isinstance(split, np.ndarray) else _of_list(list(split))
     rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
     return torch.from_numpy(np.ascontiguousarray(rows))

@@ -55,26 +55,60 @@ def tabular(rows: int, keys: str, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def with_fastrec(df: pd.DataFrame) -> Any:
+def wide(rows: int, count: int, *, seed: int = 0) -> pd.DataFrame:
+    """A frame of numbers alone: ``count`` counts that are mostly 0; beyond 100, decimals and flags among them.
+
+    Args:
+        rows: how many.
+        count: of columns.
+        seed: other seeds draw other frames.
+    """
+    rng = np.random.default_rng(seed)
+    columns: dict[str, Any] = {}
+    for i in range(count):
+        values = rng.negative_binomial(0.2, 0.1 + 0.8 * i / count, rows)
+        if count > 100 and i % 3:
+            values = rng.normal(size=rows) * 10 ** (i % 5) if i % 3 == 1 else rng.integers(0, 2 + i % 7, rows)
+            if i % 50 == 7:
+                values = np.where(rng.random(rows) < 0.05, np.nan, values)
+        columns[f"f{i}"] = values
+    columns["y"] = rng.integers(0, 9, rows)
+    return pd.DataFrame(columns)
+
+
+def _names(df: pd.DataFrame) -> tuple[list[str], list[str]]:
+    return [n for n in df if n[0] == "c"], [n for n in df if n[0] in "xf"]
+
+
+def with_fastrec(df: pd.DataFrame, splits: Any = None) -> Any:
     """Ready tensors."""
     from fastrec.tabular import Categorify, FillMissing, Normalize, TabularFrame
 
-    return TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", CategoryBlock)
+    return TabularFrame(df, [Categorify, FillMissing, Normalize], *_names(df), "y", CategoryBlock, splits=splits)
 
 
-def with_fastai(df: pd.DataFrame) -> Any:
+def with_fastai(df: pd.DataFrame, splits: Any = None) -> Any:
     """fastai's own."""
     from fastai.tabular.core import Categorify, FillMissing, Normalize, TabularPandas
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about pandas' options and arrays
-        return TabularPandas(df, [Categorify, FillMissing, Normalize], list(CATS), list(CONTS), "y", CategoryBlock())
+        procs = [Categorify, FillMissing, Normalize]
+        return TabularPandas(df, procs, *_names(df), "y", CategoryBlock(), splits=splits)
 
 
-def check_equal(ours: Any, theirs: Any) -> None:
-    """Stop where the two are not the same: codes exactly, numbers to what float32 leaves of them."""
+def check_equal(ours: Any, theirs: Any, *, split: bool = False) -> None:
+    """Stop where the two are not the same: codes exactly, numbers to what float32 leaves of them.
+
+    Args:
+        ours, theirs: prepared frames.
+        split: there are validation rows: fastai counts their text among the classes, so only columns of the same
+            classes are compared.
+    """
+    names = list(ours.cat_names)
+    same = [not split or list(ours.classes[n]) == list(theirs.classes[n]) for n in names]
     theirs_cat = torch.from_numpy(theirs.cats.to_numpy(dtype=np.int64))
-    if list(ours.cat_names) != list(theirs.cat_names) or not torch.equal(ours.x_cat.long(), theirs_cat):
+    if names != list(theirs.cat_names) or not torch.equal(ours.x_cat.long()[:, same], theirs_cat[:, same]):
         raise SystemExit("prepare: the codes differ")
     theirs_cont = torch.from_numpy(theirs.conts.to_numpy(dtype=np.float32))
     if not torch.allclose(ours.x_cont, theirs_cont, rtol=1e-3, atol=1e-3):

@@ -2,6 +2,8 @@
 
 Cases:
   prepare   a raw pandas frame to ready tensors, beside fastai's TabularPandas (warm), of integers and of text.
+  random    the same with the splits that fastai's RandomSplitter draws, a fifth of the rows for validation.
+  wide      the same of tables of numbers alone: 93 counts of 62,000 rows, 369 numbers of 61,000.
   epoch     one shuffled epoch, beside fastai's loader, torch's DataLoader over a TensorDataset (no and two workers, on
             a quarter of the rows) and a bare loop of index_select over the same packed bytes.
   stream    shuffled epochs from Parquet files and from the packed cache, beside NVTabular's loader on the same files;
@@ -30,6 +32,8 @@ import _stream
 import _tabular
 import torch
 from _timing import ROOT, Record, Timing, child, command_line, cores, heading, race, record, show, use_threads, write
+from fastai.data.transforms import RandomSplitter
+from fastai.tabular.core import range_of
 from rich.console import Console
 
 Options = argparse.Namespace
@@ -44,6 +48,30 @@ def prepare(options: Options) -> Iterator[Record]:
         _tabular.check_equal(made["fastrec"], made["TabularPandas"])
         for system, timing in timings.items():
             yield record(f"prepare, {keys}", system, options.rows, timing, timings["fastrec"])
+
+
+def random(options: Options) -> Iterator[Record]:
+    """Rows split at random, as most people split them."""
+    for keys in ("int", "str", "words"):
+        yield from _split(f"random splits, {keys}", _tabular.tabular(options.rows, keys), options.repeats)
+
+
+def wide(options: Options) -> Iterator[Record]:
+    """Many columns of numbers, split at random."""
+    for rows, count in ((62_000, 93), (61_000, 369)):
+        yield from _split(f"wide, {count} numbers", _tabular.wide(rows, count), options.repeats)
+
+
+def _split(case: str, df: Any, repeats: int) -> Iterator[Record]:
+    splits = RandomSplitter(seed=0)(range_of(df))
+    systems = {
+        "fastrec": partial(_tabular.with_fastrec, df, splits),
+        "TabularPandas": partial(_tabular.with_fastai, df, splits),
+    }
+    timings, made = race(systems, repeats)
+    _tabular.check_equal(made["fastrec"], made["TabularPandas"], split=True)
+    for system, timing in timings.items():
+        yield record(case, system, len(df), timing, timings["fastrec"])
 
 
 def epoch(options: Options) -> Iterator[Record]:
@@ -155,6 +183,8 @@ def converge(options: Options) -> Iterator[Record]:
 
 CASES: dict[str, Callable[[Options], Iterator[Record]]] = {
     "prepare": prepare,
+    "random": random,
+    "wide": wide,
     "epoch": epoch,
     "stream": stream,
     "memory": memory,
@@ -166,7 +196,7 @@ def parse() -> Options:
     """The command line."""
     peer = os.environ.get("NVTABULAR_PYTHON", str(ROOT / ".venv-nvt" / "bin" / "python"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of every case but converge")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of every case but wide and converge")
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {', '.join(CASES)}, with commas between")
     parser.add_argument("--repeats", type=int, default=5, help="timed runs of every system")
     parser.add_argument("--seeds", type=int, default=20, help="nets that converge trains of each kind")

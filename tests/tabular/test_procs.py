@@ -199,3 +199,47 @@ def test_states_round_trip():
 
 def largest(values, fill):
     return values.max()
+
+
+MEDIAN_OF = {
+    "apart": lambda rng, n: rng.normal(size=n) * 10.0 ** rng.integers(-9, 9, n),
+    "counts": lambda rng, n: rng.negative_binomial(0.2, 0.3, n).astype(float),
+    "few": lambda rng, n: rng.integers(0, 3, n).astype(float),
+    "halves": lambda rng, n: np.where(np.arange(n) < n // 2, 1.0, 2.0),
+    "half zero": lambda rng, n: np.where(np.arange(n) % 2 == 0, 0.0, rng.random(n)),
+    "rising": lambda rng, n: np.arange(n, dtype=float),
+    "in periods of the sample": lambda rng, n: np.where(np.arange(n) % 64 == 0, 1e9, rng.random(n)),
+    "infinite": lambda rng, n: rng.choice([-np.inf, 0.0, 3.0, np.inf], n),
+    "one": lambda rng, n: np.full(n, -2.5),
+}
+
+
+@pytest.mark.parametrize("kind", MEDIAN_OF)
+@pytest.mark.parametrize("n", [1, 2, 7, 8_191, 8_192, 8_193, 49_600, 200_001])
+@pytest.mark.parametrize("gaps", [0.0, 0.1])
+def test_the_median_is_exact_however_many_numbers_are_equal(kind, n, gaps):
+    rng = np.random.default_rng(n)
+    values = MEDIAN_OF[kind](rng, n)
+    values[rng.random(n) < gaps] = np.nan
+    fill = FillMissing()
+    fill.reset(["x"])
+    fill.fit("x", torch.from_numpy(values))
+    ranked = sorted(values[~np.isnan(values)].tolist())
+    middle = len(ranked) // 2
+    expected = (ranked[middle] if len(ranked) % 2 else (ranked[middle - 1] + ranked[middle]) / 2) if ranked else 0.0
+    assert fill.fills["x"] == expected or (np.isnan(expected) and np.isnan(fill.fills["x"]))
+    assert fill.was_missing["x"] == bool(np.isnan(values).any())
+
+
+@pytest.mark.parametrize("proc", [FillMissing, Normalize])
+def test_a_block_of_columns_is_prepared_as_one_column_after_the_other(proc):
+    rng = np.random.default_rng(0)
+    values = torch.from_numpy(np.where(rng.random((3, 500)) < 0.1, np.nan, rng.normal(5, 3, (3, 500))))
+    values[1] = values[1].nan_to_num(0)
+    values[2, 7] = torch.inf
+    made = proc()
+    made.reset(["a", "b", "c"])
+    for name, column in zip("abc", values, strict=True):
+        made.fit(name, column[column != torch.inf])
+    expected = torch.stack([made.apply(n, v) for n, v in zip("abc", values, strict=True)])
+    assert torch.equal(made.apply_block(["a", "b", "c"], values.clone()).nan_to_num(-9), expected.nan_to_num(-9))

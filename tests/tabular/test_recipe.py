@@ -302,3 +302,31 @@ def test_a_row_for_predict_that_lacks_a_number_is_told_of():
 def test_nothing_is_told_of_what_a_proc_fills(proc):
     frame = TabularFrame(GAPS[:3], [proc], [], ["a", "c"], "y")
     assert not told(lambda: frame.dataloaders(2).test_dl(GAPS))
+
+
+@pytest.mark.parametrize("cat_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("rows", ["all", "some", "twice"])
+def test_rows_in_an_order_of_their_own_are_the_rows_in_that_order(rows, cat_dtype):
+    df, n = raw(20_000), 20_000  # several blocks
+    order = np.random.default_rng(2).permutation(n)
+    order = {"all": order, "some": order[: n // 3], "twice": np.append(order[:100], order[:900])}[rows]
+    cut = len(order) // 2
+    procs = [Categorify, FillMissing, Normalize]
+    mixed = TabularFrame(df, procs, CATS, CONTS, "y", splits=(order[:cut], order[cut:]), cat_dtype=cat_dtype)
+    splits = (range(cut), range(cut, len(order)))
+    taken = TabularFrame(df.iloc[order], procs, CATS, CONTS, "y", splits=splits, cat_dtype=cat_dtype)
+    assert torch.equal(mixed.packed.buffer, taken.packed.buffer)
+    assert mixed.rows.tolist() == order.tolist()
+
+
+def test_torch_has_as_many_threads_as_before():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        TabularFrame(raw(300), [Categorify, FillMissing, Normalize], CATS, CONTS, "y", splits=([2, 1], [0, 5]))
+        assert torch.get_num_threads() == 2
+        with pytest.raises(DataError):
+            TabularFrame(raw(9), [Categorify], [], ["word"])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

@@ -71,6 +71,15 @@ class ContProc(FrameProc):
         """The prepared values of any rows, float64 ``[m]``; the input is left as it is."""
         raise NotImplementedError
 
+    def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """The prepared values of several columns.
+
+        Args:
+            names: the columns.
+            values: float64 ``[len(names), m]``; they may be written over.
+        """
+        return torch.stack([self.apply(n, v) for n, v in zip(names, values, strict=True)])
+
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """The prepared values of one row: of every column in ``names`` one, float64 ``[len(names)]``."""
         return torch.cat([self.apply(n, v) for n, v in zip(names, values.split(1), strict=True)])

@@ -16,6 +16,9 @@ __all__ = ["FillMissing"]
 
 FillRule = Literal["median", "constant", "mode"]
 
+_SAMPLE = 1 << 11  # numbers, at least, of which the middle ones tell where the median is
+_SAMPLED = 64  # of so many numbers one is in the sample
+
 
 class FillMissing(ContProc):
     """Missing values of continuous columns filled with one learnt from training rows.
@@ -61,8 +64,7 @@ class FillMissing(ContProc):
 
     def fit(self, name: str, values: torch.Tensor) -> None:
         """Learn a column's fill value."""
-        # The sum tells at a tenth of the cost that nothing is missing.
-        gaps = int(values.isnan().sum()) if bool(values.sum().isnan()) else 0
+        gaps = 0 if bool(values.sum().isfinite()) else int(values.isnan().sum())
         self.was_missing[name] = gaps > 0
         if self.fill_strategy == "median":
             self.fills[name] = _median(values.cpu().numpy(), len(values) - gaps)
@@ -80,8 +82,14 @@ class FillMissing(ContProc):
         return _mode(present.cpu().numpy()) if len(present) else 0.0
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """The values with every missing one filled."""
-        return values.nan_to_num(_learnt(self, self.fills, name), torch.inf, -torch.inf)
+        """The values with every missing one filled; the input itself where none is missing."""
+        value = _learnt(self, self.fills, name)
+        return values if _none_missing(values) else values.nan_to_num(value, torch.inf, -torch.inf)
+
+    def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """Several columns."""
+        fills = _float64(_learnt(self, self.fills, n) for n in names).to(values.device)
+        return values if _none_missing(values) else torch.where(values.isnan(), fills[:, None], values)
 
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """One row of several columns."""
@@ -103,14 +111,55 @@ class FillMissing(ContProc):
         return proc
 
 
+def _none_missing(values: torch.Tensor) -> bool:
+    """Whether it costs little to tell that nothing is missing; the sum tells at a tenth of the cost."""
+    return not values.is_cuda and bool(values.sum().isfinite())
+
+
 def _median(values: np.ndarray, present: int) -> float:
-    """The median of the numbers that are ``present``; the others are NaN, which numpy ranks last."""
+    """The median of the numbers that are ``present``; the others are NaN."""
     if not present:
         return 0.0
-    middle = present // 2
-    ranked = np.partition(values, middle)
-    upper = float(ranked[middle])
-    return upper if present % 2 else (float(ranked[:middle].max()) + upper) / 2
+    values = values if present == len(values) else values[~np.isnan(values)]
+    upper = present // 2
+    lower = upper if present % 2 else upper - 1
+    low, high = _ranked_near(values, lower, upper) or _ranked(values, lower, upper)
+    return high if present % 2 else (low + high) / 2
+
+
+def _ranked(values: np.ndarray, lower: int, upper: int) -> tuple[float, float]:
+    """The numbers of two ranks, from 0, of which the second is the first or the one after it."""
+    ranked = np.partition(values, upper)
+    high = float(ranked[upper])
+    return (high if lower == upper else float(ranked[:upper].max())), high
+
+
+def _ranked_near(values: np.ndarray, lower: int, upper: int) -> tuple[float, float] | None:
+    """``_ranked`` of the middle ranks: a sample says near which numbers they are, and counts say whether it is right.
+
+    Only what lies between is sorted. Partitioning takes ten times as long where numbers differ, and three hundred
+    times where most are equal, as counts are.
+
+    Returns:
+        The two numbers; None where the sample did not come near.
+    """
+    if len(values) < 4 * _SAMPLE:
+        return None
+    sample = np.sort(values[:: min(len(values) // _SAMPLE, _SAMPLED)])
+    middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
+    first, last = sample[middle - off], sample[middle + off]
+    low = values <= first
+    to_first = np.count_nonzero(low)
+    if upper < to_first:
+        return (float(first), float(first)) if np.count_nonzero(values < first) <= lower else None
+    high = values < last
+    to_last = np.count_nonzero(high)
+    if lower >= to_last:
+        return (float(last), float(last)) if np.count_nonzero(values <= last) > upper else None
+    if lower < to_first or upper >= to_last:
+        return None
+    between = np.sort(values[np.not_equal(low, high, out=high)])  # what is low is below ``last`` too
+    return float(between[lower - to_first]), float(between[upper - to_first])
 
 
 def _mode(values: np.ndarray) -> float:

@@ -54,6 +54,14 @@ class Normalize(ContProc):
         """``(value - mean) / sd``."""
         return (values - _learnt(self, self.means, name)).div_(self.stds[name])
 
+    def apply_block(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
+        """Several columns, in place."""
+        means, stds = (
+            _float64(known).to(values.device)[:, None]
+            for known in ((_learnt(self, self.means, n) for n in names), (self.stds[n] for n in names))
+        )
+        return values.sub_(means).div_(stds)
+
     def apply_row(self, names: Sequence[str], values: torch.Tensor) -> torch.Tensor:
         """One row of several columns."""
         means = _float64(_learnt(self, self.means, n) for n in names)
