@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 
 from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec._core.file_digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.validate import Lists
 
@@ -113,6 +114,7 @@ class Ranker(ABC):
         check_replaceable(folder, "ranker.json")
         with atomic_folder(folder) as part:
             about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
+            about["digests"] = digests_below(part, but="ranker.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
             except (TypeError, ValueError) as error:
@@ -147,6 +149,9 @@ class Ranker(ABC):
             raise _unreadable(path, error) from error
         found = _class_of(name, cls, path)
         try:
+            # XGBoost's reader ends the process at some damaged files: they must not reach it
+            if digests_below(folder, but="ranker.json") != about["digests"]:
+                raise ValueError("its files are not those that were written")
             made = found(**settings)
             made.read(folder, about)
         except (MissingFileError, UnreadableFileError):

@@ -55,7 +55,9 @@ class Recipe:
     group_names: list[str] = field(default_factory=list)
     cat_dtype: torch.dtype = torch.int32
     extras: ExtraColumns = field(default_factory=ExtraColumns)
-    gaps: list[str] | None = None  # numbers that were missing in training rows, where nothing fills them
+    gaps: list[str] | None = (
+        None  # numbers that were missing in training rows, where nothing fills them; None: not known
+    )
 
     def __post_init__(self) -> None:
         self.features = features_of(self.procs, self.features)
@@ -91,8 +93,9 @@ class Recipe:
             rows: their positions in the frame that was given; None: as they come.
             what: what the rows are: ``'test'``.
         """
-        lacking = self._lacking(numbers)
-        new = [i for i in lacking if self.conts[i] not in (getattr(self, "gaps", None) or ())]
+        if self.gaps is None:  # a stream's: nobody has looked at all of its training rows
+            return
+        new = [i for i in self._lacking(numbers) if self.conts[i] not in self.gaps]
         if not new:
             return
         bad = numbers[:, new[0]].isnan()

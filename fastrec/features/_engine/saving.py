@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
+from fastrec._core.file_digests import file_digest
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.functions import function_at, function_name
@@ -172,8 +173,7 @@ def _digests(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     found = {"features": hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()}
     for place in (folder / e["state"] for e in config["steps"] if e["state"] is not None):
         for file in _files_of(place):
-            with file.open("rb") as opened:
-                found[f"{place.name}/{file.name}"] = hashlib.file_digest(opened, "sha256").hexdigest()
+            found[f"{place.name}/{file.name}"] = file_digest(file)
     return found
 
 
