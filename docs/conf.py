@@ -117,7 +117,7 @@ for _room in rooms.ROOMS:  # names that a room loads at first use: autodoc looks
 
 # Types of other libraries have no page here.
 _LIBRARIES = "torch fastai fastcore numpy np pandas pd pyarrow pa sklearn xgboost rich"
-_STANDARD = "abc threading typing collections pathlib"
+_STANDARD = "inspect abc threading typing collections pathlib"
 nitpick_ignore_regex = [("py:.*", rf"({'|'.join(f'{_LIBRARIES} {_STANDARD}'.split())})(\..*)?")]
 # names of other libraries without the library's, and an alias of a Literal
 nitpick_ignore = [("py:class", name) for name in ("Path", "Tensor", "FillRule")]
