@@ -1,4 +1,4 @@
-"""Submissions: write one, check its form against the test file, score it by the official rule.
+"""``SubmissionFormat``: how a competition's submission looks.
 
 A submission has one row per target (a row of the test file that is to be ranked): the target's keys and an ordered list
 of item ids. Everything is read and compared as text, so that ids stay exactly what they are in the file.

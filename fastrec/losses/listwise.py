@@ -1,4 +1,4 @@
-"""Losses for clicks and for ranked lists."""
+"""``ListwiseSoftmax``: the softmax over a list's candidates."""
 
 from __future__ import annotations
 

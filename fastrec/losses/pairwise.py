@@ -1,4 +1,4 @@
-"""Losses over pairs of rows: of a list's candidates, and of the queries and items of a batch."""
+"""``BPR`` and ``PairwiseHinge``: losses over pairs of a list's candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Optimizers for large batches, and the doors by which torch's optimizers enter a fastai Learner."""
+"""``adamw`` and ``lamb``, and the doors by which torch's optimizers enter a fastai Learner."""
 
 from __future__ import annotations
 

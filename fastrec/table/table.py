@@ -1,4 +1,4 @@
-"""``Table`` and ``Column``: named columns of equal length as tensors on one device."""
+"""``Table``: named columns of equal length as tensors on one device."""
 
 from __future__ import annotations
 
