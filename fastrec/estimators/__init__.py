@@ -1,12 +1,12 @@
-"""Models that learn from lists of candidates and score others, by ``fit``, ``predict``, ``save`` and ``load``.
+"""What learns from rows and predicts for others, by ``fit``, ``predict``, ``save`` and ``load``.
 
-In: ``Lists`` (candidates with features, groups, labels). Out: a score for every candidate. ``base.py`` is the contract;
-``rule.py`` orders by a column, ``net.py`` trains a net of ``fastrec.models``, ``xgb.py`` XGBoost.
+In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
+contract; ``rule.py`` orders by a column, ``net.py`` trains a net of ``fastrec.models``, ``xgb.py`` XGBoost.
 """
 
-from fastrec.estimators.base import Ranker, Trace
+from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.xgb import XGBRanker
 
-__all__ = ["ColumnRanker", "NetRanker", "Ranker", "Trace", "XGBRanker"]
+__all__ = ["ColumnRanker", "Estimator", "NetRanker", "Ranker", "Trace", "XGBRanker"]

@@ -1,11 +1,11 @@
-"""What every ranker is: something that learns from lists of candidates and scores the candidates of other lists."""
+"""What every estimator is: something that learns from rows with a target and predicts it for other rows."""
 
 from __future__ import annotations
 
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -16,10 +16,10 @@ import torch
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.file_digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.validate import Lists
+from fastrec.validate import TASKS, Rows, Task
 
-RANKERS: dict[str, type[Ranker]] = {}  # the library's own, by name
-_ABOVE = ("fastrec.stacking",)  # rooms that build on this one and hold rankers too
+ESTIMATORS: dict[str, type[Estimator]] = {}  # the library's own, by name
+_ABOVE = ("fastrec.stacking",)  # rooms that build on this one and hold estimators too
 
 
 @dataclass
@@ -35,52 +35,75 @@ class Trace:
     importance: dict[str, float] = field(default_factory=dict)
 
 
-class Ranker(ABC):
-    """Learns from lists with labels, then scores candidates: the higher, the nearer the top.
+class Estimator(ABC):
+    """Learns from rows with labels, then predicts.
+
+    What is predicted follows from the task of the rows: scores ``[n]`` for ranking (the higher, the nearer the top),
+    the probability of class 1 ``[n]`` for binary, probabilities ``[n, k]`` for multiclass (they sum to 1) and
+    multilabel, values ``[n]`` or ``[n, t]`` for regression.
 
     One of your own has ``fit`` and ``predict``; to be saved and loaded ``settings`` too, and where it learns something
-    ``write`` and ``read``.
+    ``write`` and ``read``. Where it holds out rows to stop by, these are part of the rows it was given.
+
+    Attributes:
+        name: names it in tables and files.
+        tasks: what it can do.
+        learns: False for a rule, with nothing to train.
+        beside: it may train in a thread of its own: it draws on no global random state and lets the interpreter go.
     """
 
     name: str
     trace: Trace
-    learns = True  # False: a rule, with nothing to train
-    beside = False  # may train in a thread of its own: it draws on no global random state and lets the interpreter go
+    tasks: Sequence[Task] = TASKS
+    learns = True
+    beside = False
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if _is_own(cls):
-            RANKERS[cls.__name__] = cls
+        if _is_own(cls) and not abstract:
+            ESTIMATORS[cls.__name__] = cls
 
     @abstractmethod
     def fit(
-        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
+        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Estimator:
         """Learn.
 
         Args:
-            train: lists with labels.
-            valid: other lists with labels, only to report on while training; nothing is chosen by them.
+            train: rows with labels.
+            valid: other rows with labels, only to report on while training; nothing is chosen by them.
             seed: of everything random.
             device: where to train.
         """
 
     @abstractmethod
-    def predict(self, data: Lists) -> torch.Tensor:
-        """Scores of the candidates: float64 ``[n]`` on the CPU."""
+    def predict(self, data: Rows) -> torch.Tensor:
+        """What is predicted: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+
+    def check_task(self, data: Rows) -> None:
+        """Refuse rows of a task that this estimator cannot do.
+
+        Raises:
+            DataError: naming the task, and what can be done.
+        """
+        if data.task not in self.tasks:
+            raise DataError(
+                f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task",
+                remedy=f"It does {', '.join(self.tasks)}: take another estimator, or name another task",
+            )
 
     def forget(self) -> None:
         """Drop what was learned."""
         self.trace = Trace()
 
-    def fresh(self) -> Ranker:
+    def fresh(self) -> Self:
         """An untrained copy with the same settings."""
         made = copy.copy(self)
         made.forget()  # before the deep copy: a trained model may be large
         return copy.deepcopy(made)
 
     def not_fitted(self) -> NotFittedError:
-        """What to raise where something was asked of an untrained ranker."""
+        """What to raise where something was asked of an untrained estimator."""
         return NotFittedError(f"{self.name} has not been trained", remedy="Call fit first")
 
     # Saving ----------------------------------------------------------------------------------------------------------
@@ -111,37 +134,37 @@ class Ranker(ABC):
             DataError: a setting is of a kind that no JSON file holds.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
-        check_replaceable(folder, "ranker.json")
+        check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
             about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
-            about["digests"] = digests_below(part, but="ranker.json")
+            about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
             except (TypeError, ValueError) as error:
                 raise DataError(
                     f"{self.name} has a setting that cannot be saved ({error})", remedy="Use text, numbers and lists"
                 ) from error
-            (part / "ranker.json").write_text(text, encoding="utf-8")
+            (part / "estimator.json").write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """Read what ``save`` wrote: it scores as the ranker that was saved did.
+        """Read what ``save`` wrote: it predicts as the estimator that was saved did.
 
         Args:
             folder: where it was saved.
 
         Returns:
-            A ranker of the class that was saved: one of the library's, or one that has been defined already. Nothing is
-            imported that a file names.
+            An estimator of the class that was saved: one of the library's, or one that has been defined already.
+            Nothing is imported that a file names.
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a ranker of another class, or of one that is not known.
+            DataError: it holds an estimator of another class, or of one that is not known.
         """
         folder = Path(folder)
-        path = folder / "ranker.json"
+        path = folder / "estimator.json"
         if not path.is_file():
-            raise MissingFileError("there is no such file", file=path, remedy="Give the folder of a saved ranker")
+            raise MissingFileError("there is no such file", file=path, remedy="Give the folder of a saved estimator")
         try:
             about = json.loads(path.read_text(encoding="utf-8"))
             name, settings = str(about["class"]), dict(about["settings"])
@@ -150,7 +173,7 @@ class Ranker(ABC):
         found = _class_of(name, cls, path)
         try:
             # XGBoost's reader ends the process at some damaged files: they must not reach it
-            if digests_below(folder, but="ranker.json") != about["digests"]:
+            if digests_below(folder, but="estimator.json") != about["digests"]:
                 raise ValueError("its files are not those that were written")
             made = found(**settings)
             made.read(folder, about)
@@ -163,7 +186,7 @@ class Ranker(ABC):
 
 def _unreadable(path: Path, error: Exception) -> UnreadableFileError:
     return UnreadableFileError(
-        f"the saved ranker cannot be read ({type(error).__name__}: {error})", file=path, remedy="Save it again"
+        f"the saved estimator cannot be read ({type(error).__name__}: {error})", file=path, remedy="Save it again"
     )
 
 
@@ -175,26 +198,26 @@ def _name_of(cls: type) -> str:
     return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _class_of(name: str, asked: type[Ranker], path: Path) -> type[Any]:
+def _class_of(name: str, asked: type[Estimator], path: Path) -> type[Any]:
     """The class of a saved name, which must be ``asked`` or build on it."""
     if ":" in name:
-        known = {_name_of(c): c for c in _subclasses(Ranker)}
+        known = {_name_of(c): c for c in _subclasses(Estimator)}
         own = {} if _is_own(asked) else {name: asked}  # it may have been defined in a script, or a module that moved
         same = name.rpartition(":")[2] == asked.__qualname__
         found = known.get(name, own.get(name) if same else None)
     else:
-        if name not in RANKERS:
+        if name not in ESTIMATORS:
             for room in _ABOVE:
                 import_module(room)
-        found = RANKERS.get(name)
+        found = ESTIMATORS.get(name)
     if found is None:
         raise DataError(
-            f"it holds a ranker of the class {name!r}, which is not known here",
+            f"it holds an estimator of the class {name!r}, which is not known here",
             file=path,
             remedy="Import the module that defines the class first",
         )
     if not issubclass(found, asked):
-        raise DataError(f"it holds a {name}, not a {asked.__name__}", file=path, remedy="Use Ranker.load")
+        raise DataError(f"it holds a {name}, not a {asked.__name__}", file=path, remedy="Use Estimator.load")
     return found
 
 
@@ -202,3 +225,12 @@ def _subclasses(cls: type) -> Iterator[type]:
     for below in cls.__subclasses__():
         yield below
         yield from _subclasses(below)
+
+
+class Ranker(Estimator, abstract=True):
+    """An estimator that ranks the candidates of lists, and does no other task.
+
+    Its ``fit`` and ``predict`` are given ``Lists``.
+    """
+
+    tasks = ("ranking",)

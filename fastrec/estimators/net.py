@@ -94,7 +94,7 @@ class NetRanker(Ranker):
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
+    ) -> NetRanker:
         """Train the net; the curves tell of ``valid``."""
         train = whole_lists(train, name=self.name)
         set_seed(seed)

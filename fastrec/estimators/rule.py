@@ -28,7 +28,7 @@ class ColumnRanker(Ranker):
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
+    ) -> ColumnRanker:
         """There is nothing to learn."""
         return self
 

@@ -90,7 +90,7 @@ class XGBRanker(Ranker):
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Ranker:
+    ) -> XGBRanker:
         """Grow the trees; ``valid`` is not looked at."""
         train = whole_lists(train, name=self.name)
         ranks = self.objective.startswith("rank:")

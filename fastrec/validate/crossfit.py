@@ -1,11 +1,12 @@
-"""Folds, and out-of-fold predictions: the only scores that anything is tuned on."""
+"""Out-of-fold predictions: the only scores that anything is tuned on."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,11 +14,11 @@ import torch
 
 from fastrec._core.threads import half_the_threads
 from fastrec.errors import DataError
-from fastrec.validate.lists import Lists
+from fastrec.validate.rows import Rows
 
 
 class Model(Protocol):
-    """What ``CrossFit`` asks of what it trains; ``fastrec.estimators.Ranker`` says what each part means."""
+    """What ``CrossFit`` asks of what it trains; ``fastrec.estimators.Estimator`` says what each part means."""
 
     name: str
     trace: Any
@@ -28,28 +29,56 @@ class Model(Protocol):
         """An untrained copy with the same settings."""
         ...
 
-    def fit(
-        self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Model:
+    def fit(self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None) -> Model:
         """Learn."""
         ...
 
-    def predict(self, data: Lists) -> torch.Tensor:
-        """Scores, float64 ``[n]`` on the CPU."""
+    def predict(self, data: Any) -> torch.Tensor:
+        """Predictions, float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        ...
+
+
+@dataclass
+class Trained:
+    """A fold's model, and what it predicts.
+
+    Args:
+        model: the model.
+        oof: float64 ``[m]`` or ``[m, k]``: its predictions of the fold's rows.
+        test: float64 ``[n_test]`` or ``[n_test, k]``.
+    """
+
+    model: Model
+    oof: torch.Tensor
+    test: torch.Tensor
+
+
+class Store(Protocol):
+    """Where trained models are kept while a run is not complete, so that another can go on from there."""
+
+    def find(self, name: str, fold: int) -> Trained | None:
+        """What an earlier run trained, or None."""
+        ...
+
+    def keep(self, name: str, fold: int, trained: Trained) -> None:
+        """Keep a model that has just been trained. (Called from the thread that trained it.)"""
         ...
 
 
 @dataclass
 class Predictions:
-    """One ranker's scores.
+    """One estimator's predictions.
 
     Args:
-        name: the ranker.
-        oof: float64 ``[n_train]``: every training candidate's score by the model that did not see its fold.
-        test: float64 ``[n_test]``: mean over the folds' models.
+        name: the estimator.
+        oof: float64 ``[n_train]`` or ``[n_train, k]``: every training row's prediction by the model that did not see
+            its fold; NaN for rows that no fold scores (the first block of folds in order of time).
+        test: float64 ``[n_test]`` or ``[n_test, k]``: mean over the folds' models.
         curves: records of training, each with its ``fold``.
         importance: feature → gain, mean over the folds.
         models: the folds' models.
+        folds: what ``folds_digest`` says of the folds that ``oof`` was made by; None: not made by ``CrossFit``. A stack
+            takes only predictions that were made by its own folds.
     """
 
     name: str
@@ -58,98 +87,136 @@ class Predictions:
     curves: list[dict[str, float]] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
     models: list[Model] = field(default_factory=list)
+    folds: str | None = None
 
 
-_Trained = tuple[Model, torch.Tensor, torch.Tensor]  # a model, its scores of the fold and of the test rows
+def folds_digest(folds: Sequence[torch.Tensor] | Any, size: int) -> str:
+    """A short text that is the same for the same folds alone.
+
+    Args:
+        folds: the rows that each fold scores: int64 tensors.
+        size: how many rows there are.
+    """
+    made = hashlib.sha256(str(size).encode())
+    for rows in folds:
+        made.update(b"|" + torch.sort(rows.long()).values.numpy().tobytes())
+    return made.hexdigest()[:16]
 
 
 class CrossFit:
-    """Trains rankers fold by fold, all on the same frozen folds, and keeps their out-of-fold and test scores.
+    """Trains estimators fold by fold, all on the same frozen folds; keeps their out-of-fold and test predictions.
 
-    Test scores are the mean of the folds' models' scores (no refit on all rows): the mean of several is steadier than
+    Test predictions are the mean of the folds' models' (no refit on all rows): the mean of several is steadier than
     one, and each part of it has been scored out of fold.
 
     Args:
-        rankers: what to train.
-        size: number of training candidates.
-        test_size: number of test candidates.
+        models: what to train.
+        size: number of training rows.
+        test_size: number of test rows, 0 or more.
         seed: of everything random; fold k's models get ``seed + k``.
         device: where to train.
         advance: called with the number of rows trained on, after each model, from the thread that trained it.
+        scored: bool ``[size]``: the rows that folds score; None: all.
+        repeated: a row may be in several folds: its prediction is their mean.
+        store: keeps what is trained, and gives back what an earlier run trained.
     """
 
     def __init__(
         self,
-        rankers: Sequence[Model],
+        models: Sequence[Model],
         size: int,
         test_size: int,
         *,
         seed: int = 0,
         device: torch.device | None = None,
         advance: Callable[[int], None] | None = None,
+        scored: torch.Tensor | None = None,
+        repeated: bool = False,
+        store: Store | None = None,
     ) -> None:
-        self.rankers, self.seed, self.device, self.advance = list(rankers), seed, device, advance
-        self.results = {
-            r.name: Predictions(
-                r.name, torch.full((size,), torch.nan, dtype=torch.float64), torch.zeros(test_size, dtype=torch.float64)
-            )
-            for r in self.rankers
-        }
-        self._folds, self._done = 0, torch.zeros(size, dtype=torch.bool)
-        if len(self.results) < len(self.rankers):
-            raise DataError("two rankers have one name", remedy="Give each its own")
+        self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
+        self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
+        self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
+        self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
+        self._rows: list[torch.Tensor] = []  # those that each fold scores
+        self._times = torch.zeros(size, dtype=torch.int64)
+        if len(self._trained) < len(self.models):
+            raise DataError("two estimators have one name", remedy="Give each its own")
 
-    def fold(self, train: Lists, valid: Lists, valid_rows: torch.Tensor, test: Lists) -> None:
-        """Train every ranker on one fold.
+    def fold(
+        self,
+        train: Rows | None,
+        valid: Rows | None,
+        valid_rows: torch.Tensor,
+        test: Rows | None = None,
+        *,
+        train_rows: torch.Tensor | None = None,
+    ) -> None:
+        """Train every estimator on one fold.
 
         Args:
-            train: the other folds' lists, with labels.
-            valid: the fold's lists, with labels (to report on, nothing else).
-            valid_rows: int64, where the fold's candidates stand among all training candidates.
-            test: the test lists.
+            train: the other folds' rows, with labels; None where ``store`` has all of the fold's models.
+            valid: the fold's rows, with labels (to report on, nothing else).
+            valid_rows: int64, where the fold's rows stand among all training rows.
+            test: the test rows; None: there are none.
+            train_rows: int64, where the rows of ``train`` stand; given, they are held against ``valid_rows``.
 
         Raises:
-            DataError: ``valid_rows`` are not as many as ``valid``, or were in an earlier fold; or a model scores NaN.
+            DataError: ``valid_rows`` are not as many as ``valid``, were in an earlier fold or are trained on too; or a
+                model predicts NaN.
         """
-        k, valid_rows = self._folds, valid_rows.cpu()
-        if len(valid_rows) != len(valid):
-            raise DataError(
-                f"{len(valid_rows)} rows for {len(valid)} validation candidates", remedy="Give one for each"
-            )
-        if bool(self._done[valid_rows].any()):
-            row = int(valid_rows[self._done[valid_rows]][0])
-            raise DataError(
-                "the candidate was in an earlier fold", row=row, remedy="Put every training row in one fold"
-            )
+        valid_rows = valid_rows.cpu()
+        self._check_rows(valid, valid_rows, train_rows)
+        found = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
-        beside = [r for r in self.rankers if r.beside and _is_cpu(self.device)]
-        own = [r for r in self.rankers if r not in beside]
-        shared = half_the_threads() if beside and any(r.learns for r in own) else nullcontext()
+        missing = [m for m in self.models if found[m.name] is None]
+        beside = [m for m in missing if m.beside and _is_cpu(self.device)]
+        own = [m for m in missing if m not in beside]
+        shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             train_one = partial(self._train, train=train, valid=valid, test=test)
-            waiting = {r.name: second.submit(train_one, r) for r in beside}
+            waiting = {m.name: second.submit(train_one, m) for m in beside}
             try:
-                made = {r.name: train_one(r) for r in own}
+                made = {m.name: train_one(m) for m in own}
                 made |= {name: job.result() for name, job in waiting.items()}
             except BaseException:  # Ctrl-C as well: what has not begun is not to begin
                 second.shutdown(wait=False, cancel_futures=True)
                 raise
-        for name, (model, oof, tested) in made.items():
-            result = self.results[name]
-            result.oof[valid_rows] = oof
-            result.test += tested
-            result.curves += [{"fold": k, **record} for record in model.trace.curves]
-            for feature, gain in model.trace.importance.items():
-                result.importance[feature] = result.importance.get(feature, 0.0) + gain
-            result.models.append(model)
-        self._folds += 1
-        self._done[valid_rows] = True
+        for model in self.models:
+            self._trained[model.name].append(made.get(model.name) or found[model.name])
+        self._rows.append(valid_rows)
+        self._times[valid_rows] += 1
 
-    def _train(self, ranker: Model, *, train: Lists, valid: Lists, test: Lists) -> _Trained:
-        k = self._folds
-        model = ranker.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
-        made = model, _numbers(model.predict(valid), ranker.name, k), _numbers(model.predict(test), ranker.name, k)
-        if self.advance is not None and ranker.learns:
+    def _check_rows(self, valid: Rows | None, valid_rows: torch.Tensor, train_rows: torch.Tensor | None) -> None:
+        if valid is not None and len(valid_rows) != len(valid):
+            raise DataError(f"{len(valid_rows)} rows for {len(valid)} validation rows", remedy="Give one for each")
+        again = self._times[valid_rows] > 0
+        if bool(again.any()) and not self.repeated:
+            row = int(valid_rows[again][0])
+            raise DataError("the row was in an earlier fold", row=row, remedy="Put every training row in one fold")
+        if train_rows is not None:
+            seen = torch.zeros(self.size, dtype=torch.bool)
+            seen[train_rows] = True
+            if bool(seen[valid_rows].any()):
+                row = int(valid_rows[seen[valid_rows]][0])
+                raise DataError(
+                    f"fold {len(self._rows)} is trained on a row that it scores", row=row,
+                    remedy="Leave the fold's rows out of what its models are trained on",
+                )  # fmt: skip
+
+    def _train(self, model: Model, *, train: Rows | None, valid: Rows | None, test: Rows | None) -> Trained:
+        k = len(self._rows)
+        if train is None or valid is None:
+            raise DataError(f"fold {k} came without rows to train {model.name} on", remedy="Give train and valid")
+        fitted = model.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
+        oof = _numbers(fitted.predict(valid), model.name, k)
+        tested = oof.new_zeros((0, *oof.shape[1:]))
+        if test is not None and len(test):
+            tested = _numbers(fitted.predict(test), model.name, k)
+        made = Trained(fitted, oof, tested)
+        if self.store is not None:
+            self.store.keep(model.name, k, made)
+        if self.advance is not None and model.learns:
             self.advance(len(train))
         return made
 
@@ -157,16 +224,31 @@ class CrossFit:
         """The predictions, once every fold is done.
 
         Raises:
-            DataError: a training candidate was in no fold.
+            DataError: a row that folds are to score was in no fold.
         """
-        if not bool(self._done.all()):
-            row = int((~self._done).nonzero()[0])
+        left = self.scored & (self._times == 0)
+        if bool(left.any()):
+            row = int(left.nonzero()[0])
             raise DataError("there is no out-of-fold score", row=row, remedy="Put every training row in one fold")
-        count = max(self._folds, 1)
-        return {
-            name: replace(r, test=r.test / count, importance={n: g / count for n, g in r.importance.items()})
-            for name, r in self.results.items()
-        }
+        digest = folds_digest(self._rows, self.size)
+        return {name: self._predictions(name, made, digest) for name, made in self._trained.items()}
+
+    def _predictions(self, name: str, trained: list[Trained], digest: str) -> Predictions:
+        count, shape = max(len(trained), 1), trained[0].oof.shape[1:] if trained else ()
+        oof = torch.zeros((self.size, *shape), dtype=torch.float64)
+        test = torch.zeros((self.test_size, *shape), dtype=torch.float64)
+        made = Predictions(name, oof, test, folds=digest)
+        for k, (one, rows) in enumerate(zip(trained, self._rows, strict=True)):
+            oof[rows] += one.oof
+            test += one.test
+            made.curves += [{"fold": k, **record} for record in one.model.trace.curves]
+            for feature, gain in one.model.trace.importance.items():
+                made.importance[feature] = made.importance.get(feature, 0.0) + gain
+            made.models.append(one.model)
+        oof /= self._times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
+        test /= count
+        made.importance = {n: g / count for n, g in made.importance.items()}
+        return made
 
 
 def _is_cpu(device: torch.device | None) -> bool:
@@ -177,6 +259,6 @@ def _numbers(scores: torch.Tensor, name: str, fold: int) -> torch.Tensor:
     if bool(scores.isnan().any()):
         row = int(scores.isnan().nonzero()[0])
         raise DataError(
-            f"{name} of fold {fold} scores candidates NaN", row=row, remedy="Its training went astray: lower its rate"
+            f"{name} of fold {fold} predicts NaN", row=row, remedy="Its training went astray: lower its rate"
         )
     return scores

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.table import Table
+from fastrec.validate.rows import Rows
 
 
-@dataclass(frozen=True, eq=False)
-class Lists:
-    """Candidates in lists, with their features.
-
-    Groups, labels and weights are kept on the CPU, wherever the table is: a few values per candidate, which metrics,
-    trees and blends read there.
+class Lists(Rows):
+    """Candidates in lists, with their features: the ``Rows`` of a ranking task.
 
     Args:
         table: ``[n]`` candidates.
@@ -25,53 +22,31 @@ class Lists:
         conts: the columns that are numbers.
         label: float ``[n]``: how relevant a candidate is (1 = clicked); None where it is not known.
         weight: float ``[n]``, 0 or above: how much each candidate's list counts; None: all alike.
+        order: ``[n]``, a time: where it is given, the lists that an estimator holds out are the last ones.
 
     Raises:
         DataError: the lists are not in order, a weight is below 0 or not a number, or the lengths differ.
     """
 
-    table: Table
     groups: torch.Tensor
-    cats: Sequence[str] = ()
-    conts: Sequence[str] = ()
-    label: torch.Tensor | None = None
-    weight: torch.Tensor | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("groups", "label", "weight"):
-            values = getattr(self, name)
-            if values is not None:
-                object.__setattr__(self, name, values.cpu())  # the dataclass is frozen
-        sizes = {n: len(v) for n, v in (("label", self.label), ("weight", self.weight)) if v is not None}
-        sizes |= {"groups": len(self.groups)} | ({"table": len(self.table)} if self.table.names else {})
-        if len(set(sizes.values())) > 1:
-            raise DataError(f"lists of unequal lengths: {sizes}", remedy="Give one of each for every candidate")
-        self._check_order_and_weights()
-
-    def _check_order_and_weights(self) -> None:
+    def __init__(
+        self,
+        table: Table,
+        groups: torch.Tensor,
+        cats: Sequence[str] = (),
+        conts: Sequence[str] = (),
+        label: torch.Tensor | None = None,
+        weight: torch.Tensor | None = None,
+        order: torch.Tensor | None = None,
+        **as_replaced: Any,
+    ) -> None:
+        given = {"table": table, "groups": groups, "cats": cats, "conts": conts, "label": label, "weight": weight}
+        # ``dataclasses.replace`` hands over every field, these two as they are for every list
+        super().__init__(**given, order=order, **{"task": "ranking", **as_replaced})
         if len(self.groups) > 1 and bool((self.groups[1:] < self.groups[:-1]).any()):
             row = int((self.groups[1:] < self.groups[:-1]).nonzero()[0]) + 1
             raise DataError("lists are not in ascending order", row=row, remedy="Sort the candidates by list first")
-        if self.weight is not None and bool((bad := ~(self.weight >= 0) | self.weight.isinf()).any()):
-            raise DataError(
-                "a weight is below 0, missing or infinite",
-                row=int(bad.nonzero()[0]),
-                remedy="Use 0 for a list that is not to count",
-            )
-
-    def __len__(self) -> int:
-        return len(self.groups)
-
-    def with_table(self, table: Table) -> Lists:
-        """The same lists with other columns."""
-        return replace(self, table=table)
-
-    def take(self, rows: torch.Tensor) -> Lists:
-        """The candidates at ``rows`` (bool ``[n]`` or ascending int64 ``[m]``)."""
-        rows = rows.cpu()
-        rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
-        some = {n: None if v is None else v[rows] for n, v in (("label", self.label), ("weight", self.weight))}
-        return replace(self, table=self.table.take(rows), groups=self.groups[rows], **some)
 
 
 def whole_lists(data: Lists, *, name: str = "the ranker") -> Lists:

@@ -18,7 +18,7 @@ from torch import nn
 import fastrec.models
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
-from fastrec.estimators.base import RANKERS
+from fastrec.estimators.base import ESTIMATORS
 from fastrec.models import DCNv2, TabM, TabularNet
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.table import Table
@@ -55,7 +55,7 @@ CODE = """
 import sys
 import numpy as np, torch
 from pathlib import Path
-from fastrec.estimators import Ranker
+from fastrec.estimators import Estimator
 from fastrec.table import Table
 from fastrec.validate import Lists
 
@@ -64,7 +64,7 @@ torch.manual_seed(7)
 state = torch.random.get_rng_state()
 table = Table.read(folder / "rows.parquet")
 data = Lists(table, table["list"].integer())
-scores = {p.name: Ranker.load(p).predict(data).numpy() for p in sorted((folder / "saved").iterdir())}
+scores = {p.name: Estimator.load(p).predict(data).numpy() for p in sorted((folder / "saved").iterdir())}
 assert torch.equal(torch.random.get_rng_state(), state)  # loading draws no random numbers that others count on
 np.savez(folder / "scores.npz", **scores)
 """
@@ -118,8 +118,8 @@ def saved(tmp_path_factory):
 
 
 def test_every_ranker_is_among_the_cases():
-    assert set(RANKERS) == set(MADE)
-    assert all(cls.__module__.startswith("fastrec.") for cls in RANKERS.values())
+    assert set(ESTIMATORS) == set(MADE)
+    assert all(cls.__module__.startswith("fastrec.") for cls in ESTIMATORS.values())
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -133,7 +133,7 @@ def test_a_fresh_process_scores_the_same(saved, case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_loaded_ranker_has_the_settings_and_learns_the_same_again(saved, case, tmp_path):
     folder, rankers, data, _ = saved
-    kind = RANKERS[case.split("-")[0]]
+    kind = ESTIMATORS[case.split("-")[0]]
     loaded = kind.load(folder / case)
     assert type(loaded) is type(rankers[case])
     assert loaded.name == rankers[case].name
@@ -187,8 +187,8 @@ def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
     import shutil
 
     copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
-    about = json.loads((copy / "ranker.json").read_text())
-    (copy / "ranker.json").write_text(json.dumps({**about, **change}))
+    about = json.loads((copy / "estimator.json").read_text())
+    (copy / "estimator.json").write_text(json.dumps({**about, **change}))
     with pytest.raises(FastrecError):
         Ranker.load(copy).predict(saved[2])
 
@@ -201,11 +201,11 @@ def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path,
 
     before = set(sys.modules)
     copy = shutil.copytree(saved[0] / "NetRanker-0", tmp_path / "copy")
-    about = json.loads((copy / "ranker.json").read_text())
-    (copy / "ranker.json").write_text(json.dumps({**about, "class": name}))
-    with pytest.raises(FastrecError, match=r"ranker\.json"):
+    about = json.loads((copy / "estimator.json").read_text())
+    (copy / "estimator.json").write_text(json.dumps({**about, "class": name}))
+    with pytest.raises(FastrecError, match=r"estimator\.json"):
         Ranker.load(copy)
-    (copy / "ranker.json").write_text(json.dumps(about))
+    (copy / "estimator.json").write_text(json.dumps(about))
     state = json.loads((copy / "net" / "state.json").read_text())
     for model in (name, "antigravity:Net", "os:path"):
         (copy / "net" / "state.json").write_text(json.dumps({**state, "model": model}))
@@ -220,7 +220,7 @@ def test_a_ranker_of_another_class_is_refused(saved):
 
 
 def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(tmp_path):
-    with pytest.raises(MissingFileError, match=r"ranker\.json"):
+    with pytest.raises(MissingFileError, match=r"estimator\.json"):
         Ranker.load(tmp_path / "none")
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(WriteError, match="other things"):
@@ -234,7 +234,7 @@ def test_an_earlier_save_is_replaced_whole(saved, tmp_path):
     rule = ColumnRanker("rule", ["x"])
     saved[1]["NetRanker-0"].save(tmp_path / "m")
     rule.save(tmp_path / "m")
-    assert [p.name for p in (tmp_path / "m").iterdir()] == ["ranker.json"]
+    assert [p.name for p in (tmp_path / "m").iterdir()] == ["estimator.json"]
     assert torch.equal(Ranker.load(tmp_path / "m").predict(saved[2]), rule.predict(saved[2]))
 
 
@@ -275,8 +275,8 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
         torch.testing.assert_close(Ranker.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
     assert type(Ranker.load(tmp_path / "flat")._net) is Flat
     # known by another module's name, a class is taken where it is the one that is asked
-    about = json.loads((tmp_path / "x" / "ranker.json").read_text())
-    (tmp_path / "x" / "ranker.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
+    about = json.loads((tmp_path / "x" / "estimator.json").read_text())
+    (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
     assert Constant.load(tmp_path / "x").mean == about["mean"]
     with pytest.raises(DataError, match="not known here"):
         Ranker.load(tmp_path / "x")

@@ -316,7 +316,7 @@ def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):
     model = small(layers=[8, 4]).fit(data, seed=1)
     model.save(tmp_path / "net")
     assert {p.suffix for p in tmp_path.rglob("*") if p.is_file()} == {".json", ".safetensors"}
-    about = json.loads((tmp_path / "net" / "ranker.json").read_text())
+    about = json.loads((tmp_path / "net" / "estimator.json").read_text())
     procs, made_with = load_state(tmp_path / "net" / "procs"), load_state(tmp_path / "net" / "net")["options"]
     kinds, gauss = Categorify.from_state(procs["Categorify"]), RankGauss.from_state(procs["RankGauss"])
     codes = kinds.encode("kind", test.table["kind"])[:, None]

@@ -71,7 +71,7 @@ def test_what_cannot_be_ordered_is_named():
 
 def test_saved_as_its_columns(tmp_path):
     ColumnRanker("rule", ("a", "b")).save(tmp_path / "deep" / "rule")
-    about = json.loads((tmp_path / "deep" / "rule" / "ranker.json").read_text())
+    about = json.loads((tmp_path / "deep" / "rule" / "estimator.json").read_text())
     assert about == {"class": "ColumnRanker", "settings": {"name": "rule", "columns": ["a", "b"]}, "digests": {}}
 
 
@@ -79,7 +79,7 @@ def test_a_save_replaces_an_earlier_one_whole_and_nothing_else(tmp_path):
     ColumnRanker("rule", ("a", "b")).save(tmp_path / "rule")
     (tmp_path / "rule" / "model.ubj").write_text("of another ranker that was saved here")
     ColumnRanker("rule", ("c",)).save(tmp_path / "rule")
-    assert [p.name for p in (tmp_path / "rule").iterdir()] == ["ranker.json"]
+    assert [p.name for p in (tmp_path / "rule").iterdir()] == ["estimator.json"]
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     with pytest.raises(WriteError, match="other things"):

@@ -306,7 +306,7 @@ def test_saved_without_pickle_and_read_by_xgboost(tmp_path: Path):
     model.save(tmp_path / "model")
     files = {p.suffix for p in tmp_path.rglob("*") if p.is_file()}
     assert files == {".ubj", ".json", ".safetensors"}
-    about = json.loads((tmp_path / "model" / "ranker.json").read_text())
+    about = json.loads((tmp_path / "model" / "estimator.json").read_text())
     assert about["features"] == ["color", "x", "z"]
     assert about["settings"]["colsample_bytree"] == 0.7
     vocab = Vocab.from_state(load_state(tmp_path / "model" / "vocabularies")["color"])

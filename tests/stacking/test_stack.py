@@ -186,7 +186,7 @@ def test_blend_is_saved_as_text(tmp_path):
     _, two, scores = blend_case(0)
     blend = LinearBlend(list(scores)).fit(two)
     blend.save(tmp_path / "b")
-    about = json.loads((tmp_path / "b" / "ranker.json").read_text())
+    about = json.loads((tmp_path / "b" / "estimator.json").read_text())
     assert about["weights"] == dict(zip(scores, blend.weights.tolist(), strict=True))
     assert about["settings"] == {"models": list(scores), "name": "blend", "ridge": 1.0}
 
@@ -347,5 +347,5 @@ def test_boosted_blend_starts_from_the_blend(tmp_path):
 
     assert mean(model.predict(two)) > mean(blend.predict(two))  # on its own training rows
     model.save(tmp_path)
-    assert json.loads((tmp_path / "blend" / "ranker.json").read_text())["weights"].keys() == {"m0", "m1"}
+    assert json.loads((tmp_path / "blend" / "estimator.json").read_text())["weights"].keys() == {"m0", "m1"}
     assert (tmp_path / "trees" / "model.ubj").exists()

@@ -174,7 +174,7 @@ def test_a_row_in_no_fold_or_in_two_is_named():
     with pytest.raises(DataError, match="earlier fold") as caught:
         cross.fold(train.take(rows), train.take(torch.arange(9)), torch.arange(9), test)
     assert caught.value.row == 6
-    with pytest.raises(DataError, match="3 rows for 6 validation candidates"):
+    with pytest.raises(DataError, match="3 rows for 6 validation rows"):
         cross.fold(train.take(rows), train.take(torch.arange(6)), torch.arange(3), test)
 
 

@@ -1,0 +1,233 @@
+"""``Target``: what makes labels of a target's raw values, and raw values of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table import Column, Table, Vocab
+from fastrec.validate.tasks import Task, check_task
+
+Scale = Literal["log", "log1p"]
+_FEW = 20  # so many different whole numbers or fewer may be classes: the user is asked
+
+
+class Target:
+    """A table's target column or columns as a task needs them.
+
+    Text, booleans and categories are classes: two are a binary task, more a multiclass one. Numbers with a fraction and
+    times are amounts. Whole numbers of few different values may be either: the task must be given then.
+
+    Args:
+        names: the target column, or several (``multilabel``; ``regression`` of several targets).
+        task: the task.
+        classes: the raw values of classes 0, 1, …; None where there are none.
+        scale: amounts are learned as their ``log`` or ``log1p``.
+    """
+
+    def __init__(
+        self, names: str | Sequence[str], task: Task, *, classes: Vocab | None = None, scale: Scale | None = None
+    ) -> None:
+        self.names = [names] if isinstance(names, str) else list(names)
+        self.task, self.classes, self.scale = check_task(task), classes, scale
+        if scale not in (None, "log", "log1p") or (scale is not None and task != "regression"):
+            raise DataError(
+                f"a {task} target has no scale {scale!r}", remedy="Give 'log' or 'log1p', for a regression task"
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        table: Any,
+        names: str | Sequence[str],
+        task: Task | None = None,
+        *,
+        positive: Any = None,
+        scale: Scale | None = None,
+    ) -> Target:
+        """Find the classes of training rows, and the task where it is not given.
+
+        Args:
+            table: training rows; rows whose target is missing are passed over.
+            names: the target column or columns.
+            task: the task; None: what the values say.
+            positive: a binary task's class 1; None: the later value in sorted order (1, True, 'Y', 'yes').
+            scale: see ``Target``.
+
+        Raises:
+            DataError: the values do not say which task it is, or do not fit the one given: no value at all, one class
+                only, more than two for a binary task.
+        """
+        names = [names] if isinstance(names, str) else list(names)
+        columns = [Table.read(table, [n])[n] for n in names]
+        for column in columns:
+            if not len(column) or bool(column.is_missing().all()):
+                raise DataError("the target has no value", column=column.name, remedy="Give rows with a target")
+        task = _task_of(columns) if task is None else check_task(task)
+        if len(names) > 1 and task not in ("multilabel", "regression"):
+            raise DataError(
+                f"a {task} task has one target, not {len(names)}", column=names[1], remedy="Give one column"
+            )
+        vocab = _classes_of(columns[0], task, positive) if task in ("binary", "multiclass") else None
+        return cls(names, task, classes=vocab, scale=scale)
+
+    @property
+    def n_outputs(self) -> int:
+        """How many classes a multiclass task has, how many columns one with several targets; else 1."""
+        if self.task == "multiclass":
+            assert self.classes is not None
+            return len(self.classes) - 1
+        return len(self.names)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of what is predicted: a multiclass task's classes as text, or the target columns."""
+        if self.task == "multiclass":
+            assert self.classes is not None
+            return [str(v) for v in self.classes.values.to_pylist()]
+        return list(self.names)
+
+    def known(self, table: Any) -> torch.Tensor:
+        """Bool ``[n]``: rows where no target is missing, on the CPU."""
+        table = Table.read(table, self.names)
+        return ~torch.stack([table[n].is_missing().cpu() for n in self.names]).any(0)
+
+    def encode(self, table: Any) -> torch.Tensor:
+        """Labels as ``Rows`` describes them: float64 or int64 ``[n]``, ``[n, k]`` for several targets.
+
+        Raises:
+            MissingColumnError: a target column is not there.
+            DataError: a value is missing, is no class that training rows had, or has no logarithm.
+        """
+        table = Table.read(table, self.names)
+        values = [self._encode_one(table[n]) for n in self.names]
+        return values[0] if len(values) == 1 and self.task != "multilabel" else torch.stack(values, 1)
+
+    def _encode_one(self, column: Column) -> torch.Tensor:
+        missing = column.is_missing()
+        if bool(missing.any()):
+            row = int(missing.nonzero()[0])
+            raise DataError("the target is missing", column=column.name, row=row, remedy="Drop the row")
+        if self.classes is not None:
+            codes = self.classes.encode(column).cpu().long() - 1
+            if bool((codes < 0).any()):
+                row = int((codes < 0).nonzero()[0])
+                known = ", ".join(map(str, self.classes.values.to_pylist()[:5]))
+                raise DataError(
+                    "the target is of a class that no training row has", column=column.name, row=row,
+                    remedy=f"The classes are {known}{', …' if len(self.classes) > 6 else ''}",
+                )  # fmt: skip
+            return codes if self.task == "multiclass" else codes.double()
+        values = _amounts(column)
+        if self.scale is None:
+            return values
+        scaled = values.log() if self.scale == "log" else values.log1p()
+        if not bool(scaled.isfinite().all()):
+            row = int((~scaled.isfinite()).nonzero()[0])
+            raise DataError(
+                f"{float(values[row]):g} has no {self.scale}", column=column.name, row=row,
+                remedy="Give another scale, or drop the row",
+            )  # fmt: skip
+        return scaled
+
+    def restore(self, values: torch.Tensor) -> torch.Tensor:
+        """Labels or predictions of amounts on the target's own scale; those of other tasks are as they were."""
+        if self.scale is None:
+            return values
+        return values.exp() if self.scale == "log" else values.expm1()
+
+    def decode(self, codes: torch.Tensor) -> pa.Array:
+        """Raw values of class numbers ``[n]`` from 0.
+
+        Raises:
+            DataError: the task has no classes.
+        """
+        if self.classes is None:
+            raise DataError(f"a {self.task} target has no classes", remedy="Use the values as they are")
+        return self.classes.decode(codes.long() + 1)
+
+    def to_state(self) -> dict[str, Any]:
+        """A plain description (see ``fastrec.table.save_state``)."""
+        classes = None if self.classes is None else self.classes.to_state()
+        return {"names": self.names, "task": self.task, "classes": classes, "scale": self.scale}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Target:
+        """The inverse of ``to_state``."""
+        classes = None if state["classes"] is None else Vocab.from_state(state["classes"])
+        return cls(state["names"], state["task"], classes=classes, scale=state["scale"])
+
+    def __repr__(self) -> str:
+        return f"Target({', '.join(self.names)}: {self.task}, {self.n_outputs} outputs)"
+
+
+def _task_of(columns: Sequence[Column]) -> Task:
+    """What the values say; whole numbers of few different values are asked about."""
+    if len(columns) > 1:
+        return "multilabel" if all(_is_flag(c) for c in columns) else "regression"
+    column = columns[0]
+    if column.kind == "datetime":
+        return "regression"
+    plain = column.plain()
+    if plain.kind == "category" or (plain.kind == "number" and plain.values.dtype == torch.bool):
+        return "binary" if len(_distinct(column)) <= 2 else "multiclass"
+    values = column.number()
+    values = torch.unique(values[~values.isnan()])
+    if bool((values != values.round()).any()) or len(values) > _FEW:
+        return "regression"
+    shown = ", ".join(f"{v:g}" for v in values[:5].tolist())
+    kind = "binary" if len(values) <= 2 else "multiclass"
+    raise DataError(
+        f"the target is whole numbers of few different values ({shown}{', …' if len(values) > 5 else ''}): they may be "
+        "classes or amounts",
+        column=column.name,
+        remedy=f"Say which: task='{kind}' or task='regression' (or a metric that does)",
+    )
+
+
+def _is_flag(column: Column) -> bool:
+    if column.plain().kind != "number":
+        return False
+    values = column.number()
+    return bool(((values == 0) | (values == 1) | values.isnan()).all())
+
+
+def _distinct(column: Column) -> pa.Array:
+    return Vocab.fit(column).values
+
+
+def _amounts(column: Column) -> torch.Tensor:
+    try:
+        return column.number().cpu()
+    except DataError as error:
+        raise DataError(
+            "the target is not a number", column=column.name, remedy="Name another task, or another target"
+        ) from error
+
+
+def _classes_of(column: Column, task: Task, positive: Any) -> Vocab:
+    vocab = Vocab.fit(column.plain() if column.ordered is None else column)
+    count = len(vocab) - 1
+    if count < 2:
+        raise DataError(
+            f"the target has one class only ({vocab.values[0].as_py()!r})",
+            column=column.name,
+            remedy="Give rows of both classes; a constant needs no model",
+        )
+    if task == "multiclass":
+        return vocab
+    if count > 2:
+        raise DataError(f"the target has {count} values, not two", column=column.name, remedy="Give task='multiclass'")
+    values = vocab.values.to_pylist()
+    if positive is None or values[1] == positive:
+        return vocab
+    if values[0] != positive:
+        raise DataError(
+            f"no row has the class {positive!r}", column=column.name, remedy=f"The classes are {values[0]}, {values[1]}"
+        )
+    return Vocab(vocab.values.take(pa.array(np.array([1, 0]))), ordered=True, name=vocab.name)
