@@ -125,7 +125,7 @@ def test_every_score_is_by_the_model_that_did_not_see_its_fold():
             assert model.valid == {r for r in range(N) if FOLDS[r] == k}
             assert model.rows == set(range(N)) - model.valid
             assert model.seed == 10 + k
-    assert cross.rankers[0].rows == set()  # what was given stays untrained
+    assert cross.models[0].rows == set()  # what was given stays untrained
 
 
 def test_curves_and_importance_of_all_folds():
