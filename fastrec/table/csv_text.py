@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,15 +13,15 @@ from pyarrow import csv as pa_csv
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import MissingColumnError, MissingFileError, UnreadableFileError
 
-_PARSE = pa_csv.ParseOptions(newlines_in_values=True)
 _ROWS_AT_ONCE = 1 << 16
 
 
-def csv_header(path: str | Path) -> list[str]:
+def csv_header(path: str | Path, *, sep: str = ",") -> list[str]:
     """Column names of a CSV file.
 
     Args:
         path: the file; compressed ones are recognised by their ending.
+        sep: what stands between two values.
 
     Returns:
         Its first line, split.
@@ -37,7 +38,7 @@ def csv_header(path: str | Path) -> list[str]:
     if path.stat().st_size == 0:
         raise UnreadableFileError("the file is empty", file=path, remedy="Write it again; it needs a header line")
     try:
-        with pa_csv.open_csv(path, parse_options=_PARSE) as reader:
+        with pa_csv.open_csv(path, parse_options=_parse(sep)) as reader:
             names = reader.schema.names
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
@@ -49,12 +50,13 @@ def csv_header(path: str | Path) -> list[str]:
     return names
 
 
-def read_text_csv(path: str | Path, columns: Sequence[str]) -> pa.Table:
+def read_text_csv(path: str | Path, columns: Sequence[str], *, sep: str = ",") -> pa.Table:
     """Read columns of a CSV file as text; an empty value is the empty string, never missing.
 
     Args:
         path: the file.
         columns: the columns to read, in the order wanted.
+        sep: what stands between two values.
 
     Returns:
         An Arrow table of strings, in the file's order.
@@ -63,7 +65,7 @@ def read_text_csv(path: str | Path, columns: Sequence[str]) -> pa.Table:
         MissingFileError, UnreadableFileError: as for :func:`csv_header`, or a line has too few or too many values.
         MissingColumnError: a column is not there.
     """
-    names = csv_header(path)
+    names = csv_header(path, sep=sep)
     for name in columns:
         if name not in names:
             raise MissingColumnError(
@@ -73,12 +75,12 @@ def read_text_csv(path: str | Path, columns: Sequence[str]) -> pa.Table:
         column_types=dict.fromkeys(columns, pa.string()), include_columns=list(columns), strings_can_be_null=False
     )
     try:
-        return pa_csv.read_csv(path, parse_options=_PARSE, convert_options=convert)
+        return pa_csv.read_csv(path, parse_options=_parse(sep), convert_options=convert)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 
 
-def write_text_csv(path: str | Path, table: pa.Table) -> None:
+def write_text_csv(path: str | Path, table: pa.Table, *, sep: str = ",") -> None:
     """Write text columns as CSV, whole or not at all.
 
     Every value stays what it is. One that begins with ``=``, ``+``, ``-`` or ``@`` may be a formula to a spreadsheet,
@@ -90,28 +92,33 @@ def write_text_csv(path: str | Path, table: pa.Table) -> None:
     Args:
         path: the file to write or replace.
         table: an Arrow table of strings without nulls.
+        sep: what stands between two values, one character.
 
     Raises:
         WriteError: the file system refused; what was at ``path`` is as it was.
     """
     header = pa.table({name: pa.array([name], pa.large_string()) for name in table.column_names})
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
-        file.write(_csv_lines(header).encode())
+        file.write(_csv_lines(header, sep).encode())
         for start in range(0, len(table), _ROWS_AT_ONCE):
-            file.write(_csv_lines(table.slice(start, _ROWS_AT_ONCE)).encode())
+            file.write(_csv_lines(table.slice(start, _ROWS_AT_ONCE), sep).encode())
 
 
-def _csv_lines(table: pa.Table) -> str:
+def _csv_lines(table: pa.Table, sep: str) -> str:
     # By hand, because no library writes these bytes: Arrow's writer quotes every string, and pandas (with csv before
     # Python 3.13) leaves a lone carriage return bare, where readers see a line end.
-    mark, comma, nothing = (pa.scalar(text, pa.large_string()) for text in ('"', ",", ""))
+    mark, between, nothing = (pa.scalar(text, pa.large_string()) for text in ('"', sep, ""))
     columns = []
     for column in table.columns:
         text = column.cast(pa.large_string())
         quoted = pc.binary_join_element_wise(mark, pc.replace_substring(text, '"', '""'), mark, nothing)
-        columns.append(pc.if_else(pc.match_substring_regex(text, '[",\r\n]'), quoted, text))
-    lines = pc.binary_join_element_wise(*columns, comma)
+        columns.append(pc.if_else(pc.match_substring_regex(text, f'["\r\n{re.escape(sep)}]'), quoted, text))
+    lines = pc.binary_join_element_wise(*columns, between)
     return "\n".join([*lines.to_pylist(), ""])
+
+
+def _parse(sep: str) -> pa_csv.ParseOptions:
+    return pa_csv.ParseOptions(delimiter=sep, newlines_in_values=True)
 
 
 def _unreadable(path: Path | str, error: Exception) -> UnreadableFileError:

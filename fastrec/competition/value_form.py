@@ -1,0 +1,241 @@
+"""``ValueForm``: a submission with one line per row (or per candidate): ids, and what is predicted of them.
+
+Ids are read and compared as text, so that they stay exactly what they are in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.competition.ordering import arrow_column
+from fastrec.errors import DataError, MissingColumnError, SubmissionError
+from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv
+from fastrec.table.key_types import is_text
+
+__all__ = ["ValueForm"]
+
+_UNIT = "\x1f"  # stands between the ids of a row where rows are compared
+_SEPARATORS = ("\t", ";", "|", ",")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValueForm:
+    """The form of a submission with one line for each test row.
+
+    Args:
+        ids: the columns that name a row, first in the file; none: lines stand in the order of the test rows.
+        values: the columns that are predicted. Of classes: one column for each class (their probabilities, in the order
+            of the classes), or one (the probability of class 1, or the class itself where the metric scores classes).
+        sep: what stands between two values, one character.
+        decimals: digits after the point; None: as many as tell one float64 from another.
+        per_list: in a ranking task the most lines of a list, best first; None: all, in the order of the candidates.
+        probabilities: values must lie between 0 and 1.
+
+    Raises:
+        DataError: no file can have this form.
+    """
+
+    ids: tuple[str, ...] = ()
+    values: tuple[str, ...]
+    sep: str = ","
+    decimals: int | None = None
+    per_list: int | None = None
+    probabilities: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "values"):
+            given = getattr(self, name)
+            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))  # it is frozen
+        if not self.values or len(set(self.header)) < len(self.header) or len(self.sep) != 1 or self.sep in '"\r\n':
+            raise DataError(
+                f"no submission has the columns {', '.join(self.header)} and the separator {self.sep!r}",
+                remedy="Name each column once, one of them to be predicted, and give one character as the separator",
+            )
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        """The columns of a submission file, in order."""
+        return (*self.ids, *self.values)
+
+    @classmethod
+    def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> ValueForm:
+        """The form of a sample submission: its separator and its columns.
+
+        Args:
+            path: the sample, such as ``sample_submission.csv``.
+            ids: the columns that name a row; None: the first column, where there are two or more.
+            **options: other arguments of ``ValueForm``.
+
+        Raises:
+            MissingFileError, UnreadableFileError, MissingColumnError: the file cannot be used.
+        """
+        sep = max(_SEPARATORS, key=lambda s: len(csv_header(path, sep=s)))
+        header = csv_header(path, sep=sep)
+        ids = (header[:1] if len(header) > 1 else []) if ids is None else [ids] if isinstance(ids, str) else list(ids)
+        absent = next((n for n in ids if n not in header), None)
+        if absent is not None:
+            raise MissingColumnError(
+                "the column is not in the file", file=path, column=absent, remedy=f"It has {', '.join(header)}"
+            )
+        return cls(ids=tuple(ids), values=tuple(n for n in header if n not in ids), sep=sep, **options)
+
+    def to_state(self) -> dict[str, Any]:
+        """The form as JSON values, as a run's ``config.json`` keeps it."""
+        return {"kind": "values", **asdict(self)}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ValueForm:
+        """The inverse of ``to_state``.
+
+        Raises:
+            ValueError, TypeError, KeyError: it is not what ``to_state`` gives.
+        """
+        known = {n: state[n] for n in cls.__dataclass_fields__}
+        if not all(isinstance(n, str) for n in (*known["ids"], *known["values"], known["sep"])):
+            raise TypeError("a name or the separator is not text")
+        return cls(**{**known, "ids": tuple(known["ids"]), "values": tuple(known["values"])})
+
+    # Files -----------------------------------------------------------------------------------------------------------
+
+    def write(self, path: str | Path, ids: Any, values: Mapping[str, Any]) -> None:
+        """Write a submission, or nothing: the same input always gives the same bytes.
+
+        Args:
+            path: the file to write or replace.
+            ids: pandas, polars or Arrow table, or a dict of columns, with the id columns; other columns are ignored.
+            values: column → ``[n]`` numbers (or classes as text, integers or booleans), in the order of the ids.
+
+        Raises:
+            MissingColumnError: a column is not there.
+            DataError: a value is missing or not finite, or lengths differ.
+            SubmissionError: two rows have the same ids.
+            WriteError: the file system refused; what was at ``path`` is as it was.
+        """
+        columns = {n: _id_text(ids, n) for n in self.ids} | {n: self._value_text(values, n) for n in self.values}
+        lengths = {n: len(c) for n, c in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"lengths differ: {lengths}", remedy="Give one value for every row of ids")
+        table = pa.table(columns)
+        self._refuse_repeated(table, path)
+        write_text_csv(path, table, sep=self.sep)
+
+    def read(self, path: str | Path) -> pa.Table:
+        """A submission as text, its columns exactly those of the form.
+
+        Raises:
+            SubmissionError: it has other columns, two rows with the same ids, or a value that is no finite number.
+            MissingFileError, UnreadableFileError: it cannot be read.
+        """
+        names = tuple(csv_header(path, sep=self.sep))
+        if names != self.header:
+            other = next((n for n in names if n not in self.header), None)
+            raise SubmissionError(
+                f"the header is {self.sep.join(names)}",
+                file=path,
+                column=other,
+                remedy=f"Write exactly {self.sep.join(self.header)}",
+            )
+        table = read_text_csv(path, self.header, sep=self.sep)
+        self._refuse_repeated(table, path)
+        return table
+
+    def keys(self, table: pa.Table) -> pa.Array:
+        """The ids of each row as one text; without ids the row's number."""
+        if not self.ids:
+            return pa.array(np.arange(len(table))).cast(pa.large_string())
+        columns = [arrow_column(table[n], n).cast(pa.large_string()) for n in self.ids]
+        return pc.binary_join_element_wise(*columns, pa.scalar(_UNIT, pa.large_string()))
+
+    def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
+        """A value column of a submission as float64 ``[n]``.
+
+        Raises:
+            SubmissionError: a value is no finite number, or no probability where the form wants one.
+        """
+        text = arrow_column(table[name], name)
+        try:
+            numbers = text.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            bad = ~np.isfinite(numbers)
+        except pa.ArrowInvalid:
+            bad = np.array([not _is_number(t) for t in text.to_pylist()])
+            numbers = np.zeros(len(text))
+        problem = "is no finite number"
+        if self.probabilities and not bad.any():
+            bad, problem = (numbers < 0) | (numbers > 1), "is no probability"
+        if bad.any():
+            row = int(bad.argmax())
+            raise SubmissionError(
+                f"{text[row].as_py()!r} {problem} ({int(bad.sum())} such rows in all)",
+                file=path,
+                column=name,
+                row=row,
+                remedy="Write a number between 0 and 1" if self.probabilities else "Write a number",
+            )
+        return numbers
+
+    def _refuse_repeated(self, table: pa.Table, path: str | Path) -> None:
+        keys = self.keys(table)
+        codes = keys.dictionary_encode().indices.to_numpy()  # numbered as they appear: a new id is a new highest code
+        again = np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
+        if len(again):
+            raise SubmissionError(
+                f"{named_key(self, keys, int(again[0]))} stands in an earlier row too ({len(again)} such rows in all)",
+                file=path,
+                column=", ".join(self.ids),
+                row=int(again[0]),
+                remedy="Keep one row each",
+            )
+
+    def _value_text(self, values: Mapping[str, Any], name: str) -> pa.Array:
+        if name not in values:
+            raise MissingColumnError(
+                "nothing was predicted for it", column=name, remedy=f"There is {', '.join(values)}"
+            )
+        column = arrow_column(values[name], name)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null())[0])
+            raise DataError("a value is missing", column=name, row=row, remedy="Predict every row")
+        if not pa.types.is_floating(column.type):
+            return column.cast(pa.large_string())
+        numbers = column.to_numpy(zero_copy_only=False).astype(np.float64)
+        if not np.isfinite(numbers).all():
+            row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+            raise DataError("a value is not finite", column=name, row=row, remedy="Look at the model that made it")
+        if self.decimals is None:
+            return pa.array(list(map(repr, numbers.tolist())), pa.large_string())
+        return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
+
+
+def named_key(form: ValueForm, keys: pa.Array, row: int) -> str:
+    """A row's ids in words."""
+    text = keys[row].as_py()
+    return ", ".join(f"{n} {v}" for n, v in zip(form.ids, text.split(_UNIT))) if form.ids else f"row {text}"
+
+
+def _id_text(ids: Any, name: str) -> pa.Array:
+    names = ids.column_names if isinstance(ids, pa.Table) else list(getattr(ids, "columns", ids))
+    if name not in names:
+        raise MissingColumnError("the ids lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
+    column = arrow_column(ids[name], name)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null())[0])
+        raise DataError("an id is missing", column=name, row=row, remedy="Fill it first")
+    if not (is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)):
+        raise DataError(
+            f"ids are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"
+        )
+    return column.cast(pa.large_string())
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return bool(np.isfinite(float(text)))
+    except ValueError:
+        return False
