@@ -204,6 +204,7 @@ from fastrec.training import (
 )
 from fastrec.validate import (
     CrossFit,
+    Folds,
     Lists,
     Predictions,
     group_folds,
@@ -265,6 +266,7 @@ __all__ = [
     "Features",
     "FieldNet",
     "FillMissing",
+    "Folds",
     "GroupPick",
     "GroupRank",
     "GroupStats",
