@@ -120,7 +120,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     """
     coded = column.coded()
     if bins is None:
-        bins = BINS if column.kind == "number" and (_has_fractions(column) or len(coded.keys) > _CLASSES) else 0
+        bins = BINS if column.kind == "number" and (has_fractions(column) or len(coded.keys) > _CLASSES) else 0
     if bins:
         return _quantile_bins(column, bins), f"{bins} quantile bins of {column.name}"
     codes = coded.codes.cpu()
@@ -144,7 +144,8 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
     return codes, f"the classes of {column.name}"
 
 
-def _has_fractions(column: Column) -> bool:
+def has_fractions(column: Column) -> bool:
+    """Whether a number column holds numbers that are not whole."""
     values = column.values
     return values.is_floating_point() and bool((values != values.floor())[~column.is_missing()].any())
 

@@ -21,6 +21,7 @@ from fastrec.validate.cut_time import purged_folds, time_folds
 from fastrec.validate.fold_checks import refuse_split_groups, refuse_time_backwards
 from fastrec.validate.fold_file import FoldArrays, read_folds, write_folds
 from fastrec.validate.given import given_column, given_key, given_times, in_one_unit, row_count
+from fastrec.validate.mirror import AUTO, mirror
 
 __all__ = ["Folds", "group_folds"]
 
@@ -31,8 +32,8 @@ class Folds:
     Iterating gives ``(train_rows, valid_rows)``, int64 row numbers in ascending order on the CPU. The class methods cut
     as scikit-learn's splitters do; this constructor takes folds that were cut elsewhere.
 
-    Where a class method asks for ``data``, it takes a table of any library, a file, or the number of rows; where it asks
-    for a column, the name of one in ``data``, or ``[n]`` values (tensor, array, Series, list).
+    Where a class method asks for ``data``, it takes a table of any library, a file, or the number of rows; where it
+    asks for a column, the name of one in ``data``, or ``[n]`` values (tensor, array, Series, list).
 
     Args:
         codes: the fold in which each row is scored, integers ``[n]`` from 0, -1: in none; ``[r, n]`` where rows are
@@ -265,8 +266,8 @@ class Folds:
             gap: training rows are more than this before the fold's first scored row: a timedelta (or ``'7D'``) for
                 dates, a number for numbers.
             window: no training row is more than ``gap + window`` before it (a sliding window); None: expanding.
-            horizon: how long what a fold scores lasts, the last fold's up to the last row; None: ``folds + 1`` blocks of
-                about as many rows each. Rows before the first fold's are never scored.
+            horizon: how long what a fold scores lasts, the last fold's up to the last row; None: ``folds + 1`` blocks
+                of about as many rows each. Rows before the first fold's are never scored.
 
         Raises:
             DataError: a time is missing, or a fold has no row to score or to train on.
@@ -332,6 +333,50 @@ class Folds:
                 remedy="Give a column with the number of each row's fold",
             )
         return cls(codes - 1, method=f"{int(codes.max())} folds of the column {found.name}")
+
+    @classmethod
+    def like(
+        cls,
+        train: Any,
+        test: Any,
+        *,
+        target: Any = None,
+        time: str | None = AUTO,
+        group: str | None = AUTO,
+        folds: int = 5,
+        seed: int = 0,
+    ) -> Folds:
+        """As the test was cut: by time, by group, or at random; ``folds.why`` says what it was seen by.
+
+        By time where the test's times come after train's in a column of dates (or of numbers whose name says time):
+        folds last as long as the test and are as far from what they train on; where train is too short, there are
+        fewer. By group where an id-like column's values in the test are new though they repeat in train. Else at
+        random, stratified where a target is given.
+
+        Args:
+            train: the rows to cut: a table of any library.
+            test: the test rows.
+            target: train's target, a column's name or ``[n]`` values.
+            time: the column of times, in both; ``'auto'``: look for one; None: there is none.
+            group: the column of groups, in both; ``'auto'``: look for one; None: there is none.
+            folds: how many.
+            seed: of folds at random or by group.
+
+        Raises:
+            DataError: as for the class method that is used.
+        """
+        named = target if isinstance(target, str) else None
+        seen = mirror(train, test, target=named, time=time, group=group, folds=folds)
+        if seen.by == "time":
+            cut = cls.time_series(train, seen.column, seen.folds, gap=seen.gap, horizon=seen.horizon)
+        elif seen.by == "group":
+            cut = cls.group(train, seen.column, folds, seed=seed)
+        elif target is not None:
+            cut = cls.stratified(train, target, folds, seed=seed)
+        else:
+            cut = cls.kfold(train, folds, seed=seed)
+        cut._why = seen.why
+        return cut
 
     # What they must not do
 

@@ -16,6 +16,8 @@ from fastrec.errors import DataError
 from fastrec.table import Column, Table, as_column, column_names
 from fastrec.table.key_types import UNITS_PER_SECOND, is_text
 
+_UNITS = {per_second: unit for unit, per_second in UNITS_PER_SECOND.items()}
+
 
 def row_count(data: Any) -> int:
     """The number of rows of a table of any library, a file or anything with a length; a number is itself."""
@@ -96,18 +98,22 @@ class Times(NamedTuple):
             raise DataError(f"{role} is {value!r}", column=self.name, remedy="Give 0 or more")
         return float(ticks) if self.ticks.is_floating_point() else math.floor(ticks)
 
+    def length(self, ticks: float) -> Any:
+        """A length of time in ticks as :meth:`span` takes it."""
+        return ticks if self.per_second is None else np.timedelta64(ticks, _UNITS[self.per_second])
+
     def shown(self, ticks: float) -> str:
-        """A length of time for people."""
+        """A length of time in ticks, for people."""
         if self.per_second is None:
             return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
         return str(timedelta(microseconds=ticks * 10**6 // self.per_second)).removesuffix(", 0:00:00")
 
-    def grain(self) -> int | float:
-        """The step that all differences between times are whole numbers of, in ticks; 0 where times are fractions."""
-        steps = torch.unique(self.ticks).diff()
-        if self.ticks.is_floating_point():
-            return 0.0
-        return int(np.gcd.reduce(torch.unique(steps).numpy())) if len(steps) else 1
+    def moment(self, ticks: float) -> str:
+        """A time in ticks, for people."""
+        if self.per_second is None:
+            return f"{ticks:g}" if isinstance(ticks, float) else str(ticks)
+        at = np.datetime64(ticks, _UNITS[self.per_second])
+        return str(next((d for d in map(at.astype, ("M8[D]", "M8[m]", "M8[s]")) if d == at), at)).replace("T", " ")
 
 
 def times_of(column: Column) -> Times:
@@ -182,16 +188,20 @@ def _scaled(times: Times, per_second: int) -> Times:
 
 def _dated(column: Column) -> Column:
     """Dates written as text, as dates."""
-    try:
-        dates = column.distinct.cast(pa.timestamp("s"))
-    except pa.ArrowInvalid as error:
+    for zone in (None, "UTC"):
+        try:
+            dates = column.distinct.cast(pa.timestamp("us", zone))
+            break
+        except pa.ArrowInvalid:
+            continue
+    else:
         raise DataError(
             "holds text that is no date", column=column.name, remedy="Give dates (2019-07-31), numbers or datetimes"
-        ) from error
+        )
     table = torch.zeros(len(dates) + 1, dtype=torch.int64)
     table[1:] = torch.from_numpy(np.array(dates.cast(pa.int64())))
     values = table[column.values.long().cpu()]
-    return Column("datetime", values, name=column.name, missing=column.is_missing().cpu(), unit="s")
+    return Column("datetime", values, name=column.name, missing=column.is_missing().cpu(), unit="us")
 
 
 def _nanoseconds(value: Any, role: str) -> int:
