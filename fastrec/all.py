@@ -209,8 +209,8 @@ from fastrec.training import (
     rec_learner,
 )
 from fastrec.validate import (
-    TASKS,
     CrossFit,
+    Folds,
     Lists,
     Predictions,
     Rows,
@@ -231,7 +231,6 @@ __all__ = [
     "MRR",
     "NDCG",
     "RECSYS2019",
-    "TASKS",
     "AdamW",
     "AverageBlend",
     "BF16Autocast",
@@ -279,6 +278,7 @@ __all__ = [
     "Features",
     "FieldNet",
     "FillMissing",
+    "Folds",
     "GroupPick",
     "GroupRank",
     "GroupStats",

@@ -1,20 +1,21 @@
 """Rows → frozen folds → out-of-fold predictions: the only scores that anything is tuned on.
 
 In: rows and what must not be split (a session, a user). Out: a fold for each row; every row's score by the models that
-did not see it. ``folds.py`` cuts, ``crossfit.py`` trains fold by fold; ``rows.py`` and ``lists.py`` are what estimators
-are given, ``tasks.py`` the kinds of task and ``target.py`` what makes labels of a target column.
+did not see it. ``folds.py`` has the folds (``cut_random.py`` and ``cut_time.py`` cut, ``given.py`` reads what to cut by,
+``fold_checks.py`` refuses leaks, ``fold_file.py`` saves), ``crossfit.py`` trains fold by fold; ``rows.py`` and
+``lists.py`` are what estimators are given, ``target.py`` makes labels of a target column.
 """
 
 from fastrec.validate.crossfit import CrossFit, Predictions, Trained, folds_digest
-from fastrec.validate.folds import group_folds
+from fastrec.validate.folds import Folds, group_folds
 from fastrec.validate.lists import Lists, whole_lists
 from fastrec.validate.rows import Rows
 from fastrec.validate.target import Target
-from fastrec.validate.tasks import TASKS, Task
+from fastrec.validate.tasks import Task
 
 __all__ = [
-    "TASKS",
     "CrossFit",
+    "Folds",
     "Lists",
     "Predictions",
     "Rows",

@@ -1,39 +1,473 @@
-"""Folds of the model's validation."""
+"""``Folds``: which rows each fold trains on and which it scores, frozen, on disk where every model reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from fastrec.errors import DataError
-from fastrec.features._engine.folds import row_folds
+from fastrec.errors import DataError, LeakageError
 from fastrec.table import Table
+from fastrec.validate.cut_random import (
+    group_folds,
+    random_folds,
+    strata_of,
+    stratified_folds,
+    stratified_group_folds,
+)
+from fastrec.validate.cut_time import purged_folds, time_folds
+from fastrec.validate.fold_checks import refuse_split_groups, refuse_time_backwards
+from fastrec.validate.fold_file import FoldArrays, read_folds, write_folds
+from fastrec.validate.given import given_column, given_key, given_times, in_one_unit, row_count
+from fastrec.validate.mirror import AUTO, mirror
+
+__all__ = ["Folds", "group_folds"]
 
 
-def group_folds(table: Any, key: str | Sequence[str], folds: int = 5, *, seed: int = 0) -> torch.Tensor:
-    """The validation fold of each row: rows with one key share a fold, whatever else is in the table.
+class Folds:
+    """Frozen folds: which rows each trains on and which it scores.
+
+    Iterating gives ``(train_rows, valid_rows)``, int64 row numbers in ascending order on the CPU. The class methods cut
+    as scikit-learn's splitters do; this constructor takes folds that were cut elsewhere.
+
+    Where a class method asks for ``data``, it takes a table of any library, a file, or the number of rows; where it
+    asks for a column, the name of one in ``data``, or ``[n]`` values (tensor, array, Series, list).
 
     Args:
-        table: the rows: a ``Table``, or a frame of any supported library.
-        key: the column(s) that must not be split (a session, a user).
-        folds: how many folds, at least 2.
-        seed: other seeds give other folds.
-
-    Returns:
-        int64 ``[n]`` in ``0 … folds - 1`` on the CPU: a stable hash of the key, so that adding features, rows or models
-        changes no fold.
+        codes: the fold in which each row is scored, integers ``[n]`` from 0, -1: in none; ``[r, n]`` where rows are
+            scored in up to ``r`` folds (numbered through: 0…4 in the first line, 5…9 in the second).
+        train: fold → bool ``[n]``, the rows it trains on; a fold that is not in it trains on all rows that it does not
+            score.
+        method: how they were cut, in plain words.
+        why: why so, in plain words.
 
     Raises:
-        DataError: fewer than two folds, or a fold would be empty.
+        DataError: there are no folds, or one has no row to score or to train on.
+        LeakageError: a fold trains on a row that it scores.
     """
-    if folds < 2:
-        raise DataError(f"{folds} folds", remedy="Use at least 2")
-    names = [key] if isinstance(key, str) else list(key)
-    codes = row_folds(Table.read(table, names), names, folds, seed=seed).cpu()
-    sizes = torch.bincount(codes, minlength=folds)
-    if bool((sizes == 0).any()):
-        empty = int((sizes == 0).nonzero()[0])
-        raise DataError(f"fold {empty} of {folds} has no row", remedy="Use fewer folds, or more data")
-    return codes
+
+    def __init__(
+        self, codes: Any, train: Mapping[int, torch.Tensor] | None = None, *, method: str = "given", why: str = ""
+    ) -> None:
+        layers = torch.as_tensor(codes).cpu()
+        if layers.dim() not in (1, 2) or layers.is_floating_point() or layers.dtype == torch.bool or not layers.numel():
+            raise DataError(
+                f"folds are {layers.dtype} of shape {tuple(layers.shape)}", remedy="Give integers [n] or [r, n]"
+            )
+        self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
+        self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
+        self._method, self._why = method, why
+        self._count = int(self._layers.max()) + 1
+        self._layer_of = torch.zeros(max(self._count, 0), dtype=torch.int64)
+        for i, layer in enumerate(self._layers):
+            self._layer_of[layer[layer >= 0].long()] = i
+        self._check()
+
+    def _check(self) -> None:
+        if self._count < 1:
+            raise DataError("there are no folds: no row is scored", remedy="Give at least one row a fold")
+        sizes = torch.bincount(self._layers[self._layers >= 0].long(), minlength=self._count)
+        for k in range(self._count):
+            mask = self._train.get(k)
+            if mask is not None and (mask.dtype != torch.bool or mask.shape != (self.size,)):
+                raise DataError(f"training rows of fold {k} are no bool [{self.size}]", remedy="Give one for each row")
+            both = None if mask is None else mask & self._scored_in(k)
+            if both is not None and bool(both.any()):
+                row = int(both.nonzero()[0])
+                raise LeakageError(f"fold {k} trains on a row that it scores", row=row, remedy="Leave it out of one")
+            trained = self.size - int(sizes[k]) if mask is None else int(mask.sum())
+            if not int(sizes[k]) or not trained:
+                what = "to score" if not int(sizes[k]) else "to train on"
+                raise DataError(f"fold {k} of {self._count} has no row {what}", remedy="Use fewer folds, or more data")
+
+    # What the folds are
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return (self[k] for k in range(len(self)))
+
+    def __getitem__(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fold ``k``: the rows it trains on and those it scores."""
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"there are {len(self)} folds, and no fold {k}")
+        train, valid = self._trained_in(k % len(self)), self._scored_in(k % len(self))
+        return train.nonzero().squeeze(1), valid.nonzero().squeeze(1)
+
+    def __repr__(self) -> str:
+        return f"Folds({len(self)} folds of {self.size} rows: {self.method})"
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        return self._layers.shape[1]
+
+    @property
+    def method(self) -> str:
+        """How the folds were cut, in plain words, parameters included."""
+        return self._method
+
+    @property
+    def why(self) -> str:
+        """Why they were cut so, in plain words; '' where the user chose it."""
+        return self._why
+
+    @property
+    def scored(self) -> torch.Tensor:
+        """Bool ``[n]``: the rows that some fold scores (of folds by time, the first block is in none)."""
+        return (self._layers >= 0).any(0)
+
+    @property
+    def is_partition(self) -> bool:
+        """Whether every row is scored in exactly one fold, and trained on in all others."""
+        return not self._train and len(self._layers) == 1 and bool(self.scored.all())
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """The fold in which each row is scored: int64 ``[n]``, -1 where none does.
+
+        Raises:
+            DataError: a row is scored in several folds.
+        """
+        twice = (self._layers >= 0).sum(0) > 1
+        if bool(twice.any()):
+            raise DataError(
+                f"the row is scored in several folds ({self.method}), and has no one fold",
+                row=int(twice.nonzero()[0]),
+                remedy="Take the folds one by one: for train_rows, valid_rows in folds",
+            )
+        return self._layers.max(0).values.long()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over rows, folds and method: folds that are equal have equal digests."""
+        return self._arrays().digest()
+
+    def _arrays(self) -> FoldArrays:
+        return FoldArrays(self._layers, self._train, self.method, self.why)
+
+    def _scored_in(self, k: int) -> torch.Tensor:
+        return self._layers[self._layer_of[k]] == k
+
+    def _trained_in(self, k: int) -> torch.Tensor:
+        return self._train[k] if k in self._train else ~self._scored_in(k)
+
+    # How they are cut
+
+    @classmethod
+    def kfold(cls, data: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
+        """At random, in folds of equal size.
+
+        Args:
+            data: the rows, or their number.
+            folds: how many, at least 2.
+            repeats: so many times over, the r-th time with ``seed + r``; there are ``folds * repeats`` folds.
+            seed: other seeds give other folds.
+
+        Raises:
+            DataError: fewer than two folds, or fewer rows than folds.
+        """
+        rows = _check_counts(row_count(data), folds, repeats)
+        cut = [random_folds(rows, folds, seed=seed + r) for r in range(repeats)]
+        return cls(_stacked(cut, folds), method=f"{folds} folds at random{_said(seed, repeats)}")
+
+    @classmethod
+    def stratified(
+        cls, data: Any, target: Any, folds: int = 5, *, bins: int | None = None, repeats: int = 1, seed: int = 0
+    ) -> Folds:
+        """At random, with the same share of each class in every fold.
+
+        Args:
+            data: the rows, or their number.
+            target: the column of classes, or of numbers to predict.
+            folds: how many, at least 2.
+            bins: how many quantile bins of the target stand for classes; 0: its values are classes, however many;
+                None: 10 for numbers with fractions or with more than 50 distinct values, else classes.
+            repeats: so many times over, the r-th time with ``seed + r``.
+            seed: other seeds give other folds.
+
+        Raises:
+            DataError: fewer than two folds, or every class has fewer rows than there are folds.
+        """
+        _check_counts(row_count(data), folds, repeats)
+        strata, words = strata_of(given_column(data, target, "target"), bins, folds)
+        cut = [stratified_folds(strata, folds, seed=seed + r) for r in range(repeats)]
+        return cls(_stacked(cut, folds), method=f"{folds} folds at random, stratified by {words}{_said(seed, repeats)}")
+
+    @classmethod
+    def group(cls, data: Any, groups: Any, folds: int = 5, *, repeats: int = 1, seed: int = 0) -> Folds:
+        """By a stable hash of a key, whose rows stay together: the folds of :func:`group_folds`.
+
+        Adding rows or features changes no row's fold. Few groups make folds of unequal size: see
+        :meth:`stratified_group`. Rows without a key share a fold.
+
+        Args:
+            data: the rows, or their number.
+            groups: the column that must not be split (a session, a user), or several by their names.
+            folds: how many, at least 2.
+            repeats: so many times over, the r-th time with ``seed + r``.
+            seed: other seeds give other folds.
+
+        Raises:
+            DataError: fewer than two folds, or a fold would be empty.
+        """
+        key = given_key(data, groups, "groups")
+        _check_counts(len(key), folds, repeats)
+        cut = [group_folds(key, key.names, folds, seed=seed + r) for r in range(repeats)]
+        return cls(_stacked(cut, folds), method=f"{folds} folds by a hash of {_names(key)}{_said(seed, repeats)}")
+
+    @classmethod
+    def stratified_group(
+        cls,
+        data: Any,
+        target: Any,
+        groups: Any,
+        folds: int = 5,
+        *,
+        bins: int | None = None,
+        repeats: int = 1,
+        seed: int = 0,
+    ) -> Folds:
+        """Whole groups, with about the same share of each class, and as many rows, in every fold.
+
+        Args:
+            data: the rows, or their number.
+            target: the column of classes, or of numbers to predict.
+            groups: the column that must not be split, or several by their names; rows without a key are one group.
+            folds: how many, at least 2.
+            bins: as for :meth:`stratified`.
+            repeats: so many times over, the r-th time with ``seed + r``.
+            seed: of the order in which equal groups are dealt out.
+
+        Raises:
+            DataError: fewer than two folds, or fewer groups than folds.
+        """
+        key = given_key(data, groups, "groups")
+        _check_counts(len(key), folds, repeats)
+        strata, words = strata_of(given_column(data, target, "target"), bins, folds)
+        codes = key.coded(key.names).codes.cpu()
+        cut = [stratified_group_folds(strata, codes, folds, seed=seed + r) for r in range(repeats)]
+        method = f"{folds} folds of whole {_names(key)}, stratified by {words}{_said(seed, repeats)}"
+        return cls(_stacked(cut, folds), method=method)
+
+    @classmethod
+    def time_series(
+        cls, data: Any, time: Any, folds: int = 5, *, gap: Any = 0, window: Any = None, horizon: Any = None
+    ) -> Folds:
+        """By time: every fold trains on rows that are earlier than all it scores; equal times are never on both sides.
+
+        Args:
+            data: the rows, or their number; in any order.
+            time: the column of dates (ISO 8601 text, too) or numbers.
+            folds: how many; one holds the end out.
+            gap: training rows are more than this before the fold's first scored row: a timedelta (or ``'7D'``) for
+                dates, a number for numbers.
+            window: no training row is more than ``gap + window`` before it (a sliding window); None: expanding.
+            horizon: how long what a fold scores lasts, the last fold's up to the last row; None: ``folds + 1`` blocks
+                of about as many rows each. Rows before the first fold's are never scored.
+
+        Raises:
+            DataError: a time is missing, or a fold has no row to score or to train on.
+        """
+        times = given_times(data, time, "time")
+        _check_counts(len(times.ticks), folds, 1, least=1)
+        spans = {n: None if v is None else times.span(v, n) for n, v in (("window", window), ("horizon", horizon))}
+        wait = times.span(gap, "gap")
+        codes, train = time_folds(times.ticks, folds, gap=wait, name=times.name, **spans)
+        words = [f"{folds} fold{'s' * (folds > 1)} by time ({times.name})"]
+        words += [f"gap {times.shown(wait)}"] if wait else []
+        words.append("expanding" if window is None else f"training on the last {times.shown(spans['window'])}")
+        words += [f"scoring {times.shown(spans['horizon'])} each"] if horizon is not None else []
+        return cls(codes, train, method=", ".join(words))
+
+    @classmethod
+    def purged(cls, data: Any, start: Any, end: Any, folds: int = 5, *, embargo: Any = 0) -> Folds:
+        """By time, on past and future, without training rows whose labels overlap those of scored rows.
+
+        López de Prado (Advances in Financial Machine Learning, 2018, section 7.4), for labels that are made of what
+        happens from ``start`` to ``end``, both included.
+
+        Args:
+            data: the rows, or their number; in any order.
+            start: the column of dates or numbers at which each row stands.
+            end: the column of the times at which each row's label is known.
+            folds: how many, at least 2: blocks of about as many rows each.
+            embargo: no training row starts so long after the end of what is scored, either.
+
+        Raises:
+            DataError: a time is missing, a span ends before it starts, or a fold has no row to train on.
+        """
+        starts, ends = in_one_unit(given_times(data, start, "start"), given_times(data, end, "end"))
+        _check_counts(len(starts.ticks), folds, 1)
+        wait = starts.span(embargo, "embargo")
+        names = (starts.name, ends.name)
+        codes, train = purged_folds(starts.ticks, ends.ticks, folds, embargo=wait, names=names)
+        method = f"{folds} blocks of time, purged of labels ({starts.name} to {ends.name}) that overlap"
+        return cls(codes, train, method=method + (f", embargo {starts.shown(wait)}" if wait else ""))
+
+    @classmethod
+    def predefined(cls, data: Any, column: Any) -> Folds:
+        """By a given column: its distinct values, in order, are the folds.
+
+        Args:
+            data: the rows, or their number.
+            column: fold numbers or names; rows where it is missing or -1 are never scored, and always trained on.
+
+        Raises:
+            DataError: there are more folds than half as many as rows, or none.
+        """
+        found = given_column(data, column, "folds").plain()
+        coded = found.coded().in_order()
+        codes = coded.codes.cpu()
+        if found.kind == "number":
+            codes = torch.where(found.number().cpu() == -1, 0, codes)
+        folds, codes = torch.unique(codes, return_inverse=True)
+        codes = codes if int(folds[0]) == 0 else codes + 1
+        if 2 * int(codes.max()) > len(codes):
+            raise DataError(
+                f"holds {int(codes.max())} folds for {len(codes)} rows",
+                column=found.name,
+                remedy="Give a column with the number of each row's fold",
+            )
+        return cls(codes - 1, method=f"{int(codes.max())} folds of the column {found.name}")
+
+    @classmethod
+    def like(
+        cls,
+        train: Any,
+        test: Any,
+        *,
+        target: Any = None,
+        time: str | None = AUTO,
+        group: str | None = AUTO,
+        folds: int = 5,
+        seed: int = 0,
+    ) -> Folds:
+        """As the test was cut: by time, by group, or at random; ``folds.why`` says what it was seen by.
+
+        By time where the test's times come after train's in a column of dates (or of numbers whose name says time):
+        folds last as long as the test and are as far from what they train on; where train is too short, there are
+        fewer. By group where an id-like column's values in the test are new though they repeat in train. Else at
+        random, stratified where a target is given.
+
+        Args:
+            train: the rows to cut: a table of any library.
+            test: the test rows.
+            target: train's target, a column's name or ``[n]`` values.
+            time: the column of times, in both; ``'auto'``: look for one; None: there is none.
+            group: the column of groups, in both; ``'auto'``: look for one; None: there is none.
+            folds: how many.
+            seed: of folds at random or by group.
+
+        Raises:
+            DataError: as for the class method that is used.
+        """
+        named = target if isinstance(target, str) else None
+        seen = mirror(train, test, target=named, time=time, group=group, folds=folds)
+        if seen.by == "time":
+            cut = cls.time_series(train, seen.column, seen.folds, gap=seen.gap, horizon=seen.horizon)
+        elif seen.by == "group":
+            cut = cls.group(train, seen.column, folds, seed=seed)
+        elif target is not None:
+            cut = cls.stratified(train, target, folds, seed=seed)
+        else:
+            cut = cls.kfold(train, folds, seed=seed)
+        cut._why = seen.why
+        return cut
+
+    # What they must not do
+
+    def check_groups(self, groups: Any, data: Any = None) -> Folds:
+        """Refuse folds that train on a group of rows and score other rows of it.
+
+        Args:
+            groups: ``[n]`` values that must not be split, or the column's name (or several) in ``data``; rows without
+                one are not looked at.
+            data: the rows.
+
+        Returns:
+            These folds.
+
+        Raises:
+            LeakageError: naming the group, a row that is trained on and one that is scored.
+        """
+        key = given_key(self.size if data is None else data, groups, "groups")
+        self._check_rows(len(key), _names(key))
+        refuse_split_groups(self, key)
+        return self
+
+    def check_time(self, time: Any, data: Any = None) -> Folds:
+        """Refuse folds that train on rows later than one they score.
+
+        Args:
+            time: ``[n]`` dates or numbers, or the column's name in ``data``.
+            data: the rows.
+
+        Returns:
+            These folds.
+
+        Raises:
+            LeakageError: naming a row that is trained on and an earlier one that is scored.
+        """
+        times = given_times(self.size if data is None else data, time, "time")
+        self._check_rows(len(times.ticks), times.name)
+        refuse_time_backwards(self, times)
+        return self
+
+    def _check_rows(self, rows: int, name: str) -> None:
+        if rows != self.size:
+            raise DataError(
+                f"{rows} values for folds of {self.size} rows",
+                column=name,
+                remedy="Give those of the rows that were cut",
+            )
+
+    # On disk
+
+    def save(self, path: str | Path) -> None:
+        """Write the folds to one Parquet file: the fold of each row, and what is needed to see that it is whole.
+
+        Args:
+            path: the file; replaced in one step.
+
+        Raises:
+            WriteError: the file system refused.
+        """
+        write_folds(path, self._arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Folds:
+        """Read folds that :meth:`save` wrote.
+
+        Raises:
+            MissingFileError: there is no such file.
+            UnreadableFileError: it is damaged, or holds no folds.
+        """
+        found = read_folds(path)
+        return cls(found.layers, found.train, method=found.method, why=found.why)
+
+
+def _check_counts(rows: int, folds: int, repeats: int, *, least: int = 2) -> int:
+    if folds < least or repeats < 1:
+        raise DataError(
+            f"{folds} folds, {repeats} times", remedy=f"Use at least {least} fold{'s' * (least > 1)}, once or more"
+        )
+    if rows < folds:
+        raise DataError(f"{rows} rows for {folds} folds", remedy="Use fewer folds, or more data")
+    return rows
+
+
+def _stacked(cut: list[torch.Tensor], folds: int) -> torch.Tensor:
+    """Folds of several repeats, numbered through: ``[r, n]``."""
+    return torch.stack([codes + folds * r for r, codes in enumerate(cut)])
+
+
+def _said(seed: int, repeats: int) -> str:
+    return f", seed {seed}" if repeats == 1 else f", {repeats} times, seeds {seed} to {seed + repeats - 1}"
+
+
+def _names(key: Table) -> str:
+    return ", ".join(key.names)

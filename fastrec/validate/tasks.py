@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
+from fastrec.metrics.metric import TASKS
 
 Task = Literal["ranking", "binary", "multiclass", "regression", "multilabel"]
-TASKS: tuple[Task, ...] = get_args(Task)
 
 
 def check_task(task: str) -> Task:

@@ -1,0 +1,163 @@
+"""Train and test rows → how the test was cut from them: by time, by group or at random, and what says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table import Column, Table, column_names
+from fastrec.table.key_types import is_text
+from fastrec.validate.cut_random import has_fractions
+from fastrec.validate.given import Times, given_times, in_one_unit, times_of
+
+AUTO = "auto"
+_TIME_WORDS = re.compile(
+    r"(?<![a-z])(?:time|timestamp|date|datetime|day|week|month|quarter|year|hour|minute|period|ts|dt)s?(?![a-z])"
+)
+_FEW_KNOWN = 0.01  # share of test rows whose group may be known, where groups are new
+_REPEATS = 1.5  # rows a group, at least, on average: a row's own number is no group
+_FEWEST = 20  # groups in train, and rows of test: fewer may be apart by chance
+
+
+class Mirror(NamedTuple):
+    """How the test was cut.
+
+    Args:
+        by: ``'time'``, ``'group'`` or ``'random'``.
+        column: the column of times or groups.
+        why: what says so, in plain words.
+        folds: how many folds mirror it.
+        gap, horizon: of folds by time, as ``Folds.time_series`` takes them.
+    """
+
+    by: str
+    column: str | None
+    why: str
+    folds: int
+    gap: Any = 0
+    horizon: Any = None
+
+
+def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group: str | None, folds: int) -> Mirror:
+    """How the test was cut from the rows: see ``Folds.like``."""
+    known = set(column_names(test))
+    names = [n for n in column_names(train) if n in known and n != target]
+    if time == AUTO:
+        time = _found_time(train, test, names)
+    if time is not None:
+        return _by_time(train, test, time, folds)
+    if group == AUTO:
+        found = _found_group(train, test, names, folds)
+        if found is not None:
+            return Mirror("group", *found, folds)
+    elif group is not None:
+        return Mirror("group", group, f"by {group}, as asked", folds)
+    looked = (
+        f"of {len(names)} columns in train and test, none has times that are later in test, and none groups rows of "
+    )
+    return Mirror("random", None, looked + "which test has only new groups: test looks cut at random", folds)
+
+
+def _found_time(train: Any, test: Any, names: Iterable[str]) -> str | None:
+    """The column whose times in test are after those in train: dates first, then numbers whose name says time."""
+    named = []
+    for name in names:
+        column, other = _column(train, name), _column(test, name)
+        text = column.kind == "category" and is_text(column.distinct.type)
+        if column.kind == "datetime" or text:
+            if _is_later(column, other):
+                return name
+        elif _TIME_WORDS.search(_words(name)) and _is_later(column, other):
+            named.append(name)
+    return named[0] if named else None
+
+
+def _is_later(column: Column, other: Column) -> bool:
+    """Whether test's times are after train's, but for some five in a hundred of each."""
+    try:
+        ours, theirs = in_one_unit(*(_known(c) for c in (column, other)))
+    except DataError:
+        return False  # no times
+    if not len(ours.ticks) or not len(theirs.ticks):
+        return False
+    last, first = ours.ticks.sort().values[int(0.95 * (len(ours.ticks) - 1))], theirs.ticks.sort().values
+    return bool(first[int(np.ceil(0.05 * (len(first) - 1)))] > last)
+
+
+def _by_time(train: Any, test: Any, name: str, folds: int) -> Mirror:
+    """Folds as long as the test, as far from what they train on, if train lasts long enough for them."""
+    ours, theirs = in_one_unit(given_times(train, name, "time"), given_times(test, name, "time"))
+    last, first = ours.ticks.max(), ours.ticks.min()
+    later = theirs.ticks[theirs.ticks > last]
+    if not len(later):
+        return Mirror("time", name, f"by {name}, as asked, though test is not later than train", folds)
+    share = f"{100 * len(later) / len(theirs.ticks):.4g} % of the test rows are later, by {name}, than all of train "
+    share += f"(which ends at {ours.moment(last.item())}, test at {theirs.moment(later.max().item())})"
+    grain = _grain(torch.cat([ours.ticks, later]))
+    gap = max((later.min() - last).item() - grain, 0)
+    horizon = (later.max() - later.min()).item() + grain
+    room = int(((last - first).item() + grain - gap - horizon) // horizon)  # a horizon or more is left to train on
+    fits = min(folds, room)
+    if fits < 1 or not _all_filled(ours.ticks, horizon, fits):
+        why = f"{share}; train has no rows for folds as long as test ({ours.shown(horizon)}): blocks of as many rows"
+        return Mirror("time", name, why, folds)
+    why = f"{share}; each fold lasts as long as test, {ours.shown(horizon)}"
+    why += f", {ours.shown(gap)} after what it trains on" if gap else ""
+    why += f"; train is long enough for {fits} of {folds} folds" if fits < folds else ""
+    return Mirror("time", name, why, fits, ours.length(gap), ours.length(horizon))
+
+
+def _all_filled(ticks: torch.Tensor, horizon: float, folds: int) -> bool:
+    place = torch.div(ticks.max() - ticks, horizon, rounding_mode="floor").long()  # 0: the last horizon
+    return bool((torch.bincount(place[place < folds], minlength=folds) > 0).all())
+
+
+def _grain(ticks: torch.Tensor) -> int | float:
+    """The step between times: what all differences are multiples of; of fractions, the smallest difference."""
+    steps = torch.unique(torch.unique(ticks).diff())
+    return steps.min().item() if steps.is_floating_point() else int(np.gcd.reduce(steps.numpy()))
+
+
+def _found_group(train: Any, test: Any, names: Iterable[str], folds: int) -> tuple[str, str] | None:
+    """The key of which test has only new values though each stands in several rows, the coarsest if there are several.
+
+    Returns:
+        The column, and why; None where there is none.
+    """
+    found = []
+    for name in names:
+        column, other = _column(train, name).plain(), _column(test, name).plain()
+        if column.kind not in ("number", "category") or (column.kind == "number" and has_fractions(column)):
+            continue
+        ours, theirs = column.coded(), other.coded()
+        rows, groups = int((ours.codes > 0).sum()), len(ours.keys)
+        new = theirs.codes > 0
+        if groups < max(_FEWEST, 2 * folds) or rows < _REPEATS * groups or int(new.sum()) < _FEWEST:
+            continue
+        try:
+            known = (theirs.recode(ours.keys) > 0)[new].double().mean().item()
+        except DataError:
+            continue  # values of another kind in test
+        if known <= _FEW_KNOWN:
+            why = f"{100 * (1 - known):.4g} % of the test rows have a {name} that train does not have, though a {name} "
+            found.append((groups, name, why + f"of train has {rows / groups:.3g} rows on average"))
+    return min(found)[1:] if found else None
+
+
+def _known(column: Column) -> Times:
+    times = times_of(column)
+    return times._replace(ticks=times.ticks[~column.is_missing().cpu()])
+
+
+def _column(data: Any, name: str) -> Column:
+    return Table.read(data, [name])[name]
+
+
+def _words(name: str) -> str:
+    """A column's name in lower case, its words apart: ``saleDate`` → ``sale_date``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", str(name)).lower()
