@@ -1,93 +1,185 @@
-"""``Competition``: what a competition's recipe says; ``fastrec.competition.run`` carries it out."""
+"""``Competition``: what a competition's recipe says; ``fastrec.competition.run_competition`` carries it out."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-from fastrec.estimators import Ranker
+from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.read_folder import read_folder
+from fastrec.competition.value_form import ValueForm
+from fastrec.errors import DataError
+from fastrec.estimators import ConstantModel, Estimator, NetModel, NetRanker, XGBModel, XGBRanker
 from fastrec.features import FeatureSet
+from fastrec.metrics import Metric
 from fastrec.stacking import Stack
 from fastrec.table import Table
+from fastrec.validate import Folds, Target, Task
+from fastrec.validate.target import Scale
+
+FOLDS = 5
 
 
 @dataclass
-class Candidates:
-    """A competition's data: candidates in lists, and what their features are made from.
+class CompetitionData:
+    """A competition's data: rows to learn from and rows to predict, and what their features are made from.
 
     Args:
-        train: labelled candidates; lists stand together, in ascending order of the list column.
-        test: the candidates to rank; one list per target row.
-        targets: the key columns of the submission, one row per test list, in the order of the lists.
+        train: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column.
+        test: the rows to predict, without their target; in a ranking task one list per target row. None: there are
+            none, and the submission has the training rows with their out-of-fold predictions.
+        targets: the id columns of the submission. In a ranking task whose form has one line per list, one row per test
+            list, in the order of the lists; else one row per test row. None: the test rows' own columns.
         tables: other tables by name (an event log, item properties).
-        truth: float64 ``[n_test]``: the labels of ``test``, where they are known; for the final score only.
+        truth: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a
+            ranking task, else a table with the target column(s).
         oracle: the expected score of the true probabilities, where they are known.
     """
 
     train: Table
-    test: Table
-    targets: Table
+    test: Table | None = None
+    targets: Table | None = None
     tables: Mapping[str, Table] = field(default_factory=dict)
-    truth: torch.Tensor | None = None
+    truth: Any = None
     oracle: float | None = None
 
 
 class Competition(ABC):
-    """A recipe: which candidates, which features, which models. ``run`` carries it out.
+    """A recipe: which rows, which features, which models. ``fastrec run`` carries it out.
+
+    A table with a target needs ``name``, ``task`` and ``target``; everything else has a default that one overrides.
 
     Attributes:
         name: the competition.
-        list_column: the list of each candidate, int64.
-        label: 1 for the candidate that was chosen.
-        item: the candidate's id, as submitted.
-        fold_key: what validation folds must not split.
-        counted: a column: lists where it is 1 are like the test's, and scores are over these; None: all lists.
-        weight: a column: how much a list counts in training; None: all alike.
-        touched: a column: above 0 where the candidate was known before, for the report; None: not reported.
-        submission: the form of the submission.
+        task: ``'ranking'``, ``'binary'``, ``'multiclass'``, ``'regression'`` or ``'multilabel'``; None: what the target
+            says, where it is plain.
+        metric: what the score is, such as ``'auc'`` or a ``Metric``; None: the task's usual one.
+        also: other metrics to report.
+        target: the column, or columns, to predict; in a ranking task ``label`` instead.
+        ids: columns that name a row: they are not learned from.
+        drop: other columns that are not learned from.
+        positive: a binary task's class 1; None: the later value in sorted order.
+        scale: amounts are learned as their ``'log'`` or ``'log1p'``.
+        class_weight: ``'balanced'``: each class counts as much as any other.
+        weight: a column: how much a row, or a list, counts in training; None: all alike.
+        fold_key: what validation folds must not split (a session, a user, a customer); None: a list, or a row.
+        time: a column of times: folds are in its order, each trained on what came before; None: at random.
+        time_gap: what is left out between training and scored rows, in the unit of ``time``.
+        history: features look back to training rows from the rows to predict (lags of a series): the target of rows
+            that are scored is hidden from them.
+        list_column: ranking: the list of each candidate, int64.
+        label: ranking: 1 for the candidate that was chosen.
+        item: ranking: the candidate's id, as submitted.
+        counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
+        touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
     """
 
     name: str
+    task: Task | None = None
+    metric: str | Metric | None = None
+    also: Sequence[str] = ()
+    target: str | Sequence[str] | None = None
+    ids: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    positive: Any = None
+    scale: Scale | None = None
+    class_weight: str | None = None
+    weight: str | None = None
+    fold_key: str | None = None
+    time: str | None = None
+    time_gap: Any = 0
+    history = False
     list_column = "list_id"
     label = "clicked"
     item = "item_id"
-    fold_key = "session_id"
     counted: str | None = None
-    weight: str | None = None
     touched: str | None = None
-    submission: SubmissionFormat = RECSYS2019
+    submission: SubmissionFormat | ValueForm | None = None
 
-    @abstractmethod
-    def load(self, data: Path, *, rows: int | None, device: torch.device) -> Candidates:
-        """Read the files and lay out the candidates."""
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
+        """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.
 
-    @abstractmethod
-    def features(self) -> FeatureSet:
-        """The features."""
+        Args:
+            data: the folder.
+            rows: use only about this many training rows.
+            device: where the tables go.
+        """
+        return read_folder(data, rows=rows, device=device)
+
+    def features(self) -> FeatureSet | None:
+        """The features; None: the columns as they are."""
+        return None
 
     @property
-    @abstractmethod
-    def categories(self) -> Sequence[str]:
-        """The columns that are categories."""
+    def categories(self) -> Sequence[str] | None:
+        """The columns that are categories; None: text, booleans and categories among the columns of the files."""
+        return None
 
     @property
-    def plain(self) -> Sequence[str]:
-        """Columns of the candidates that are number features as they are."""
-        return []
+    def plain(self) -> Sequence[str] | None:
+        """Columns of the files that are number features as they are; None: all numbers (in a ranking task: none)."""
+        return None
 
-    @abstractmethod
-    def baselines(self) -> Sequence[Ranker]:
+    def folds(self, found: CompetitionData, target: Target | None) -> Folds:
+        """The folds that everything is scored by.
+
+        By ``time`` where it is given; else whole ``fold_key``s (in a ranking task whole lists); else stratified by
+        class, or at random.
+        """
+        train = found.train
+        if self.time is not None:
+            return Folds.time_series(train, self.time, FOLDS, gap=self.time_gap)
+        if target is None:
+            return Folds.group(train, self.fold_key or self.list_column, FOLDS)
+        if self.fold_key is not None:
+            return Folds.group(train, self.fold_key, FOLDS)
+        if target.task in ("binary", "multiclass"):
+            return Folds.stratified(train, target.encode(train).long(), FOLDS)
+        return Folds.kfold(len(train), FOLDS)
+
+    def baselines(self) -> Sequence[Estimator]:
         """Rules to compare with."""
+        return [] if self.task == "ranking" else [ConstantModel("constant")]
 
-    @abstractmethod
-    def models(self, *, bs: int | None) -> Sequence[Ranker]:
-        """The base models of the stack."""
+    def models(self, *, bs: int | None) -> Sequence[Estimator]:
+        """The base models of the stack.
+
+        Args:
+            bs: the nets' batch size; None: their own.
+        """
+        if self.task == "ranking":
+            return [NetRanker("net", bs=bs), XGBRanker("xgb")]
+        return [XGBModel("xgb", class_weight=self.class_weight), NetModel("net", bs=bs, class_weight=self.class_weight)]
 
     def stack(self) -> Stack:
         """The second level."""
         return Stack()
+
+    def find_target(self, train: Table) -> Target | None:
+        """What is predicted; None in a ranking task.
+
+        Raises:
+            DataError: the recipe names no target, or the target does not fit the task.
+        """
+        if self.task == "ranking":
+            return None
+        if self.target is None:
+            raise DataError(
+                f"{self.name}: the recipe names no target", remedy="Write target = 'the column', or task = 'ranking'"
+            )
+        task = self.task or _task_of_metric(self.metric)
+        return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
+
+
+def _task_of_metric(metric: str | Metric | None) -> Task | None:
+    """The one task that a metric can score, if it is one."""
+    from fastrec.metrics import get_metric
+
+    tasks = [t for t in get_metric(metric).tasks if t != "ranking"] if metric is not None else []
+    return tasks[0] if len(tasks) == 1 else None  # type: ignore[return-value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,7 +172,13 @@ class FeatureSet:
         return self._out(df, work)
 
     def cross_fit(
-        self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
+        self,
+        df: Any,
+        folds: Any,
+        *,
+        tables: Mapping[str, Any] | None = None,
+        unlabeled: Any = None,
+        only: Collection[int] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
         """For every outer fold, training and validation rows whose values hold nothing of that fold's targets.
 
@@ -183,6 +189,7 @@ class FeatureSet:
             df: training rows with their target.
             folds: integers ``[n]`` from 0, or the name of a column with them: the folds of the *model's* validation.
             tables, unlabeled: see ``fit``.
+            only: the numbers of the outer folds that are wanted; None: all.
 
         Yields:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
@@ -190,7 +197,7 @@ class FeatureSet:
         work = self._read(df)
         context, outer = self._context(tables, work), given_folds(df, folds, work)
         work = self._chain().run_clean(work, context, self._read_unlabeled(unlabeled, work))
-        yield from self._outer_folds(df, work, context, outer)
+        yield from self._outer_folds(df, work, context, outer, only)
 
     def fit_transform_folds(
         self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
@@ -210,10 +217,14 @@ class FeatureSet:
         clean = work.drop([n for s in chain.tainted for n in s.outputs])
         return self._out(df, chain.nest(work, context, None)), self._outer_folds(df, clean, context, outer)
 
-    def _outer_folds(self, df: Any, work: Table, context: Context, outer: torch.Tensor) -> Iterator[tuple[Any, Any]]:
+    def _outer_folds(
+        self, df: Any, work: Table, context: Context, outer: torch.Tensor, only: Collection[int] | None = None
+    ) -> Iterator[tuple[Any, Any]]:
         """What ``cross_fit`` yields, of rows that have the columns through which no target passes."""
         chain = self._chain()
         for k in torch.unique(outer).tolist():
+            if only is not None and k not in only:
+                continue
             inside = outer == k
             done = chain.nest(chain.without(inside, work, context), context, inside)
             full = self._out(df, done)

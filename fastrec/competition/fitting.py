@@ -1,0 +1,204 @@
+"""A run's models: every estimator cross-fitted on frozen folds, and the stack of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fastrec import __version__
+from fastrec._core.progress import Stages
+from fastrec.competition.columns import choose_columns
+from fastrec.competition.parts import Parts
+from fastrec.competition.prepare import Prepared
+from fastrec.competition.recipe import Competition, CompetitionData
+from fastrec.competition.scoring import Scorer
+from fastrec.competition.submit import Decision, Form
+from fastrec.errors import DataError, DataWarning
+from fastrec.estimators import Estimator
+from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
+from fastrec.table import Table
+from fastrec.validate import CrossFit, Folds, Lists, Predictions, Rows, Target
+
+
+@dataclass
+class Fitted:
+    """Everything that a run has learned, before it is written.
+
+    Attributes:
+        train, test: rows with features and, where they are known, labels; test rows carry no label.
+        predictions: estimator → its predictions; ``stack`` is the last.
+        tried: second-level candidate → out-of-fold score.
+        stack: the second level as it was fitted.
+        form: the form of the submission.
+        decision: how classes are made of predictions.
+    """
+
+    recipe: Competition
+    found: CompetitionData
+    folds: Folds
+    target: Target | None
+    scorer: Scorer
+    prepared: Prepared
+    cats: list[str]
+    conts: list[str]
+    train: Rows
+    test: Rows | None
+    counted: torch.Tensor
+    predictions: dict[str, Predictions] = field(default_factory=dict)
+    tried: dict[str, float] = field(default_factory=dict)
+    stack: Any = None
+    form: Form | None = None
+    decision: Decision = field(default_factory=Decision)
+
+    def rows(self, table: Table, *, labelled: bool) -> Rows:
+        """A table as estimators take it."""
+        recipe = self.recipe
+        weight = table[recipe.weight].number().cpu() if recipe.weight and labelled else None
+        order = table[recipe.time].number().cpu() if recipe.time and recipe.time in table else None
+        if self.target is None:
+            label = table[recipe.label].number().cpu() if labelled and recipe.label in table else None
+            groups = table[recipe.list_column].integer().cpu()
+            return Lists(table, groups, cats=self.cats, conts=self.conts, label=label, weight=weight, order=order)
+        key = recipe.fold_key
+        return Rows(
+            table,
+            self.target.task,
+            cats=self.cats,
+            conts=self.conts,
+            label=self.target.encode(table) if labelled else None,
+            weight=weight,
+            groups=table[key].coded().codes.cpu().long() if key and key in table else None,
+            order=order,
+            n_outputs=self.target.n_outputs,
+        )
+
+
+def fit_recipe(
+    recipe: Competition,
+    found: CompetitionData,
+    *,
+    device: torch.device,
+    seed: int,
+    bs: int | None,
+    stages: Stages,
+    parts: Parts | None,
+) -> Fitted:
+    """Features, base models and stack of a recipe.
+
+    Args:
+        recipe: the recipe.
+        found: its rows.
+        device: where to train.
+        seed: of everything random.
+        bs: the nets' batch size; None: the recipe's.
+        stages: progress.
+        parts: where finished parts are kept; None: nowhere.
+
+    Raises:
+        FastrecError: the data do not fit the recipe, or a model cannot learn from them.
+    """
+    target = recipe.find_target(found.train)
+    if target is not None:
+        found = _with_targets(recipe, found, target)
+    scorer = Scorer.of(recipe.metric, target)
+    folds = recipe.folds(found, target)
+    labels = [recipe.label] if target is None else target.names
+    with stages.stage("features", len(found.train) + (0 if found.test is None else len(found.test))) as advance:
+        prepared = Prepared(recipe, found, folds, labels, parts)
+        train, test = prepared.fit()
+        advance(len(train) + (0 if test is None else len(test)))
+    cats, conts = choose_columns(recipe, found, target, prepared.outputs)
+    made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
+    made.train = made.rows(train, labelled=True)
+    made.test = None if test is None else made.rows(test, labelled=False)
+    made.counted = _counted(recipe, made.train) & folds.scored
+    _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts)
+    made.decision = Decision.learn(scorer, made.train.label, made.predictions["stack"].oof)
+    return made
+
+
+def _fit_models(
+    made: Fitted, *, device: torch.device, seed: int, bs: int | None, stages: Stages, parts: Parts | None
+) -> None:
+    recipe, folds, train = made.recipe, made.folds, made.train
+    rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
+    for model in (*rules, *models):
+        model.check_task(train)
+    keys = _keys(made, [*rules, *models], seed, device) if parts is not None and made.prepared.digest else None
+    store = None if keys is None else parts.models(keys)
+    cross = CrossFit(
+        [*rules, *models],
+        len(train),
+        0 if made.test is None else len(made.test),
+        seed=seed,
+        device=device,
+        scored=folds.scored,
+        repeated=not folds.is_partition,
+        store=store,
+    )
+    total = len(models) * sum(len(outside) for outside, _ in folds)
+    with stages.stage("models", total) as advance:
+        cross.advance = advance
+        for k, (outside, inside) in enumerate(folds):
+            if store is not None and all(store.has(m.name, k) for m in cross.models):
+                cross.fold(None, None, inside, made.test, train_rows=outside)
+                continue
+            pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
+            cross.fold(*pair, inside, made.test, train_rows=outside)
+    made.predictions = cross.finish()
+    with stages.stage("stack", len(train)) as advance:
+        base = [made.predictions[m.name] for m in models]
+        test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
+        stack = recipe.stack()
+        chosen, made.tried = stack.fit(
+            base, train, folds, test, metric=made.scorer.for_choosing(), counted=made.counted, seed=seed
+        )
+        made.predictions["stack"], made.stack = chosen, stack
+        advance(len(train))
+
+
+def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:
+    """The data without training rows whose target is missing: they are named, and nothing is learned from them."""
+    known = target.known(found.train)
+    if bool(known.all()):
+        return found
+    absent = ~known
+    warnings.warn(
+        f"{recipe.name}: {int(absent.sum())} training rows have no target (the first is row "
+        f"{int(absent.nonzero()[0])}); they are left out",
+        DataWarning,
+        stacklevel=2,
+    )
+    rows = known.nonzero().squeeze(1).to(found.train.device)
+    return CompetitionData(**{**vars(found), "train": found.train.take(rows)})
+
+
+def _counted(recipe: Competition, train: Rows) -> torch.Tensor:
+    column = recipe.counted
+    return train.table[column].integer().cpu() > 0 if column else torch.ones(len(train), dtype=torch.bool)
+
+
+def _keys(made: Fitted, models: Sequence[Estimator], seed: int, device: torch.device) -> dict[str, str] | None:
+    """A digest for every model of all that its folds' models are made from; None: something has none."""
+    recipe = made.recipe
+    used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
+    about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
+    try:
+        rows = columns_digest(made.found.train, made.found.train.names)
+        threads = torch.get_num_threads()
+        return {
+            m.name: digest(rows, threads, *map(str, about), class_digest(type(m)), str(_settings(m)))[:20]
+            for m in models
+        }
+    except (NoDigestError, DataError):
+        return None
+
+
+def _settings(model: Estimator) -> dict[str, Any]:
+    """What a model is made with; a net's architecture says it apart."""
+    about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
+    return {"settings": model.settings(), **{n: repr(v) for n, v in sorted(about.items())}}

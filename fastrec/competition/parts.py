@@ -1,0 +1,128 @@
+"""What an interrupted run has finished, kept beside the run directory so that the next one goes on from there.
+
+Each part's folder is named by a digest of all that it was made from: rows, features, folds, settings, seed, the
+library's version. A part is written under another name and renamed when it is whole, so that a kill at any moment leaves whole
+parts and rubbish that is cleared away.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fastrec._core.atomic import atomic_folder
+from fastrec.errors import DataWarning, FastrecError
+from fastrec.estimators import Estimator, Trace
+from fastrec.table import Table
+from fastrec.validate import Trained
+
+
+class Parts:
+    """Finished parts of runs into one directory.
+
+    Args:
+        folder: where they are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reused = 0  # parts that were found
+        self._used: set[str] = set()
+
+    @classmethod
+    def beside(cls, out: Path) -> Parts:
+        """Those of a run directory."""
+        out = Path(out).absolute()
+        return cls(out.parent / f".{out.name}.parts")
+
+    def folder_of(self, kind: str, key: str) -> Path:
+        """Where a part is, or is to be, kept: a part is whole if its folder is there."""
+        self._used.add(f"{kind}-{key}")
+        return self.folder / f"{kind}-{key}"
+
+    def table(self, key: str, make: Callable[[], Table]) -> Table:
+        """A table that was kept, or one that is made now and kept.
+
+        Args:
+            key: a digest of all that it is made from.
+            make: makes it.
+        """
+        place = self.folder_of("table", key)
+        if (place / "rows.parquet").is_file():
+            try:
+                found = Table.read(place / "rows.parquet")
+                self.reused += 1
+                return found
+            except FastrecError:
+                _say_damaged(place)
+        made = make()
+        with atomic_folder(place) as part:
+            pq.write_table(made.to_arrow(), part / "rows.parquet", compression="lz4")
+        return made
+
+    def clear(self) -> None:
+        """Drop parts that this run has not used: what changed has been made anew."""
+        if not self.folder.is_dir():
+            return
+        for place in self.folder.iterdir():
+            if place.name not in self._used:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def models(self, keys: Mapping[str, str]) -> KeptModels:
+        """The store of models for ``CrossFit``.
+
+        Args:
+            keys: model → a digest of all that its folds' models are made from.
+        """
+        return KeptModels(self, keys)
+
+
+class KeptModels:
+    """``fastrec.validate.crossfit.Store`` of a run's parts."""
+
+    def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
+        self.parts, self.keys = parts, keys
+
+    def _place(self, name: str, fold: int) -> Path:
+        return self.parts.folder_of("model", f"{name}-{fold}-{self.keys[name]}")
+
+    def has(self, name: str, fold: int) -> bool:
+        """Whether a model has been kept."""
+        return (self._place(name, fold) / "predictions.safetensors").is_file()
+
+    def find(self, name: str, fold: int) -> Trained | None:
+        """A model that was kept, or None."""
+        place = self._place(name, fold)
+        if not self.has(name, fold):
+            return None
+        try:
+            model = Estimator.load(place / "model")
+            found = load_file(place / "predictions.safetensors")
+            model.trace = Trace(**json.loads((place / "trace.json").read_text(encoding="utf-8")))
+        except (FastrecError, OSError, ValueError, TypeError, SafetensorError):
+            _say_damaged(place)
+            return None
+        self.parts.reused += 1
+        return Trained(model, found["oof"], found["test"])
+
+    def keep(self, name: str, fold: int, trained: Trained) -> None:
+        """Keep a model that has just been trained."""
+        with atomic_folder(self._place(name, fold)) as part:
+            trained.model.save(part / "model")  # type: ignore[attr-defined]
+            (part / "trace.json").write_text(json.dumps(asdict(trained.model.trace)), encoding="utf-8")
+            save_file(
+                {"oof": trained.oof.contiguous(), "test": trained.test.contiguous()}, part / "predictions.safetensors"
+            )
+
+
+def _say_damaged(place: Path) -> None:
+    warnings.warn(f"{place}: a kept part cannot be read and is made again", DataWarning, stacklevel=3)
+    shutil.rmtree(place, ignore_errors=True)

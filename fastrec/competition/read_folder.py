@@ -1,0 +1,69 @@
+"""A folder of files as people have them: ``train``, ``test``, ``sample_submission`` and others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from fastrec.errors import DataError, MissingFileError
+from fastrec.table import Table
+from fastrec.table.read import read_file
+
+if TYPE_CHECKING:
+    from fastrec.competition.recipe import CompetitionData
+
+ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
+SAMPLES = ("sample_submission", "sampleSubmission", "sample")
+_TRUTHS = ("ground_truth", "truth", "solution")
+
+
+def table_files(folder: Path) -> dict[str, Path]:
+    """The tables of a folder by name (without its ending), in order of their names.
+
+    Raises:
+        MissingFileError: there is no such folder.
+        DataError: two files have one name.
+    """
+    if not folder.is_dir():
+        raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of the files")
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
+        if ending is None or path.name.startswith("."):
+            continue
+        name = path.name[: -len(ending)]
+        if name in found:
+            raise DataError(f"{found[name].name} and {path.name} have one name", file=folder, remedy="Keep one of them")
+        found[name] = path
+    return found
+
+
+def read_folder(folder: Path, *, rows: int | None = None, device: torch.device | None = None) -> CompetitionData:
+    """``train`` and ``test`` of a folder, the truth of the test where it is there, and every other table by its name.
+
+    Args:
+        folder: holds ``train`` and, mostly, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.
+        rows: use only the first so many training rows.
+        device: where the tables go.
+
+    Raises:
+        MissingFileError: there is no folder, or no ``train`` in it.
+        FastrecError: a file cannot be read.
+    """
+    from fastrec.competition.recipe import CompetitionData
+
+    files = table_files(folder)
+    if "train" not in files:
+        raise MissingFileError(
+            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})",
+            file=folder,
+            remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
+        )
+    tables = {n: Table.read(read_file(p), device=device) for n, p in files.items() if n not in SAMPLES}
+    train = tables.pop("train")
+    truth = next((tables.pop(n) for n in _TRUTHS if n in tables), None)
+    if rows is not None and rows < len(train):
+        train = train.slice(0, rows)
+    return CompetitionData(train, tables.pop("test", None), tables=tables, truth=truth)

@@ -1,0 +1,163 @@
+"""From predictions to a submission: classes, probabilities, amounts or ranked lists in the form that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.ordering import rank_lists
+from fastrec.competition.read_folder import SAMPLES, table_files
+from fastrec.competition.value_form import ValueForm
+from fastrec.competition.write import write_ranked
+from fastrec.errors import DataError
+from fastrec.metrics import apply_cuts, best_rounding, best_threshold
+from fastrec.table import Table
+from fastrec.validate import Rows, Target
+
+Form = SubmissionFormat | ValueForm
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How classes are made of predictions, learned on out-of-fold ones.
+
+    Args:
+        threshold: a binary task's class 1 begins above it; None: probabilities are submitted as they are.
+        cuts: between which amounts one class ends and the next begins; None: amounts are submitted as they are.
+    """
+
+    threshold: float | None = None
+    cuts: tuple[float, ...] | None = None
+
+    @classmethod
+    def learn(cls, scorer: Any, label: torch.Tensor, oof: torch.Tensor) -> Decision:
+        """The decision that scores best out of fold, for a metric that scores classes."""
+        if not scorer.wants_classes or scorer.target.task == "multiclass":
+            return cls()
+        known = ~oof.isnan()
+        if scorer.target.task == "binary":
+            return cls(threshold=float(best_threshold(label[known], oof[known], scorer.metric)))
+        cuts = best_rounding(scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric)
+        return cls(cuts=tuple(map(float, cuts)))
+
+
+def form_of(submission: Form | None, data: Path, target: Target | None, ids: tuple[str, ...], names: Any) -> Form:
+    """The form of a submission: the recipe's, a sample file's, or ids and the target.
+
+    Args:
+        submission: the recipe's.
+        data: the folder of the competition's files.
+        target: what is predicted; None in a ranking task.
+        ids: the recipe's id columns.
+        names: columns that the rows to predict have.
+    """
+    if submission is not None:
+        return submission
+    files = table_files(data) if data.is_dir() else {}
+    sample = next((files[n] for n in SAMPLES if n in files), None)
+    if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
+        form = ValueForm.of_sample(sample)
+        own = [n for n in form.header if n in names or n in ids]
+        return ValueForm.of_sample(sample, ids=own) if own else form
+    if target is None:
+        return ValueForm(ids=ids, values=("score",))
+    return ValueForm(ids=tuple(n for n in ids if n in names), values=tuple(target.names))
+
+
+def write_submission_of(
+    path: str | Path,
+    rows: Rows,
+    prediction: torch.Tensor,
+    *,
+    form: Form,
+    target: Target | None,
+    decision: Decision,
+    keys: Table,
+    item: str | None = None,
+) -> None:
+    """Write predictions in a form.
+
+    Args:
+        path: the file.
+        rows: the rows that were predicted.
+        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+        form: the form.
+        target: what was predicted; None in a ranking task.
+        decision: how classes are made of it.
+        keys: the id columns: a row for each line of the form.
+        item: ranking: the column of the candidates' ids.
+
+    Raises:
+        FastrecError: the form's columns are not those of the task, or an id is missing.
+    """
+    if isinstance(form, SubmissionFormat):
+        if target is not None or item is None:
+            raise DataError("the form is one of lists, the task has none", remedy="Give a ValueForm in the recipe")
+        write_ranked(path, keys.to_arrow(), rows.table[item].to_arrow(), prediction, rows.groups, form)
+        return
+    arrow = keys.select([n for n in form.ids if n in keys]).to_arrow() if form.ids else pa.table({})
+    if target is None:
+        order = _best_first(rows, prediction, form)
+        taken = rows.table.select(list(form.ids)).to_arrow().take(pa.array(order))
+        form.write(path, taken, {form.values[0]: prediction.numpy()[order]})
+        return
+    form.write(path, arrow, submission_values(form, target, prediction, decision))
+
+
+def submission_values(
+    form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
+) -> Mapping[str, Any]:
+    """The value columns of a submission.
+
+    Args:
+        form: names them.
+        target: what was predicted.
+        prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+        decision: how classes are made of it.
+
+    Raises:
+        DataError: the form has another number of columns than there are predictions.
+    """
+    own = target.restore(prediction)
+    if decision.threshold is not None:
+        return {form.values[0]: target.decode((own > decision.threshold).long())}
+    if decision.cuts is not None:
+        return {form.values[0]: np.asarray(apply_cuts(own, decision.cuts))}
+    if target.task == "multiclass" and len(form.values) == 1:
+        return {form.values[0]: target.decode(own.argmax(1))}
+    wide = own.reshape(len(own), -1)
+    if target.task == "binary" and len(form.values) == 2:
+        wide = torch.stack([1 - own, own], 1)
+    if wide.shape[1] != len(form.values):
+        raise DataError(
+            f"the form has {len(form.values)} value columns, {wide.shape[1]} values are predicted for a row",
+            remedy=f"Predicted are {', '.join(target.outputs)}",
+        )
+    names = _matched(form.values, target)
+    return {n: wide[:, i].numpy() for n, i in names.items()}
+
+
+def _matched(columns: tuple[str, ...], target: Target) -> dict[str, int]:
+    """Value column → which prediction it has: by its name, or the end of it (``Class_3``), else by place."""
+    outputs = target.outputs
+    if target.task == "binary" and len(columns) == 2 and target.classes is not None:
+        outputs = [str(v) for v in target.classes.values.to_pylist()]
+    if set(columns) == set(outputs):
+        return {n: outputs.index(n) for n in columns}
+    ends = [[i for i, o in enumerate(outputs) if n.endswith(o) and not n[: -len(o)][-1:].isalnum()] for n in columns]
+    if all(len(e) == 1 for e in ends) and len({e[0] for e in ends}) == len(columns):
+        return {n: e[0] for n, e in zip(columns, ends, strict=True)}
+    return {n: i for i, n in enumerate(columns)}
+
+
+def _best_first(rows: Rows, prediction: torch.Tensor, form: ValueForm) -> np.ndarray:
+    if form.per_list is None:
+        return np.arange(len(rows))
+    return rank_lists(prediction, rows.groups, k=form.per_list).order.numpy()
