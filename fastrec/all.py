@@ -9,9 +9,9 @@ from fastrec._core.kernels import without_compiled
 from fastrec._core.malloc import keep_memory
 from fastrec.competition import (
     RECSYS2019,
-    Candidates,
     CheckReport,
     Competition,
+    CompetitionData,
     RankedLists,
     ScoreReport,
     SubmissionFormat,
@@ -238,7 +238,6 @@ __all__ = [
     "BoostedBlend",
     "Bucketize",
     "CTRTruth",
-    "Candidates",
     "Categorify",
     "CheckReport",
     "Checkpoint",
@@ -248,6 +247,7 @@ __all__ = [
     "ColumnRanker",
     "Combine",
     "Competition",
+    "CompetitionData",
     "CompiledModel",
     "CountEncode",
     "CowClip",

@@ -16,7 +16,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS, read
-from fastrec.competition import Candidates, Competition
+from fastrec.competition import RECSYS2019, Competition, CompetitionData
 from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
 from fastrec.features import Bucketize, Cross, FeatureSet, JaccardToHistory, TargetEncode
 from fastrec.stacking import Stack
@@ -33,11 +33,14 @@ class Trivago2019(Competition):
     """Candidates are the listed items of every click; those of the withheld clicks are to be ranked."""
 
     name = "RecSys Challenge 2019 (trivago)"
+    task = "ranking"
+    fold_key = "session_id"
+    submission = RECSYS2019
     counted = "is_last"  # the test asks for the last click of a session
     weight = "weight"  # earlier clicks of a session count half
     touched = "touch_count"
 
-    def load(self, data: Path, *, rows: int | None, device: torch.device) -> Candidates:
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         return read(data, rows=rows, device=device)
 
     def features(self) -> FeatureSet:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from competitions.trivago2019.simulate import expected_mrr
-from fastrec.competition import Candidates
+from fastrec.competition import CompetitionData
 from fastrec.errors import DataError, DataWarning, MissingFileError
 from fastrec.features import explode
 from fastrec.segments import Groups, segment_max, segment_mean, shift_in_group
@@ -48,7 +48,7 @@ _TYPES = {c: pa.int64() if c in ("timestamp", "step") else pa.string() for c in 
 _LONGEST_DWELL = 1800.0  # seconds; a longer gap is a person who left
 
 
-def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Candidates:
+def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
     """Read the official files and lay out the candidates.
 
     Args:
@@ -87,7 +87,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
     if items.exists():
         tables["items"] = _read_items(items, (tables["shown"], tables["touches"]))
     keys = _first_of_lists(targets).select(KEYS)
-    return Candidates(
+    return CompetitionData(
         candidates.to(device),
         targets.to(device),
         keys,

@@ -1,4 +1,4 @@
-"""The ``fastrec`` command: simulate, run, check, score, report."""
+"""The ``fastrec`` command: simulate, run, check, score, report; ``runs.py`` has what concerns finished runs."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileErro
 if TYPE_CHECKING:
     from fastrec.competition.form import SubmissionFormat
     from fastrec.competition.recipe import Competition
+    from fastrec.competition.score_values import ValueScore
+    from fastrec.competition.value_form import ValueForm
 
 app = typer.Typer(
     help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
@@ -43,7 +45,10 @@ _Out = Annotated[
 _Device = Annotated[str, typer.Option(help="`auto` (CUDA where there is one), `cpu` or `cuda`.")]
 _Rows = Annotated[int | None, typer.Option(min=1, help="Use only about this many rows of the training log.")]
 _Seed = Annotated[int, typer.Option(min=0, help="Of everything random; same seed, same result.")]
-_Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in candidates; up to the whole set.")]
+_Bs = Annotated[int | None, typer.Option(min=1, help="Batch size of the nets, in rows; up to the whole set.")]
+_Resume = Annotated[
+    bool, typer.Option(help="Go on from what an interrupted run has finished, and keep this one's parts beside it.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -64,9 +69,11 @@ def run(
     rows: _Rows = None,
     seed: _Seed = 0,
     bs: _Bs = None,
+    resume: _Resume = True,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
-    _run(lambda: load_competition(competition), data, out, device=device, rows=rows, seed=seed, bs=bs)
+    options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume}
+    _run(lambda: load_competition(competition), data, out, **options)
 
 
 def script(recipe: type[Competition]) -> None:
@@ -79,15 +86,21 @@ def script(recipe: type[Competition]) -> None:
 
     @alone.command(help=f"{recipe.name}: make features, train the models and the stack, write submission and report.")
     def run_recipe(
-        data: _Data, out: _Out, device: _Device = "auto", rows: _Rows = None, seed: _Seed = 0, bs: _Bs = None
+        data: _Data,
+        out: _Out,
+        device: _Device = "auto",
+        rows: _Rows = None,
+        seed: _Seed = 0,
+        bs: _Bs = None,
+        resume: _Resume = True,
     ) -> None:
-        _run(recipe, data, out, device=device, rows=rows, seed=seed, bs=bs)
+        _run(recipe, data, out, device=device, rows=rows, seed=seed, bs=bs, resume=resume)
 
     alone()
 
 
 def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
-    with _readable_errors() as stages:
+    with readable_errors() as stages:
         from fastrec._core.malloc import keep_memory
         from fastrec.competition import run as library
         from fastrec.report.page import leaderboard_table
@@ -112,7 +125,7 @@ def simulate(
     seed: _Seed = 0,
 ) -> None:
     """Write files in the competition's official form, with ground truth and the true click probabilities."""
-    with _readable_errors() as stages:
+    with readable_errors() as stages:
         module = _load(competition, "simulate.py")
         with stages.stage("simulate", sessions, unit="sessions") as advance:
             before = 0
@@ -134,12 +147,12 @@ def check(
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
-    """Check a submission's form: the official columns, exactly the target rows, lists not too long, no item twice.
+    """Check a submission's form: the official columns, exactly the rows of the test file or of the sample submission.
 
     The form is that of --competition or --run; without them that of the run directory in which the submission lies;
     elsewhere that of the RecSys Challenge 2019.
     """
-    with _readable_errors():
+    with readable_errors():
         from fastrec.competition.check import check_submission
 
         typer.echo(str(check_submission(submission, test, _form(submission, competition, run))))
@@ -152,32 +165,71 @@ def score(
     competition: _FormOf = None,
     run: _RunOf = None,
 ) -> None:
-    """Score a submission by the official rule; the last line is `mrr` and the score.
+    """Score a submission by the competition's metric; the last line is its name and the score.
 
     The form is that of --competition or --run; without them that of the run directory in which the submission lies;
     elsewhere that of the RecSys Challenge 2019.
     """
-    with _readable_errors():
+    with readable_errors():
+        from fastrec.competition.value_form import ValueForm
+
+        form = _form(submission, competition, run)
+        if isinstance(form, ValueForm):
+            typer.echo(str(_score_values(submission, truth, form, competition, run)))
+            return
         from fastrec.competition.score import score_submission
 
-        typer.echo(str(score_submission(submission, truth, _form(submission, competition, run))))
+        typer.echo(str(score_submission(submission, truth, form)))
 
 
-def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat:
+def _score_values(
+    submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
+) -> ValueScore:
+    """The score of lines with a value each: metric and target are the recipe's, or the run's."""
+    from fastrec.competition.form import run_around
+    from fastrec.competition.score_values import score_values
+    from fastrec.metrics import default_metric
+    from fastrec.table import Table
+    from fastrec.table.read import read_file
+
+    if competition is not None:
+        recipe = load_competition(competition)
+        target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
+        metric = recipe.metric or default_metric("ranking" if target is None else target.task)
+        return score_values(submission, truth, form, metric=metric, target=target)
+    from fastrec.competition.predict import SavedRun
+
+    folder = run or run_around(submission)
+    assert folder is not None  # a form with values is a run's
+    saved = SavedRun(folder)
+    return score_values(submission, truth, form, metric=saved.config["metric"], target=saved.target)
+
+
+def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm:
     """The form to hold a submission against."""
     from fastrec.competition.form import form_around, form_of_run
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
     if competition is not None:
-        return load_competition(competition).submission
+        return _form_of_recipe(load_competition(competition), competition)
     return form_around(submission) if run is None else form_of_run(run)
+
+
+def _form_of_recipe(recipe: Competition, folder: Path) -> SubmissionFormat | ValueForm:
+    if recipe.submission is None:
+        raise DataError(
+            "the recipe says no form of a submission: it is made of the run's data",
+            file=folder,
+            remedy="Give --run, or a submission that lies in its run directory",
+        )
+    return recipe.submission
 
 
 @app.command()
 def report(run_directory: Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]) -> None:
     """Write a run's report.html anew and print its leaderboard."""
-    with _readable_errors():
+    with readable_errors():
         from fastrec.report.page import leaderboard_table, write_report
 
         typer.echo(f"report {write_report(run_directory)}")
@@ -237,7 +289,7 @@ def _load(folder: str | Path, name: str) -> ModuleType:
 
 
 @contextmanager
-def _readable_errors() -> Iterator[Any]:
+def readable_errors() -> Iterator[Any]:
     """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
     from fastrec._core.progress import Stages
 
@@ -282,7 +334,3 @@ def _out_of_memory(error: Exception) -> str:
     where = f" in the stage '{notes[0]}'" if notes else ""
     said = " ".join(str(error).split())
     return f"out of memory{where}{f' ({said})' if said else ''}; nothing was written. Give fewer rows, or more memory."
-
-
-if __name__ == "__main__":
-    app()

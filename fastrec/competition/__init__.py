@@ -1,9 +1,10 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
-``recipe.py`` is what a competition describes, ``run.py`` carries it out, ``ordering.py`` makes ranked lists of
-scores, ``form.py`` says how a submission looks and ``write.py`` writes one, ``check.py`` and ``score.py`` hold it
-against test file and ground truth.
+``recipe.py`` is what a competition describes, ``run.py`` carries it out (``prepare.py`` its features, ``fitting.py`` its
+models, ``run_files.py`` what is written, ``parts.py`` what an interrupted run goes on from), ``predict.py`` predicts for
+other rows, ``runs.py`` lists and compares runs. ``form.py`` (ranked lists) and ``value_form.py`` (a line per row) say how
+a submission looks, ``check.py``, ``score.py`` and ``score_values.py`` hold it against test file and ground truth.
 """
 
 from typing import TYPE_CHECKING
@@ -14,24 +15,36 @@ if TYPE_CHECKING:
     from fastrec.competition.check import CheckReport, check_submission
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
-    from fastrec.competition.recipe import Candidates, Competition
+    from fastrec.competition.predict import predict_run
+    from fastrec.competition.read_folder import read_folder
+    from fastrec.competition.recipe import Competition, CompetitionData
     from fastrec.competition.run import run_competition
+    from fastrec.competition.runs import compare_runs, list_runs
     from fastrec.competition.score import ScoreReport, score_submission
+    from fastrec.competition.score_values import ValueScore, score_values
+    from fastrec.competition.value_form import ValueForm
     from fastrec.competition.write import write_submission
 
 __all__ = [
     "RECSYS2019",
-    "Candidates",
     "CheckReport",
     "Competition",
+    "CompetitionData",
     "RankedLists",
     "ScoreReport",
     "SubmissionFormat",
+    "ValueForm",
+    "ValueScore",
     "check_submission",
+    "compare_runs",
+    "list_runs",
+    "predict_run",
     "rank_lists",
     "ranked_strings",
+    "read_folder",
     "run_competition",
     "score_submission",
+    "score_values",
     "write_submission",
 ]
 
@@ -49,8 +62,15 @@ __getattr__ = lazily(
         "RankedLists": "ordering",
         "rank_lists": "ordering",
         "ranked_strings": "ordering",
-        "Candidates": "recipe",
+        "CompetitionData": "recipe",
         "Competition": "recipe",
         "run_competition": "run",
+        "read_folder": "read_folder",
+        "compare_runs": "runs",
+        "list_runs": "runs",
+        "predict_run": "predict",
+        "score_values": "score_values",
+        "ValueScore": "score_values",
+        "ValueForm": "value_form",
     },
 )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-if TYPE_CHECKING:
-    pass
 from fastrec.competition._rows import (
     _check_candidates,
     _check_lists,
@@ -19,6 +17,9 @@ from fastrec.competition._rows import (
     _read_targets,
 )
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
+from fastrec.competition.value_form import ValueForm
+from fastrec.competition.value_rows import is_number_column, match_rows, wanted_rows
+from fastrec.errors import SubmissionError
 
 __all__ = ["CheckReport", "check_submission"]
 
@@ -41,7 +42,7 @@ class CheckReport:
 
 
 def check_submission(
-    submission_path: str | Path, test_path: str | Path, format: SubmissionFormat = RECSYS2019
+    submission_path: str | Path, test_path: str | Path, format: SubmissionFormat | ValueForm = RECSYS2019
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -51,7 +52,8 @@ def check_submission(
 
     Args:
         submission_path: the submission CSV.
-        test_path: the test CSV it answers.
+        test_path: the test CSV it answers; of a ``ValueForm`` the test file or the sample submission, which say the
+            rows and (the sample) their order.
         format: the form to hold it against.
 
     Returns:
@@ -63,6 +65,8 @@ def check_submission(
         MissingFileError, UnreadableFileError, MissingColumnError: a file is absent, empty, corrupt or lacks a column.
         DataError: the test file has no target, or one twice.
     """
+    if isinstance(format, ValueForm):
+        return _check_values(Path(submission_path), Path(test_path), format)
     table = _read_submission(submission_path, format, exact=True)
     targets, numbers = _read_targets(test_path, format)
     match = _match_rows(table, targets, submission_path, test_path, format, numbers)
@@ -71,3 +75,21 @@ def check_submission(
     candidates = _Ids(targets[format.candidates].take(pa.array(match)), format.candidates_sep)
     warnings = _check_candidates(ids, candidates, submission_path, format)
     return CheckReport(str(submission_path), len(table), len(ids.flat), warnings)
+
+
+def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
+    """A submission with one line per row: its columns, its rows, and that what is to be a number is one."""
+    table = form.read(path)
+    wanted = wanted_rows(form, test_path)
+    match = match_rows(form, table, wanted, path, test_path)
+    warnings = []
+    if (match[1:] < match[:-1]).any():
+        warnings.append(f"the rows are in another order than in {test_path.name}")
+    text = [n for n in form.values if not is_number_column(table[n])]
+    for name in form.values:
+        if name not in text or form.probabilities:
+            form.numbers(table, name, path)
+        elif pc.any(pc.equal(table[name], "")).as_py():
+            row = pc.index(table[name], "").as_py()
+            raise SubmissionError("a value is empty", file=path, column=name, row=row, remedy="Predict every row")
+    return CheckReport(str(path), len(table), len(table) * len(form.values), tuple(warnings))

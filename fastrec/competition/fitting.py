@@ -15,8 +15,8 @@ from fastrec.competition.columns import choose_columns
 from fastrec.competition.parts import Parts
 from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition, CompetitionData
-from fastrec.competition.scoring import Scorer
-from fastrec.competition.submit import Decision, Form
+from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.submit import Form
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
@@ -154,10 +154,10 @@ def _fit_models(
         base = [made.predictions[m.name] for m in models]
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
         stack = recipe.stack()
-        chosen, made.tried = stack.fit(
+        outcome = stack.fit(
             base, train, folds, test, metric=made.scorer.for_choosing(), counted=made.counted, seed=seed
         )
-        made.predictions["stack"], made.stack = chosen, stack
+        made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))
 
 

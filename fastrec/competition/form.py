@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]
@@ -57,9 +58,14 @@ class SubmissionFormat:
         """The columns of a submission file, in order."""
         return (*self.keys, self.prediction)
 
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The columns that target rows need to be written in this form."""
+        return self.keys
+
     def to_state(self) -> dict[str, Any]:
         """The form as JSON values, as a run's ``config.json`` keeps it."""
-        return asdict(self)
+        return {"kind": "lists", **asdict(self)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> SubmissionFormat:
@@ -83,7 +89,7 @@ RECSYS2019 = SubmissionFormat(
 )
 
 
-def form_of_run(folder: str | Path) -> SubmissionFormat:
+def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm:
     """The form of a run's submission.
 
     Args:
@@ -100,8 +106,11 @@ def form_of_run(folder: str | Path) -> SubmissionFormat:
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return SubmissionFormat.from_state(state["submission"]) if "submission" in state else RECSYS2019
-    except (ValueError, TypeError, KeyError) as error:
+        state = state.get("submission")
+        if state is None:
+            return RECSYS2019
+        return (ValueForm if state.get("kind") == "values" else SubmissionFormat).from_state(state)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",
             file=path,
@@ -109,7 +118,7 @@ def form_of_run(folder: str | Path) -> SubmissionFormat:
         ) from error
 
 
-def form_around(submission: str | Path) -> SubmissionFormat:
+def form_around(submission: str | Path) -> SubmissionFormat | ValueForm:
     """The form of a submission by where it lies: inside a run directory that run's, elsewhere ``RECSYS2019``.
 
     Args:
@@ -118,6 +127,11 @@ def form_around(submission: str | Path) -> SubmissionFormat:
     Raises:
         UnreadableFileError: the run's ``config.json`` is damaged.
     """
-    runs = (p for p in Path(submission).absolute().parents if (p / "scores.json").is_file())
-    run = next((p for p in runs if (p / "config.json").is_file()), None)
+    run = run_around(submission)
     return RECSYS2019 if run is None else form_of_run(run)
+
+
+def run_around(path: str | Path) -> Path | None:
+    """The run directory in which a path lies, or None."""
+    runs = (p for p in Path(path).absolute().parents if (p / "scores.json").is_file())
+    return next((p for p in runs if (p / "config.json").is_file()), None)

@@ -1,8 +1,8 @@
 """What an interrupted run has finished, kept beside the run directory so that the next one goes on from there.
 
 Each part's folder is named by a digest of all that it was made from: rows, features, folds, settings, seed, the
-library's version. A part is written under another name and renamed when it is whole, so that a kill at any moment leaves whole
-parts and rubbish that is cleared away.
+library's version. A part is written under another name and renamed when it is whole, so that a kill at any moment
+leaves whole parts, and rubbish that is cleared away.
 """
 
 from __future__ import annotations

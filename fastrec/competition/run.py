@@ -99,7 +99,7 @@ def run_competition(
     return out
 
 
-def check_candidates(recipe: Competition, found: Candidates) -> None:
+def check_candidates(recipe: Competition, found: CompetitionData) -> None:
     """Refuse test lists that no submission can be made of. (Found before hours of training, not after.)
 
     Raises:
@@ -107,9 +107,12 @@ def check_candidates(recipe: Competition, found: Candidates) -> None:
         MissingColumnError: the test table lacks the lists or the items.
     """
     test = found.test
+    if test is None:
+        return
     lists = test[recipe.list_column].integer().cpu()
     count = len(torch.unique(lists))
-    if count != len(found.targets):
+    by_list = recipe.submission is None or isinstance(recipe.submission, SubmissionFormat)
+    if by_list and found.targets is not None and count != len(found.targets):
         raise DataError(
             f"{recipe.name}: {count} test lists, but {len(found.targets)} targets",
             column=recipe.list_column,

@@ -20,6 +20,7 @@ import torch
 
 from fastrec.competition.fitting import Fitted
 from fastrec.competition.recipe import Competition
+from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import write_submission_of
 from fastrec.metrics import get_metric, reciprocal_ranks
 from fastrec.table import Table, save_state
@@ -38,8 +39,9 @@ def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
     """
     made.prepared.save(part / "features")
     for name, one in made.predictions.items():
-        for k, model in enumerate(one.models):
+        for k, model in enumerate([] if name == "stack" else one.models):
             model.save(part / "models" / name / f"fold{k}")
+    made.stack.model.save(part / "stack")
     if made.target is not None:
         save_state(part / "target", made.target.to_state())
     made.folds.save(part / "folds.parquet")
@@ -80,8 +82,9 @@ def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused:
     """``scores.json``: out-of-fold scores of every model, those of the test where its truth is known."""
     names = list(made.predictions)
     truth = known_test(made)
-    oof = {n: made.scorer(made.train, made.predictions[n].oof, made.counted) for n in names}
-    test = {} if truth is None else {n: made.scorer(truth, made.predictions[n].test) for n in names}
+    oof = {n: _oof_score(made, made.scorer, n) for n in names}
+    decided = made.decision if made.scorer.wants_classes and made.train.task != "multiclass" else None
+    test = {} if truth is None else {n: made.scorer(truth, made.predictions[n].test, decision=decided) for n in names}
     counts = {"train": made.train, "test": made.test}
     rows: dict[str, int] = {}
     unit = "candidates" if made.target is None else "rows"
@@ -98,6 +101,9 @@ def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused:
         "also": _also(made),
         "oracle": made.found.oracle,
         "stack_tried": made.tried,
+        "stack_choice": {"chosen": made.stack.chosen, "nested": made.stack.nested, "fell_back": made.stack.fell_back},
+        "intervals": {n: list(i) for n, i in made.stack.scores.items()},
+        "stack_over_best": None if made.stack.difference is None else list(made.stack.difference),
         "seconds": {n: round(s, 3) for n, s in seconds.items()},
         "reused": reused,
         "transductive": made.prepared.transductive,
@@ -123,8 +129,13 @@ def _also(made: Fitted) -> dict[str, dict[str, float]]:
     for name in made.recipe.also:
         metric = get_metric(name)
         scorer = type(made.scorer)(metric, made.target)
-        found[metric.name] = {n: scorer(made.train, p.oof, made.counted) for n, p in made.predictions.items()}
+        found[metric.name] = {n: _oof_score(made, scorer, n) for n in made.predictions}
     return found
+
+
+def _oof_score(made: Fitted, scorer: Scorer, name: str) -> float:
+    folds = torch.from_numpy(_fold_numbers(made))
+    return scorer(made.train, made.predictions[name].oof, made.counted, folds=folds)
 
 
 def _splits(made: Fitted) -> list[tuple[str, Rows]]:

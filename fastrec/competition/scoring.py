@@ -8,8 +8,48 @@ from dataclasses import dataclass, replace
 import torch
 
 from fastrec.errors import DataError
-from fastrec.metrics import Metric, default_metric, get_metric, reciprocal_ranks
+from fastrec.metrics import (
+    Metric,
+    apply_cuts,
+    best_rounding,
+    best_threshold,
+    cross_fitted_classes,
+    default_metric,
+    get_metric,
+    reciprocal_ranks,
+)
 from fastrec.validate import Rows, Target, Task
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How classes are made of predictions, learned on out-of-fold ones.
+
+    Args:
+        threshold: a binary task's class 1 begins above it; None: probabilities are submitted as they are.
+        cuts: between which amounts one class ends and the next begins; None: amounts are submitted as they are.
+    """
+
+    threshold: float | None = None
+    cuts: tuple[float, ...] | None = None
+
+    @classmethod
+    def learn(cls, scorer: Scorer, label: torch.Tensor, oof: torch.Tensor) -> Decision:
+        """The decision that scores best out of fold, for a metric that scores classes."""
+        if not scorer.wants_classes or scorer.target.task == "multiclass":
+            return cls()
+        known = ~oof.isnan()
+        if scorer.target.task == "binary":
+            return cls(threshold=float(best_threshold(label[known], oof[known], scorer.metric)))
+        cuts = best_rounding(scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric)
+        return cls(cuts=tuple(map(float, cuts)))
+
+    def classes(self, values: torch.Tensor) -> torch.Tensor:
+        """Classes ``[n]`` of predictions ``[n]`` on the target's own scale."""
+        if self.threshold is not None:
+            return (values > self.threshold).long()
+        assert self.cuts is not None
+        return torch.as_tensor(apply_cuts(values, self.cuts))
 
 
 @dataclass(frozen=True)
@@ -50,13 +90,23 @@ class Scorer:
         """Whether class numbers are scored, which thresholds make of predictions."""
         return self.metric.wants == "classes" and self.target is not None and self.target.task != "multilabel"
 
-    def __call__(self, rows: Rows, prediction: torch.Tensor, chosen: torch.Tensor | None = None) -> float:
+    def __call__(
+        self,
+        rows: Rows,
+        prediction: torch.Tensor,
+        chosen: torch.Tensor | None = None,
+        *,
+        folds: torch.Tensor | None = None,
+        decision: Decision | None = None,
+    ) -> float:
         """The score of predictions.
 
         Args:
             rows: rows with labels.
             prediction: float64 ``[n]`` or ``[n, k]``.
             chosen: bool ``[n]``: the rows that count; None: all.
+            folds: ``[n]``: where classes are scored, each fold's are made by what the other folds say.
+            decision: where classes are scored, how they are made; None: by ``folds``, or the usual threshold.
         """
         label, groups = rows.label, rows.groups if rows.task == "ranking" else None
         if label is None:
@@ -64,6 +114,15 @@ class Scorer:
         if chosen is not None:
             label, prediction = label[chosen], prediction[chosen]
             groups = None if groups is None else groups[chosen]
+            folds = None if folds is None else folds[chosen]
+        if self.wants_classes and rows.task != "multiclass" and (folds is not None or decision is not None):
+            own = self._own(prediction)
+            classes = (
+                cross_fitted_classes(self._own(label), own, folds, self.metric)
+                if decision is None
+                else decision.classes(own)
+            )
+            return self.metric(self._own(label), classes)
         if self.metric.name == "mrr":  # ties as submitted: by the order of display
             return float(reciprocal_ranks(prediction, label, groups, ties="ordinal")[1].mean())
         return self.metric(self._own(label), self._own(prediction), groups=groups)

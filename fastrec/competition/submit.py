@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +13,14 @@ import torch
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.ordering import rank_lists
 from fastrec.competition.read_folder import SAMPLES, table_files
+from fastrec.competition.scoring import Decision
 from fastrec.competition.value_form import ValueForm
 from fastrec.competition.write import write_ranked
 from fastrec.errors import DataError
-from fastrec.metrics import apply_cuts, best_rounding, best_threshold
 from fastrec.table import Table
 from fastrec.validate import Rows, Target
 
 Form = SubmissionFormat | ValueForm
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How classes are made of predictions, learned on out-of-fold ones.
-
-    Args:
-        threshold: a binary task's class 1 begins above it; None: probabilities are submitted as they are.
-        cuts: between which amounts one class ends and the next begins; None: amounts are submitted as they are.
-    """
-
-    threshold: float | None = None
-    cuts: tuple[float, ...] | None = None
-
-    @classmethod
-    def learn(cls, scorer: Any, label: torch.Tensor, oof: torch.Tensor) -> Decision:
-        """The decision that scores best out of fold, for a metric that scores classes."""
-        if not scorer.wants_classes or scorer.target.task == "multiclass":
-            return cls()
-        known = ~oof.isnan()
-        if scorer.target.task == "binary":
-            return cls(threshold=float(best_threshold(label[known], oof[known], scorer.metric)))
-        cuts = best_rounding(scorer.target.restore(label[known]), scorer.target.restore(oof[known]), scorer.metric)
-        return cls(cuts=tuple(map(float, cuts)))
 
 
 def form_of(submission: Form | None, data: Path, target: Target | None, ids: tuple[str, ...], names: Any) -> Form:
@@ -127,9 +102,9 @@ def submission_values(
     """
     own = target.restore(prediction)
     if decision.threshold is not None:
-        return {form.values[0]: target.decode((own > decision.threshold).long())}
+        return {form.values[0]: target.decode(decision.classes(own))}
     if decision.cuts is not None:
-        return {form.values[0]: np.asarray(apply_cuts(own, decision.cuts))}
+        return {form.values[0]: decision.classes(own).numpy()}
     if target.task == "multiclass" and len(form.values) == 1:
         return {form.values[0]: target.decode(own.argmax(1))}
     wide = own.reshape(len(own), -1)
@@ -140,11 +115,11 @@ def submission_values(
             f"the form has {len(form.values)} value columns, {wide.shape[1]} values are predicted for a row",
             remedy=f"Predicted are {', '.join(target.outputs)}",
         )
-    names = _matched(form.values, target)
+    names = class_columns(form.values, target)
     return {n: wide[:, i].numpy() for n, i in names.items()}
 
 
-def _matched(columns: tuple[str, ...], target: Target) -> dict[str, int]:
+def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
     """Value column → which prediction it has: by its name, or the end of it (``Class_3``), else by place."""
     outputs = target.outputs
     if target.task == "binary" and len(columns) == 2 and target.classes is not None:

@@ -64,6 +64,11 @@ class ValueForm:
         """The columns of a submission file, in order."""
         return (*self.ids, *self.values)
 
+    @property
+    def keys_needed(self) -> tuple[str, ...]:
+        """The columns that rows need to be written in this form."""
+        return self.ids
+
     @classmethod
     def of_sample(cls, path: str | Path, *, ids: Sequence[str] | str | None = None, **options: Any) -> ValueForm:
         """The form of a sample submission: its separator and its columns.

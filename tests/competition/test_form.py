@@ -17,7 +17,7 @@ from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import (
     RECSYS2019,
-    Candidates,
+    CompetitionData,
     Competition,
     SubmissionFormat,
     check_submission,
@@ -102,7 +102,7 @@ class Baskets(Competition):
         frames = [_candidates(seed) for seed in (0, 1)]
         test = {n: v for n, v in frames[1].items() if n != "clicked"}
         targets = Table({n: frames[1][n][::LENGTH] for n in LONG.keys})
-        return Candidates(Table(frames[0]), Table(test), targets, truth=torch.tensor(frames[1]["clicked"]))
+        return CompetitionData(Table(frames[0]), Table(test), targets, truth=torch.tensor(frames[1]["clicked"]))
 
     def features(self):
         return FeatureSet([CountEncode("item_id")], key="basket")

@@ -1,0 +1,222 @@
+"""``predict_run``: other rows predicted by what a run directory holds, without the recipe's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core.atomic import atomic_folder
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.competition.form import SubmissionFormat, form_of_run
+from fastrec.competition.read_folder import table_files
+from fastrec.competition.recipe import Competition
+from fastrec.competition.scoring import Decision
+from fastrec.competition.submit import write_submission_of
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.estimators import Estimator
+from fastrec.features import FeatureSet
+from fastrec.stacking import StackModel
+from fastrec.table import Table, load_state
+from fastrec.table.read import read_file
+from fastrec.validate import Lists, Rows, Target
+
+
+class SavedRun:
+    """What a run directory holds to predict with.
+
+    Args:
+        folder: the run directory.
+        trust: modules that may be imported: those of generators and estimators of one's own, which runs their code.
+
+    Raises:
+        MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
+    """
+
+    def __init__(self, folder: str | Path, *, trust: Sequence[str] = ()) -> None:
+        self.folder = Path(folder)
+        for module in trust:
+            import_module(module)
+        path = self.folder / "config.json"
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        try:
+            self.config = json.loads(path.read_text(encoding="utf-8"))
+            self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
+            self.names = list(self.config["models"])
+            self.cats = list(self.config["categories"])
+            self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
+            self.task = self.config["task"]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UnreadableFileError(
+                f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
+            ) from error
+        self.form = form_of_run(self.folder)
+        self.target = None if self.task == "ranking" else Target.from_state(load_state(self.folder / "target"))
+        state = self.folder / "features"
+        self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
+        self.stack = StackModel.load(self.folder / "stack")
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that rows to predict must have."""
+        made = set() if self.features is None else set(self.features.outputs)
+        read = [] if self.features is None else self.features.inputs
+        own = [n for n in (*self.cats, *self.conts) if n not in made]
+        ids = [self.config["list_column"], self.config["item"]] if self.target is None else []
+        hidden = set() if self.target is None else set(self.target.names)
+        return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
+
+    def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
+        """Rows with their features, as the models take them.
+
+        Args:
+            table: the rows; columns in any order.
+            tables: the other tables that features are made from.
+            history: earlier rows, with their target, for features that look back to them.
+
+        Raises:
+            MissingColumnError: a column is not there.
+        """
+        absent = next((n for n in self.inputs if n not in table), None)
+        if absent is not None:
+            raise MissingColumnError(
+                "the rows to predict lack it", column=absent, remedy=f"They have {', '.join(table.names)}"
+            )
+        full = table if self.features is None else self._with_features(table, tables or {}, history)
+        if self.target is None:
+            groups = full[self.config["list_column"]].integer().cpu()
+            return Lists(full, groups, cats=self.cats, conts=self.conts)
+        n = self.target.n_outputs
+        return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=n)
+
+    def _with_features(self, table: Table, tables: dict[str, Table], history: Table | None) -> Table:
+        assert self.features is not None
+        if not self.config["history"]:
+            return self.features.transform(table, tables=tables)
+        if history is None:
+            raise DataError(
+                "the run's features look back to earlier rows, which are not given",
+                remedy="Put them beside the rows to predict, as history.csv or train.csv",
+            )
+        names = self.target.names if self.target is not None else [self.config["label"]]
+        unknown = {n: torch.full((len(table),), torch.nan, dtype=torch.float64) for n in names}
+        return self.features.transform(table.with_columns(unknown), tables=tables, history=history)
+
+    def predict_rows(self, rows: Rows) -> torch.Tensor:
+        """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale."""
+        base = {}
+        for name in self.names:
+            folders = sorted((self.folder / "models" / name).glob("fold*"), key=lambda p: int(p.name[4:]))
+            base[name] = sum(Estimator.load(f).predict(rows) for f in folders) / max(len(folders), 1)
+        return self.stack.predict(base, rows)
+
+    def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
+        """Predictions of a frame's rows on the target's own scale: float64 ``[n]`` or ``[n, k]``.
+
+        Args:
+            df: a table of any library.
+            tables: the other tables that features are made from.
+            history: earlier rows for features that look back to them.
+        """
+        given = {n: Table.read(t) for n, t in (tables or {}).items()}
+        rows = self.rows(Table.read(df), given, None if history is None else Table.read(history))
+        made = self.predict_rows(rows)
+        return made if self.target is None else self.target.restore(made)
+
+
+def predict_run(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    device: DeviceLike = "auto",
+    trust: Sequence[str] = (),
+) -> Path:
+    """Predict rows with what a run directory holds and write them in the form of its submission.
+
+    Args:
+        run: the run directory.
+        data: a file of rows, or a folder: ``test`` holds the rows, other files are the tables that features are made
+            from, by their names; ``history`` or ``train`` the earlier rows that some features look back to.
+        out: the file to write.
+        device: where to compute.
+        trust: modules of generators and estimators of one's own that may be imported.
+
+    Returns:
+        The file.
+
+    Raises:
+        FastrecError: the run or the data cannot be used; nothing is written.
+    """
+    saved, where = SavedRun(run, trust=trust), resolve_device(device)
+    files = _files(Path(data))
+    read = {n: Table.read(read_file(p), device=where) for n, p in files.items()}
+    table = read.pop("test")
+    history = read.get("history", read.get("train"))
+    absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)
+    if absent is not None:
+        raise MissingFileError(
+            f"the run's features are made from a table {absent!r}, which is not there", file=data,
+            remedy=f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)",
+        )  # fmt: skip
+    rows = saved.rows(table, read, history)
+    keys = table
+    if isinstance(saved.form, SubmissionFormat):
+        first = torch.ones(len(rows), dtype=torch.bool)
+        first[1:] = rows.groups[1:] != rows.groups[:-1]
+        keys = table.take(first.nonzero().squeeze(1))
+    missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
+    if missing is not None:
+        raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
+    item = saved.config["item"] if saved.target is None else None
+    prediction = saved.predict_rows(rows)
+    options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
+    write_submission_of(out, rows, prediction, **options)
+    return Path(out)
+
+
+def _files(data: Path) -> dict[str, Path]:
+    if data.is_file():
+        return {"test": data}
+    found = table_files(data)
+    if "test" not in found:
+        raise MissingFileError(
+            f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})", file=data,
+            remedy="Name the rows to predict test.csv or test.parquet, or give the file itself",
+        )  # fmt: skip
+    return found
+
+
+def _needs(saved: SavedRun, table: str) -> bool:
+    steps = [] if saved.features is None else saved.features.steps
+    return any(table in s.table_inputs for s in steps)
+
+
+def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:
+    """Write the tables that a recipe lays out of a competition's files, as ``predict_run`` takes them.
+
+    Args:
+        recipe: the recipe.
+        data: the folder of the competition's files.
+        out: the folder to make: ``test.parquet``, a file for every other table and, where features look back to
+            training rows, ``history.parquet``.
+
+    Returns:
+        The files.
+
+    Raises:
+        FastrecError: the data cannot be read, or ``out`` not written.
+    """
+    found = recipe.load(Path(data), rows=None, device=torch.device("cpu"))
+    tables = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
+    with atomic_folder(out) as part:
+        for name, table in tables.items():
+            if table is not None:
+                pq.write_table(table.to_arrow(), part / f"{name}.parquet")
+    return [Path(out) / f"{n}.parquet" for n, t in tables.items() if t is not None]

@@ -1,0 +1,193 @@
+"""``list_runs`` and ``compare_runs``: a folder's runs beside each other, and two of them on the same rows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from fastrec._core.leftovers import recover
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.metrics import Interval, bootstrap_metric, get_metric, paired_difference
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run in a line: its out-of-fold score with its interval, and what it took."""
+
+    name: str
+    competition: str
+    metric: str
+    score: float
+    interval: tuple[float, float] | None
+    features: int
+    seconds: float
+    git_revision: str | None
+    finished: str | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Run ``a`` less run ``b`` over some of the rows that both scored: the mean difference with its interval."""
+
+    segment: str
+    rows: int
+    a: float
+    b: float
+    difference: Interval
+
+
+def list_runs(folder: str | Path) -> list[RunSummary]:
+    """The runs in a folder, the best first within a competition.
+
+    Args:
+        folder: holds run directories.
+
+    Raises:
+        MissingFileError: there is no such folder.
+        UnreadableFileError: a run's files are damaged.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of run directories")
+    found = [_summary(p.parent) for p in sorted(folder.glob("*/scores.json")) if not p.parent.name.startswith(".")]
+    signs = {s.name: -1 if _scores(folder / s.name).get("greater_is_better", True) else 1 for s in found}
+    return sorted(found, key=lambda s: (s.competition, s.metric, signs[s.name] * s.score, s.name))
+
+
+def _summary(run: Path) -> RunSummary:
+    scores, config = _scores(run), _json(run / "config.json")
+    interval = scores.get("intervals", {}).get("stack")
+    return RunSummary(
+        run.name,
+        str(config.get("competition", "")),
+        str(scores.get("metric", "")),
+        float(scores["oof"].get("stack", np.nan)),
+        None if interval is None else (float(interval[1]), float(interval[2])),
+        int(scores.get("rows", {}).get("features", 0)),
+        float(sum(scores.get("seconds", {}).values())),
+        config.get("git_revision"),
+        config.get("finished"),
+    )
+
+
+def compare_runs(a: str | Path, b: str | Path, *, model: str = "stack", by: str | None = None) -> list[Comparison]:
+    """Two runs on the rows that both scored out of fold.
+
+    Args:
+        a, b: run directories of one competition.
+        model: the model that is compared.
+        by: a column of the runs' ``rows.parquet`` (or ``lists.parquet``: ``length``, ``touched``) to compare by too.
+
+    Returns:
+        All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores higher.
+
+    Raises:
+        DataError: the runs are of other metrics or rows.
+        MissingColumnError: a run has no such column.
+    """
+    first, second = Path(a), Path(b)
+    metric = _scores(first).get("metric")
+    if metric != _scores(second).get("metric"):
+        raise DataError(
+            f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}",
+            remedy="Compare runs of one metric",
+        )
+    ranks = (first / "lists.parquet").is_file()
+    rows = [_oof_rows(r, ranks) for r in (first, second)]
+    names = ["length", "fold_key"] if ranks else [n for n in rows[0].column_names if n.startswith("label_")]
+    if len(rows[0]) != len(rows[1]) or any(
+        n not in rows[1].column_names or not _same(rows[0][n], rows[1][n]) for n in names
+    ):
+        raise DataError(
+            f"{first.name} and {second.name} scored other rows", remedy="Compare runs on the same training rows"
+        )
+    segments: list[tuple[str, np.ndarray]] = [("all", np.ones(len(rows[0]), dtype=bool))]
+    if by is not None:
+        if by not in rows[0].column_names:
+            raise MissingColumnError("the runs do not have it", column=by, remedy=", ".join(rows[0].column_names))
+        text = rows[0][by].cast(pa.string())
+        for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
+            segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
+    if ranks:
+        values = [_column(r, f"rr_{model}", run) for r, run in zip(rows, (first, second), strict=True)]
+        return [_of_means(name, values[0][s], values[1][s]) for name, s in segments]
+    return _of_rows(first, second, rows[0], segments, model, str(metric))
+
+
+def _of_means(segment: str, a: np.ndarray, b: np.ndarray) -> Comparison:
+    return Comparison(segment, len(a), float(a.mean()), float(b.mean()), paired_difference(a, b))
+
+
+def _of_rows(
+    first: Path, second: Path, rows: pa.Table, segments: list[tuple[str, np.ndarray]], model: str, metric: str
+) -> list[Comparison]:
+    labels = [n for n in rows.column_names if n.startswith("label_")]
+    y = np.column_stack([rows[n].to_numpy() for n in labels])
+    y = y[:, 0] if len(labels) == 1 else y
+    predicted = []
+    for run in (first, second):
+        table = _parquet(run / "oof" / f"{model}.parquet")
+        names = [n for n in table.column_names if n.startswith("prediction")]
+        values = np.column_stack([table[n].to_numpy() for n in names])
+        predicted.append(values[:, 0] if len(names) == 1 else values)
+    known = ~(np.isnan(predicted[0]) | np.isnan(predicted[1])).reshape(len(y), -1).any(1)
+    keys = None
+    if "fold_key" in rows.column_names:
+        keys = rows["fold_key"].combine_chunks().dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    made = []
+    for name, chosen in segments:
+        s = chosen & known
+        own = get_metric(metric)
+        clusters = None if keys is None else keys[s]
+        result = bootstrap_metric(own, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
+        a, b = result.interval("a").mean, result.interval("b").mean
+        made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b")))
+    return made
+
+
+def _oof_rows(run: Path, ranks: bool) -> pa.Table:
+    table = _parquet(run / ("lists.parquet" if ranks else "rows.parquet"))
+    return table.filter(pc.equal(table["split"], "oof"))
+
+
+def _column(table: pa.Table, name: str, run: Path) -> np.ndarray:
+    if name not in table.column_names:
+        raise MissingColumnError(
+            "the run has no such model", file=run, column=name.removeprefix("rr_"),
+            remedy=f"It has {', '.join(n[3:] for n in table.column_names if n.startswith('rr_'))}",
+        )  # fmt: skip
+    return table[name].to_numpy()
+
+
+def _same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> bool:
+    return a.type == b.type and a.combine_chunks().equals(b.combine_chunks())
+
+
+def _scores(run: Path) -> dict[str, Any]:
+    return _json(run / "scores.json")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    recover(path.parent)
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
+
+
+def _parquet(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error

@@ -1,0 +1,129 @@
+"""``score_values``: the score of a submission with one line per row, by any metric."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.competition.submit import class_columns
+from fastrec.competition.value_form import ValueForm
+from fastrec.competition.value_rows import match_rows, read_text, wanted_rows
+from fastrec.errors import DataError, SubmissionError
+from fastrec.metrics import Metric, get_metric
+from fastrec.table import Table
+from fastrec.table.read import read_file
+from fastrec.validate import Target
+
+
+@dataclass(frozen=True)
+class ValueScore:
+    """A submission's score: the metric's name, its value, over how many rows."""
+
+    metric: str
+    value: float
+    rows: int
+
+    def lines(self) -> list[str]:
+        """Lines to print; the last is the metric and the score with five decimals."""
+        return [f"rows {self.rows}", f"{self.metric} {self.value:.5f}"]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def score_values(
+    submission_path: str | Path,
+    truth_path: str | Path,
+    form: ValueForm,
+    *,
+    metric: str | Metric,
+    target: Target | None,
+) -> ValueScore:
+    """Score a submission against the truth, whose rows it must have, in any order.
+
+    Args:
+        submission_path: the submission.
+        truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the relevant pairs (list
+            and item, in the form's ids): every other line is irrelevant, and lists without such a pair do not count.
+        form: the submission's form.
+        metric: the metric or its name.
+        target: what is predicted; None in a ranking task.
+
+    Raises:
+        SubmissionError: the rows are not those of the truth, or a value is none of the task's.
+        FastrecError: a file is absent, corrupt or lacks a column.
+    """
+    path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
+    table = form.read(path)
+    if target is None:
+        return _score_lists(path, table, truth_path, form, metric)
+    truth = Table.read(read_file(truth_path))
+    rows = match_rows(form, table, wanted_rows(form, truth_path), path, truth_path)
+    label = target.restore(target.encode(truth).double() if target.task != "multiclass" else target.encode(truth))
+    predicted = _predicted(table, form, target, path)
+    placed = torch.zeros_like(predicted)
+    placed[torch.from_numpy(rows)] = predicted
+    return ValueScore(metric.name, metric(label, placed), len(table))
+
+
+def _predicted(table: pa.Table, form: ValueForm, target: Target, path: Path) -> torch.Tensor:
+    """Predictions on the target's own scale, classes by their codes."""
+    if len(form.values) == 1 and target.classes is not None:
+        name = form.values[0]
+        try:
+            numbers = form.numbers(table, name, path)
+        except SubmissionError:
+            numbers = None
+        if numbers is None or target.task == "multiclass" or _are_classes(numbers, target):
+            known = pa.array([str(v) for v in target.classes.values.to_pylist()], pa.large_string())
+            codes = pc.index_in(pc.cast(table[name], pa.large_string()), value_set=known)
+            if codes.null_count:
+                row = int(np.flatnonzero(np.asarray(codes.is_null()))[0])
+                raise SubmissionError(
+                    f"{table[name][row].as_py()!r} is no class", file=path, column=name, row=row,
+                    remedy=f"The classes are {', '.join(known.to_pylist()[:10])}",
+                )  # fmt: skip
+            return torch.from_numpy(codes.to_numpy().astype(np.float64))
+        return torch.from_numpy(numbers)
+    places = class_columns(form.values, target)
+    wide = np.zeros((len(table), len(form.values)))
+    for name, i in places.items():
+        wide[:, i] = form.numbers(table, name, path)
+    made = torch.from_numpy(wide)
+    if target.task == "binary":
+        return made[:, -1]
+    return made[:, 0] if made.shape[1] == 1 else made
+
+
+def _are_classes(numbers: np.ndarray, target: Target) -> bool:
+    """Whether a binary task's numbers are its own raw values, and not probabilities."""
+    raw = target.classes.values.to_pylist()
+    if not all(isinstance(v, int | float) and not isinstance(v, bool) for v in raw):
+        return False
+    return {float(v) for v in raw} != {0.0, 1.0} and set(np.unique(numbers)) <= {float(v) for v in raw}
+
+
+def _score_lists(path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric) -> ValueScore:
+    truth = read_text(truth_path, form.ids, form)
+    scores = torch.from_numpy(form.numbers(table, form.values[-1], path))
+    relevant = pc.is_in(form.keys(table), value_set=form.keys(truth))
+    label = torch.from_numpy(np.asarray(relevant).astype(np.float64))
+    wanted, lists = truth[form.ids[0]].combine_chunks(), table[form.ids[0]].combine_chunks()
+    absent = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=lists)))
+    if len(absent):
+        row = int(absent[0])
+        raise SubmissionError(
+            f"{form.ids[0]} {wanted[row].as_py()} has no line ({len(absent)} such in all)", file=path,
+            column=form.ids[0], remedy="Write lines for every list of the truth",
+        )  # fmt: skip
+    chosen = np.asarray(pc.is_in(lists, value_set=wanted))
+    if not chosen.any():
+        raise DataError("the truth has no list of the submission", file=truth_path, remedy="Give the right file")
+    groups = torch.from_numpy(lists.dictionary_encode().indices.to_numpy().astype(np.int64))
+    rows = torch.from_numpy(chosen)
+    return ValueScore(metric.name, metric(label[rows], scores[rows], groups=groups[rows]), int(chosen.sum()))
