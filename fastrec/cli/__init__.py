@@ -1,5 +1,6 @@
-"""The ``fastrec`` command; ``app.py`` holds its sub-commands."""
+"""The ``fastrec`` command; ``app.py`` holds its sub-commands, ``runs.py`` those about finished runs."""
 
+from fastrec.cli import runs  # noqa: F401 - its commands join the others
 from fastrec.cli.app import app, load_competition, script
 
 __all__ = ["app", "load_competition", "script"]

@@ -1,10 +1,10 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
-``recipe.py`` is what a competition describes, ``run.py`` carries it out (``prepare.py`` its features, ``fitting.py`` its
-models, ``run_files.py`` what is written, ``parts.py`` what an interrupted run goes on from), ``predict.py`` predicts for
-other rows, ``runs.py`` lists and compares runs. ``form.py`` (ranked lists) and ``value_form.py`` (a line per row) say how
-a submission looks, ``check.py``, ``score.py`` and ``score_values.py`` hold it against test file and ground truth.
+``recipe.py`` is what a competition describes, ``run.py`` carries it out (``prepare.py`` its features, ``fitting.py``
+its models, ``run_files.py`` what is written, ``parts.py`` what an interrupted run goes on from), ``predict.py`` is for
+rows of later, ``runs.py`` lists and compares runs. ``form.py`` (ranked lists) and ``value_form.py`` (a line per row) say
+how a submission looks, ``check.py``, ``score.py`` and ``score_values.py`` hold it against other files.
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,235 @@
+"""Rows and targets of every task, against worked cases and pandas."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.table import Table, load_state, save_state
+from fastrec.validate import CrossFit, Rows, Target, folds_digest
+
+FRAME = pd.DataFrame(
+    {
+        "yn": ["Y", "N", "Y", "N"],
+        "flag": [True, False, True, True],
+        "digit": [0, 1, 1, 0],
+        "grade": [1, 2, 9, 4],
+        "amount": [0.5, 1.0, 2.0, 3.0],
+        "city": ["b", "a", "c", "a"],
+        "many": [100, 2, 31, 44],
+    }
+)
+
+
+def rows(task: str, label, **options) -> Rows:
+    label = torch.as_tensor(label)
+    return Rows(Table({"x": torch.arange(len(label)).double()}), task, label=label, conts=["x"], **options)
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "options", "row"),
+    [
+        ("binary", [0.0, 1, 2, 1], {}, 2),
+        ("binary", [0.0, math.nan], {}, 1),
+        ("multiclass", [0, 1, 3], {"n_outputs": 3}, 2),
+        ("multiclass", [0, -1, 1], {"n_outputs": 3}, 1),
+        ("regression", [0.0, 1, math.inf], {}, 2),
+        ("multilabel", [[0.0, 1], [1, 0.5]], {"n_outputs": 2}, 1),
+    ],
+)
+def test_a_label_that_does_not_fit_its_task_names_the_row(task, label, options, row):
+    with pytest.raises(DataError, match="target is") as caught:
+        rows(task, label, **options)
+    assert caught.value.row == row
+
+
+@pytest.mark.parametrize(
+    ("task", "label", "n"), [("binary", [[0.0, 1]], 1), ("multilabel", [0.0, 1], 2), ("regression", [0.0, 1], 2)]
+)
+def test_a_label_of_another_shape_is_refused(task, label, n):
+    with pytest.raises(DataError, match="shape"):
+        rows(task, label, n_outputs=n)
+
+
+def test_there_are_five_tasks():
+    with pytest.raises(DataError, match="no task 'rank'.*ranking, binary, multiclass, regression, multilabel"):
+        rows("rank", [0.0])
+
+
+def test_take_keeps_rows_with_all_that_is_said_of_them():
+    made = rows(
+        "multilabel",
+        [[0.0, 1], [1, 0], [1, 1]],
+        n_outputs=2,
+        weight=torch.tensor([1.0, 2, 3]),
+        groups=torch.tensor([5, 5, 7]),
+        order=torch.tensor([3.0, 2, 1]),
+    )
+    for chosen in (torch.tensor([True, False, True]), torch.tensor([0, 2])):
+        got = made.take(chosen)
+        assert got.label.tolist() == [[0, 1], [1, 1]]
+        assert (got.weight.tolist(), got.groups.tolist(), got.order.tolist()) == ([1, 3], [5, 7], [3, 1])
+        assert (got.task, got.n_outputs, got.n_scores, len(got)) == ("multilabel", 2, 2, 2)
+    assert [rows(t, x, n_outputs=n).n_scores for t, x, n in (("binary", [1.0], 1), ("multiclass", [1], 4))] == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("column", "task", "label", "outputs"),
+    [
+        ("yn", "binary", [1, 0, 1, 0], ["yn"]),
+        ("flag", "binary", [1, 0, 1, 1], ["flag"]),
+        ("city", "multiclass", [1, 0, 2, 0], ["a", "b", "c"]),
+        ("amount", "regression", [0.5, 1, 2, 3], ["amount"]),
+    ],
+)
+def test_what_a_target_says_by_itself(column, task, label, outputs):
+    target = Target.fit(FRAME, column)
+    assert (target.task, target.outputs, target.encode(FRAME).tolist()) == (task, outputs, label)
+
+
+@pytest.mark.parametrize(("column", "kind"), [("digit", "binary"), ("grade", "multiclass"), ("many", "multiclass")])
+def test_whole_numbers_of_few_values_are_asked_about(column, kind):
+    with pytest.raises(DataError, match=f"classes or amounts.*task='{kind}' or task='regression'") as caught:
+        Target.fit(FRAME, column)
+    assert caught.value.column == column
+
+
+def test_whole_numbers_of_many_values_are_amounts():
+    assert Target.fit(pd.DataFrame({"n": range(21)}), "n").task == "regression"
+
+
+def test_a_task_that_is_given_decides():
+    assert Target.fit(FRAME, "digit", "binary").encode(FRAME).tolist() == [0, 1, 1, 0]
+    assert Target.fit(FRAME, "digit", "regression").encode(FRAME).dtype == torch.float64
+    grade = Target.fit(FRAME, "grade", "multiclass")
+    assert grade.encode(FRAME).tolist() == [0, 1, 3, 2]
+    assert grade.decode(torch.tensor([3, 0])).to_pylist() == [9, 1]
+    assert Target.fit(FRAME, ["flag", "digit"]).task == "multilabel"
+    assert Target.fit(FRAME, ["amount", "grade"]).encode(FRAME).shape == (4, 2)
+
+
+def test_the_positive_class_can_be_named():
+    target = Target.fit(FRAME, "yn", positive="N")
+    assert target.encode(FRAME).tolist() == [0, 1, 0, 1]
+    assert target.decode(torch.tensor([0, 1])).to_pylist() == ["Y", "N"]
+    with pytest.raises(DataError, match="no row has the class 'X'.*N, Y"):
+        Target.fit(FRAME, "yn", positive="X")
+
+
+@pytest.mark.parametrize(
+    ("frame", "task", "message"),
+    [
+        ({"y": ["a", "a"]}, None, "one class only \\('a'\\)"),
+        ({"y": ["a", "b", "c"]}, "binary", "3 values, not two"),
+        ({"y": [None, None]}, None, "no value"),
+        ({"y": ["a", "b"]}, "regression", "not a number"),
+    ],
+)
+def test_targets_that_no_model_can_learn_are_named(frame, task, message):
+    with pytest.raises(DataError, match=message) as caught:
+        Target.fit(pd.DataFrame(frame), "y", task).encode(pd.DataFrame(frame))
+    assert caught.value.column == "y"
+
+
+def test_rows_without_a_target_or_of_a_new_class_are_named():
+    target = Target.fit(FRAME, "yn")
+    other = pd.DataFrame({"yn": ["Y", None, "?"]})
+    assert target.known(other).tolist() == [True, False, True]
+    for row, word in ((1, "missing"), (2, "no training row has")):
+        with pytest.raises(DataError, match=word) as caught:
+            target.encode(other.iloc[[0, row]])
+        assert caught.value.row == 1
+    with pytest.raises(MissingColumnError):
+        target.encode(FRAME[["city"]])
+
+
+@given(st.lists(st.floats(0.01, 1e6), min_size=2, max_size=20), st.sampled_from(["log", "log1p", None]))
+@settings(max_examples=30, deadline=None)
+def test_a_scale_is_undone(values, scale):
+    frame = pd.DataFrame({"y": values})
+    target = Target.fit(frame, "y", "regression", scale=scale)
+    label = target.encode(frame)
+    oracle = {"log": np.log, "log1p": np.log1p, None: lambda v: v}[scale](np.array(values))
+    np.testing.assert_allclose(label.numpy(), oracle, rtol=1e-12)
+    np.testing.assert_allclose(target.restore(label).numpy(), values, rtol=1e-9)
+
+
+def test_a_scale_that_a_value_does_not_have_is_named():
+    frame = pd.DataFrame({"y": [1.0, 0.0]})
+    with pytest.raises(DataError, match="0 has no log") as caught:
+        Target.fit(frame, "y", "regression", scale="log").encode(frame)
+    assert caught.value.row == 1
+    with pytest.raises(DataError, match="no scale"):
+        Target.fit(FRAME, "yn", scale="log")
+
+
+@pytest.mark.parametrize("column", ["yn", "flag", "city", "amount"])
+def test_a_target_is_saved_and_read(column, tmp_path):
+    target = Target.fit(FRAME, column, scale="log" if column == "amount" else None)
+    save_state(tmp_path / "t", target.to_state())
+    read = Target.from_state(load_state(tmp_path / "t"))
+    assert repr(read) == repr(target)
+    assert torch.equal(read.encode(FRAME), target.encode(FRAME))
+
+
+class Two:
+    """Predicts two numbers: its fold's number of training rows and a row's own x."""
+
+    name, learns, beside = "two", True, False
+
+    def __init__(self) -> None:
+        from fastrec.estimators import Trace
+
+        self.trace = Trace()
+
+    def fresh(self):
+        return Two()
+
+    def fit(self, train, valid=None, *, seed=0, device=None):
+        self.n = len(train)
+        return self
+
+    def predict(self, data):
+        x = data.table["x"].number()
+        return torch.stack([torch.full_like(x, self.n), x], 1)
+
+
+def test_predictions_of_several_numbers_and_rows_that_no_fold_scores():
+    data = rows("multilabel", [[0.0, 1]] * 6, n_outputs=2)
+    scored = torch.tensor([False, False, True, True, True, True])
+    cross = CrossFit([Two()], 6, 2, scored=scored)
+    for inside, outside in (([2, 3], [0, 1]), ([4, 5], [0, 1, 2, 3])):
+        train, valid = torch.tensor(outside), torch.tensor(inside)
+        cross.fold(data.take(train), data.take(valid), valid, data.take(torch.tensor([0, 5])), train_rows=train)
+    made = cross.finish()["two"]
+    assert made.oof[2:].tolist() == [[2, 2], [2, 3], [4, 4], [4, 5]]
+    assert made.oof[:2].isnan().all()
+    assert made.test.tolist() == [[3, 0], [3, 5]]
+    assert made.folds == folds_digest([torch.tensor([2, 3]), torch.tensor([4, 5])], 6)
+    assert made.folds != folds_digest([torch.tensor([2, 4]), torch.tensor([3, 5])], 6)
+
+
+def test_repeated_folds_give_a_row_the_mean():
+    data = rows("regression", [0.0] * 4)
+    cross = CrossFit([Two()], 4, 0, repeated=True)
+    every = torch.arange(4)
+    for inside in ([0, 1], [2, 3], [0], [1, 2, 3]):
+        valid = torch.tensor(inside)
+        train = every[~torch.isin(every, valid)]
+        cross.fold(data.take(train), data.take(valid), valid, train_rows=train)
+    assert cross.finish()["two"].oof[:, 0].tolist() == [2.5, 1.5, 1.5, 1.5]
+
+
+def test_a_fold_that_trains_on_a_row_that_it_scores_is_refused():
+    data = rows("regression", [0.0] * 4)
+    cross = CrossFit([Two()], 4, 0)
+    with pytest.raises(DataError, match="fold 0 is trained on a row that it scores") as caught:
+        cross.fold(data, data.take(torch.tensor([1])), torch.tensor([1]), train_rows=torch.arange(4))
+    assert caught.value.row == 1
