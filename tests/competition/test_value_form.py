@@ -1,0 +1,206 @@
+"""Submissions with a line per row: written, read, checked and scored, against files worked by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.competition import ValueForm, check_submission, score_values
+from fastrec.competition.scoring import Decision, Scorer
+from fastrec.competition.submit import form_of, submission_values, write_submission_of
+from fastrec.errors import DataError, FastrecError, MissingColumnError, SubmissionError
+from fastrec.metrics import get_metric
+from fastrec.table import Table
+from fastrec.validate import Lists, Rows, Target
+
+FORM = ValueForm(ids=("id",), values=("p",))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_what_is_written_is_what_a_person_would_write(tmp_path):
+    FORM.write(tmp_path / "s.csv", {"id": ["007", "a,b"], "x": [1, 2]}, {"p": [0.25, 1e-9]})
+    assert (tmp_path / "s.csv").read_text() == 'id,p\n007,0.25\n"a,b",1e-09\n'
+    form = ValueForm(ids=("u", "i"), values=("s",), sep="\t", decimals=3)
+    form.write(tmp_path / "s.tsv", {"u": [1, 1], "i": ["x", "y"]}, {"s": torch.tensor([0.12345, 2.0])})
+    assert (tmp_path / "s.tsv").read_text() == "u\ti\ts\n1\tx\t0.123\n1\ty\t2.000\n"
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+@settings(max_examples=30, deadline=None)
+def test_numbers_come_back_to_the_bit(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("form") / "s.csv"
+    ids = [f"r{i}" for i in range(len(values))]
+    FORM.write(path, {"id": ids}, {"p": values})
+    table = FORM.read(path)
+    assert FORM.numbers(table, "p", path).tolist() == values
+    assert table["id"].to_pylist() == ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "values", "message"),
+    [
+        (["a", "a"], [0.1, 0.2], "id a stands in an earlier row too"),
+        (["a", None], [0.1, 0.2], "an id is missing"),
+        (["a", "b"], [0.1, None], "a value is missing"),
+        (["a", "b"], [0.1, float("inf")], "not finite"),
+        (["a", "b"], [0.1], "lengths differ"),
+        ([1.5, 2.5], [0.1, 0.2], "ids are double"),
+    ],
+)
+def test_nothing_is_written_that_no_competition_takes(tmp_path, ids, values, message):
+    with pytest.raises(FastrecError, match=message):
+        FORM.write(tmp_path / "s.csv", {"id": ids}, {"p": values})
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(MissingColumnError):
+        FORM.write(tmp_path / "s.csv", {"x": ids}, {"p": values})
+
+
+@pytest.mark.parametrize("options", [{"values": ()}, {"ids": ("p",), "values": ("p",)}, {"values": "p", "sep": ", "}])
+def test_a_form_that_no_file_can_have(options):
+    with pytest.raises(DataError, match="no submission has"):
+        ValueForm(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "form"),
+    [
+        ("id,target\n1,0\n", None, ValueForm(ids=("id",), values=("target",))),
+        ("id;A;B\n1;0;0\n", None, ValueForm(ids=("id",), values=("A", "B"), sep=";")),
+        ("u\ti\tscore\n1\t2\t0\n", ["u", "i"], ValueForm(ids=("u", "i"), values=("score",), sep="\t")),
+        ("target\n0\n", None, ValueForm(values=("target",))),
+    ],
+)
+def test_a_sample_says_the_form(tmp_path, text, ids, form):
+    path = write(tmp_path / "sample_submission.csv", text)
+    assert ValueForm.of_sample(path, ids=ids) == form
+    assert ValueForm.from_state(form.to_state()) == form
+    with pytest.raises(MissingColumnError) as caught:
+        ValueForm.of_sample(path, ids="nowhere")
+    assert caught.value.column == "nowhere"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "row"),
+    [
+        ("id,q\na,1\nb,2\n", "the header is id,q", None),
+        ("id,p\na,1\n", "row 1 of sample.csv has no row here: id b", None),
+        ("id,p\na,1\nb,2\nc,3\n", "id c is no row of sample.csv", 2),
+        ("id,p\na,1\nb,2\nb,3\n", "id b stands in an earlier row", 2),
+        ("id,p\na,0.5\nb,nan\n", "'nan' is no finite number", 1),
+        ("id,p\na,0.5\nb,x\n", "'x' is no finite number", 1),
+    ],
+)
+def test_check_names_what_is_wrong(tmp_path, text, message, row):
+    sample = write(tmp_path / "sample.csv", "id,p\na,0\nb,0\n")
+    with pytest.raises(SubmissionError, match=message) as caught:
+        check_submission(write(tmp_path / "s.csv", text), sample, FORM)
+    assert caught.value.row == row
+
+
+def test_check_passes_what_is_right_and_tells_of_another_order(tmp_path):
+    sample = write(tmp_path / "sample.csv", "id,p\na,0\nb,0\n")
+    assert str(check_submission(write(tmp_path / "s.csv", "id,p\na,1\nb,2\n"), sample, FORM)) == "ok 2 rows, 2 ids"
+    other = check_submission(write(tmp_path / "o.csv", "id,p\nb,1\na,2\n"), sample, FORM)
+    assert "another order" in other.warnings[0]
+    strict = ValueForm(ids=("id",), values=("p",), probabilities=True)
+    with pytest.raises(SubmissionError, match="'2' is no probability"):
+        check_submission(tmp_path / "s.csv", sample, strict)
+
+
+def test_scores_of_rows_in_another_order(tmp_path):
+    truth = write(tmp_path / "truth.csv", "id,p\na,Y\nb,N\nc,Y\nd,N\n")
+    target = Target.fit(pd.read_csv(truth), "p")
+    made = write(tmp_path / "s.csv", "id,p\nd,0.8\nc,0.9\nb,0.1\na,0.3\n")
+    score = score_values(made, truth, FORM, metric="auc", target=target)
+    assert score.value == 0.75  # of the four pairs (a b) (a d) (c b) (c d) one, a and d, is wrong
+    assert score.lines()[-1] == "auc 0.75000"
+    classes = write(tmp_path / "c.csv", "id,p\na,Y\nb,N\nc,N\nd,N\n")
+    assert score_values(classes, truth, FORM, metric="accuracy", target=target).value == 0.75
+    with pytest.raises(SubmissionError, match="'Z' is no class"):
+        score_values(write(tmp_path / "z.csv", "id,p\na,Y\nb,Z\nc,N\nd,N\n"), truth, FORM, metric="accuracy", target=target)
+
+
+def test_scores_of_several_classes_by_their_names(tmp_path):
+    truth = write(tmp_path / "truth.csv", "id,k\na,2\nb,1\nc,3\n")
+    target = Target.fit(pd.read_csv(truth), "k", "multiclass")
+    form = ValueForm(ids="id", values=("Class_3", "Class_1", "Class_2"))
+    made = write(tmp_path / "s.csv", "id,Class_3,Class_1,Class_2\na,0.1,0.2,0.7\nb,0.3,0.6,0.1\nc,0.5,0.25,0.25\n")
+    score = score_values(made, truth, form, metric="logloss", target=target)
+    assert score.value == pytest.approx(-np.log([0.7, 0.6, 0.5]).mean())
+
+
+def test_scores_of_lists(tmp_path):
+    form = ValueForm(ids=("u", "i"), values=("s",), sep="\t")
+    made = write(tmp_path / "s.tsv", "u\ti\ts\n1\ta\t0.9\n1\tb\t0.5\n2\ta\t0.1\n2\tb\t0.7\n3\ta\t1\n")
+    truth = write(tmp_path / "qrel.tsv", "u\ti\trating\n1\tb\t1\n2\tb\t1\n")
+    score = score_values(made, truth, form, metric="mrr", target=None)
+    assert (score.value, score.rows) == (0.75, 4)  # user 3 has no answer
+    with pytest.raises(SubmissionError, match="u 4 has no line"):
+        score_values(made, write(tmp_path / "q.tsv", "u\ti\n4\tb\n"), form, metric="mrr", target=None)
+
+
+@pytest.mark.parametrize(
+    ("frame", "task", "prediction", "form", "made"),
+    [
+        (["N", "Y"], None, [0.2, 0.9], ("p",), {"p": [0.2, 0.9]}),
+        (["N", "Y"], None, [0.25, 0.5], ("N", "Y"), {"N": [0.75, 0.5], "Y": [0.25, 0.5]}),
+        (["a", "b", "c"], None, [[0.1, 0.2, 0.7]], ("k",), {"k": ["c"]}),
+        ([1, 2, 3], "multiclass", [[0.1, 0.2, 0.7]], ("C_3", "C_1", "C_2"), {"C_3": [0.7], "C_1": [0.1], "C_2": [0.2]}),
+        ([1.5, 2.5], None, [3.5], ("y",), {"y": [3.5]}),
+    ],
+)
+def test_values_of_every_task(frame, task, prediction, form, made):
+    target = Target.fit(pd.DataFrame({"t": frame}), "t", task)
+    values = submission_values(ValueForm(values=form), target, torch.tensor(prediction).double(), Decision())
+    got = {n: (v.to_pylist() if hasattr(v, "to_pylist") else np.round(v, 6).tolist()) for n, v in values.items()}
+    assert got == made
+
+
+def test_values_that_do_not_fit_the_form_are_refused():
+    target = Target.fit(pd.DataFrame({"t": ["a", "b", "c"]}), "t")
+    with pytest.raises(DataError, match="2 value columns, 3 values"):
+        submission_values(ValueForm(values=("x", "y")), target, torch.ones(1, 3).double(), Decision())
+
+
+def test_classes_are_made_by_thresholds_learned_out_of_fold():
+    label = torch.tensor([0.0, 0, 0, 0, 1, 1])
+    oof = torch.tensor([0.1, 0.05, 0.12, 0.2, 0.3, 0.4]).double()  # no row is above .5: F1 would be 0
+    target = Target.fit(pd.DataFrame({"t": ["N", "Y"]}), "t")
+    scorer = Scorer(get_metric("f1"), target)
+    decision = Decision.learn(scorer, label, oof)
+    assert 0.2 <= decision.threshold < 0.3
+    values = submission_values(ValueForm(values=("t",)), target, oof, decision)
+    assert values["t"].to_pylist() == ["N", "N", "N", "N", "Y", "Y"]
+    rows = Rows(Table({"x": label}), "binary", label=label)
+    assert scorer(rows, oof) == 0.0
+    assert scorer(rows, oof, decision=decision) == 1.0
+    assert scorer(rows, oof, folds=torch.tensor([0, 1, 0, 1, 0, 1])) > 0.6
+    assert Decision.learn(Scorer(get_metric("auc"), target), label, oof) == Decision()
+
+
+def test_lists_are_written_best_first_and_cut(tmp_path):
+    table = Table({"u": torch.tensor([1, 1, 1, 2, 2]), "i": torch.tensor([7, 8, 9, 7, 9])})
+    rows = Lists(table, table["u"].integer())
+    form = ValueForm(ids=("u", "i"), values=("score",), sep="\t", per_list=2, decimals=1)
+    scores = torch.tensor([0.1, 0.9, 0.5, 0.3, 0.4]).double()
+    options = {"target": None, "decision": Decision(), "keys": table, "item": "i"}
+    write_submission_of(tmp_path / "s.tsv", rows, scores, form=form, **options)
+    assert (tmp_path / "s.tsv").read_text() == "u\ti\tscore\n1\t8\t0.9\n1\t9\t0.5\n2\t9\t0.4\n2\t7\t0.3\n"
+
+
+def test_the_form_is_the_recipes_or_a_samples_or_the_targets(tmp_path):
+    target = Target.fit(pd.DataFrame({"y": ["a", "b"]}), "y")
+    assert form_of(FORM, tmp_path, target, ("id",), ["id"]) is FORM
+    assert form_of(None, tmp_path, target, ("id",), ["id", "x"]) == ValueForm(ids=("id",), values=("y",))
+    write(tmp_path / "sample_submission.csv", "key,y\n1,0\n")
+    assert form_of(None, tmp_path, target, (), ["key", "x"]) == ValueForm(ids=("key",), values=("y",))
