@@ -203,10 +203,12 @@ from fastrec.training import (
     rec_learner,
 )
 from fastrec.validate import (
+    AdversarialReport,
     CrossFit,
     Folds,
     Lists,
     Predictions,
+    adversarial_validation,
     group_folds,
     whole_lists,
 )
@@ -221,6 +223,7 @@ __all__ = [
     "NDCG",
     "RECSYS2019",
     "AdamW",
+    "AdversarialReport",
     "AverageBlend",
     "BF16Autocast",
     "BayesianRate",
@@ -343,6 +346,7 @@ __all__ = [
     "WriteError",
     "XGBRanker",
     "adamw",
+    "adversarial_validation",
     "as_opt_func",
     "auc",
     "bins_of",
