@@ -40,7 +40,7 @@ class ColumnShift(NamedTuple):
     Args:
         name: the column.
         gain: its share of the trees' gain, among all columns.
-        auc: the area that the column has alone, out of fold: 0.5 = none.
+        auc: the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing.
     """
 
     name: str
@@ -114,7 +114,9 @@ def adversarial_validation(
     folds = stratified_folds(from_test.long(), _FOLDS, seed=seed)
     codes = [both[n].coded().in_order().codes for n in names]
     scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
-    alone = [auc(_rates(_binned(both[n], c), from_test, folds), from_test) for n, c in zip(names, codes, strict=True)]
+    rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
+    # What a fold lacks the others have: values that are in both sides alike come out below one half.
+    alone = [max(auc(rate, from_test), 0.5) for rate in rates]
     shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
     return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
 
