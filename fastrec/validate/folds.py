@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastrec.errors import DataError, LeakageError
@@ -51,7 +52,7 @@ class Folds:
     def __init__(
         self, codes: Any, train: Mapping[int, torch.Tensor] | None = None, *, method: str = "given", why: str = ""
     ) -> None:
-        layers = torch.as_tensor(codes).cpu()
+        layers = codes.cpu() if isinstance(codes, torch.Tensor) else torch.from_numpy(np.array(codes))
         if layers.dim() not in (1, 2) or layers.is_floating_point() or layers.dtype == torch.bool or not layers.numel():
             raise DataError(
                 f"folds are {layers.dtype} of shape {tuple(layers.shape)}", remedy="Give integers [n] or [r, n]"
@@ -60,15 +61,20 @@ class Folds:
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self._method, self._why = method, why
         self._count = int(self._layers.max()) + 1
-        self._layer_of = torch.zeros(max(self._count, 0), dtype=torch.int64)
-        for i, layer in enumerate(self._layers):
-            self._layer_of[layer[layer >= 0].long()] = i
         self._check()
 
     def _check(self) -> None:
-        if self._count < 1:
-            raise DataError("there are no folds: no row is scored", remedy="Give at least one row a fold")
-        sizes = torch.bincount(self._layers[self._layers >= 0].long(), minlength=self._count)
+        if self._count < 1 or int(self._layers.min()) < -1 or not self._train.keys() <= set(range(self._count)):
+            raise DataError(
+                f"folds are numbered {int(self._layers.min())} to {self._count - 1}, training rows {list(self._train)}",
+                remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
+            )
+        by_layer = [torch.bincount(layer[layer >= 0].long(), minlength=self._count) for layer in self._layers]
+        sizes = torch.stack(by_layer)
+        self._layer_of = sizes.argmax(0)
+        if bool(((sizes > 0).sum(0) > 1).any()):
+            raise DataError("a fold stands in two lines", remedy="Number the folds through: 0…4, then 5…9")
+        sizes = sizes.sum(0)
         for k in range(self._count):
             mask = self._train.get(k)
             if mask is not None and (mask.dtype != torch.bool or mask.shape != (self.size,)):

@@ -1,0 +1,198 @@
+"""Train and test rows → how well a classifier tells them apart, and by which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import xgboost as xgb
+
+from fastrec.errors import DataError
+from fastrec.metrics import Interval, auc
+from fastrec.metrics.intervals import interval_of
+from fastrec.table import Column, Table, concat
+from fastrec.validate.cut_random import stratified_folds
+
+_MOST = 50_000  # rows of each side that are looked at
+_FOLDS = 5
+_BINS = 64  # of a number, where one column is looked at alone
+_PRIOR = 10.0  # rows of the prior, there
+_REPEATS = 500  # of the bootstrap
+_ROUNDS = 60
+_TREES = {
+    "objective": "binary:logistic",
+    "tree_method": "hist",
+    "max_bin": 64,
+    "eta": 0.15,
+    "max_depth": 5,
+    "subsample": 0.8,
+    "colsample_bytree": 0.8,
+}
+_VERDICTS = ((0.6, "they are hardly told apart"), (0.8, "they differ"), (1.1, "they are told apart with ease"))
+
+
+class ColumnShift(NamedTuple):
+    """How a column tells train from test.
+
+    Args:
+        name: the column.
+        gain: its share of the trees' gain, among all columns.
+        auc: the area that the column has alone, out of fold, 0.5 or above: 0.5 = it tells nothing.
+    """
+
+    name: str
+    gain: float
+    auc: float
+
+
+@dataclass(frozen=True)
+class AdversarialReport:
+    """How well a classifier tells train rows from test rows; ``str(report)`` is for reading.
+
+    Args:
+        auc: area under the ROC curve, out of fold, with its 95 % bootstrap interval; 0.5 = not at all.
+        columns: the columns, the one with the largest share of gain first.
+        rows: how many rows of train and of test were looked at.
+        of: how many there are.
+        left_out: columns in both that no classifier takes (lists, vectors).
+    """
+
+    auc: Interval
+    columns: list[ColumnShift]
+    rows: tuple[int, int]
+    of: tuple[int, int]
+    left_out: list[str]
+
+    def __str__(self) -> str:
+        verdict = "they are not told apart"
+        if self.auc.low > 0.5:
+            verdict = next(words for below, words in _VERDICTS if self.auc.mean < below)
+        sides = zip(("train", "test"), self.rows, self.of, strict=True)
+        seen = " and ".join(f"{side}, {n:,} rows" + (f" drawn of {of:,}" if n < of else "") for side, n, of in sides)
+        lines = [f"{seen[0].upper()}{seen[1:]}: AUC {self.auc} out of fold, {verdict}.", ""]
+        width = max(len(c.name) for c in self.columns)
+        lines.append(f"{'column':<{width}}  gain  AUC alone")
+        lines += [f"{c.name:<{width}}  {c.gain:4.0%}  {c.auc:9.3f}" for c in self.columns[:20]]
+        lines += [f"… and {len(self.columns) - 20} more"] if len(self.columns) > 20 else []
+        lines += [f"not looked at: {', '.join(self.left_out)}"] if self.left_out else []
+        return "\n".join(lines)
+
+
+def adversarial_validation(
+    train: Any, test: Any, *, columns: Sequence[str] | None = None, seed: int = 0
+) -> AdversarialReport:
+    """Whether test rows are like train rows: how well trees, cross-fitted, tell which of the two a row is from.
+
+    Every column goes in by the order of its values (text by the alphabet, dates by time), missing ones as missing. At
+    most 50,000 rows a side are looked at, drawn at random.
+
+    Args:
+        train: a table of any library, or a file.
+        test: another.
+        columns: the columns to look at; None: all that both have.
+        seed: of the rows drawn, the folds and the trees.
+
+    Returns:
+        The area under the ROC curve with its interval, and each column's share in it.
+
+    Raises:
+        DataError: a column cannot be used, there is none, or a side has fewer than 5 rows.
+    """
+    names, left_out = _usable(train, test, columns)
+    sides = [Table.read(side, names, device="cpu") for side in (train, test)]
+    of = (len(sides[0]), len(sides[1]))
+    if min(of) < _FOLDS:
+        raise DataError(f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {_FOLDS} of each, at least")
+    rng = np.random.default_rng(seed)
+    sides = [_drawn(side, rng) for side in sides]
+    rows = (len(sides[0]), len(sides[1]))
+    both = concat(sides)
+    from_test = torch.cat([torch.zeros(rows[0]), torch.ones(rows[1])]).double()
+    folds = stratified_folds(from_test.long(), _FOLDS, seed=seed)
+    codes = [both[n].coded().in_order().codes for n in names]
+    scores, gains = _cross_fitted(codes, from_test, folds, seed=seed)
+    rates = [_rates(_binned(both[n], c), from_test, folds) for n, c in zip(names, codes, strict=True)]
+    # What a fold lacks the others have: values that are in both sides alike come out below one half.
+    alone = [max(auc(rate, from_test), 0.5) for rate in rates]
+    shifts = sorted(map(ColumnShift, names, gains, alone), key=lambda c: (-c.gain, -c.auc))
+    return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
+
+
+def _usable(train: Any, test: Any, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The columns to look at, and those that no classifier takes."""
+    sides = [Table.read(side, columns) if columns is not None else Table.read(side) for side in (train, test)]
+    names = [n for n in sides[0].names if n in sides[1]]
+    odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
+    if odd and columns is not None:
+        raise DataError(
+            f"holds a {sides[0][odd[0]].kind}, by which rows are not told apart", column=odd[0], remedy="Leave it out"
+        )
+    names = [n for n in names if n not in odd]
+    if not names:
+        raise DataError("train and test have no column in common", remedy="Give tables with columns of the same names")
+    return names, odd
+
+
+def _drawn(side: Table, rng: np.random.Generator) -> Table:
+    if len(side) <= _MOST:
+        return side
+    return side.take(torch.from_numpy(np.sort(rng.choice(len(side), _MOST, replace=False))))
+
+
+def _cross_fitted(
+    codes: Sequence[torch.Tensor], labels: torch.Tensor, folds: torch.Tensor, *, seed: int
+) -> tuple[np.ndarray, list[float]]:
+    """Out-of-fold scores, and each column's share of the gain.
+
+    Ranks among some 100,000 values are exact in XGBoost's float32, which ids and times are not.
+    """
+    values = torch.stack(list(codes), 1).float()
+    values[values == 0] = torch.nan
+    x, y, fold = values.numpy(), labels.numpy(), folds.numpy()
+    params = {**_TREES, "seed": seed, "nthread": torch.get_num_threads()}
+    scores, gains = np.zeros(len(y)), np.zeros(len(codes))
+    for k in range(_FOLDS):
+        data = xgb.QuantileDMatrix(x[fold != k], y[fold != k], max_bin=_TREES["max_bin"], nthread=params["nthread"])
+        trees = xgb.train(params, data, _ROUNDS)
+        scores[fold == k] = trees.inplace_predict(x[fold == k])
+        for name, gain in trees.get_score(importance_type="total_gain").items():
+            gains[int(name.removeprefix("f"))] += gain
+    return scores, (gains / max(gains.sum(), 1e-300)).tolist()
+
+
+def _binned(column: Column, codes: torch.Tensor) -> torch.Tensor:
+    """Bins of a column's values: a category's own, a number's by quantile where it has many; 0 = missing."""
+    if column.kind == "category" or int(codes.max()) <= _BINS:
+        return codes
+    known = codes[codes > 0].sort().values
+    edges = known[(torch.arange(1, _BINS) * len(known)) // _BINS]
+    return torch.where(codes > 0, torch.searchsorted(edges, codes, right=True) + 1, 0)
+
+
+def _rates(bins: torch.Tensor, labels: torch.Tensor, folds: torch.Tensor) -> torch.Tensor:
+    """The share of test rows in each row's bin among the other folds' rows, drawn to the share of all: float64 ``[n]``.
+
+    The prior is the same in all folds, which hold test rows in equal shares.
+    """
+    size, prior = int(bins.max()) + 1, labels.mean()
+    place = folds * size + bins
+    rows = torch.bincount(place, minlength=_FOLDS * size).view(_FOLDS, size).double()
+    tests = torch.bincount(place, weights=labels, minlength=_FOLDS * size).view(_FOLDS, size)
+    others = ((tests.sum(0) - tests + _PRIOR * prior) / (rows.sum(0) - rows + _PRIOR)).view(-1)
+    return others[place]
+
+
+def _auc_interval(scores: np.ndarray, labels: torch.Tensor, *, seed: int) -> Interval:
+    """The area with its percentile bootstrap interval, both sides' rows resampled; equal scores count half."""
+    is_test = labels.numpy() > 0
+    distinct, place = np.unique(scores, return_inverse=True)
+    sides, size = (place[is_test], place[~is_test]), len(distinct)
+    rng = np.random.default_rng(seed)
+    draws = np.empty(_REPEATS)
+    for i in range(_REPEATS):
+        above, below = (np.bincount(s[rng.integers(0, len(s), len(s))], minlength=size) for s in sides)
+        draws[i] = above @ (np.cumsum(below) - 0.5 * below) / (float(len(sides[0])) * len(sides[1]))
+    return interval_of(auc(scores, labels), draws)

@@ -1,0 +1,403 @@
+"""Folds against scikit-learn's splitters and plain loops, the checks they make, and their file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import KFold, PredefinedSplit, StratifiedGroupKFold, StratifiedKFold
+
+from fastrec.errors import (
+    DataError,
+    DataWarning,
+    LeakageError,
+    MissingColumnError,
+    MissingFileError,
+    UnreadableFileError,
+)
+from fastrec.table import Table
+from fastrec.validate import Folds, group_folds
+
+RNG = np.random.default_rng(5)
+
+
+def check_partition(folds: Folds, rows: int) -> None:
+    """Every row is scored once, trained on in all other folds; row numbers ascend."""
+    assert folds.is_partition
+    assert folds.size == rows
+    assert bool(folds.scored.all())
+    seen = Counter()
+    for k, (train, valid) in enumerate(folds):
+        assert train.dtype == valid.dtype == torch.int64
+        assert train.tolist() == sorted(train.tolist())
+        assert valid.tolist() == [i for i in range(rows) if folds.codes[i] == k]
+        assert sorted(train.tolist() + valid.tolist()) == list(range(rows))
+        seen.update(valid.tolist())
+    assert seen == Counter(range(rows))
+
+
+def class_counts(folds: Folds, y: np.ndarray) -> np.ndarray:
+    return np.array([np.bincount(y[valid.numpy()], minlength=y.max() + 1) for _, valid in folds])
+
+
+@given(rows=st.integers(4, 90), count=st.integers(2, 4), seed=st.integers(0, 9))
+@settings(max_examples=40)
+def test_folds_at_random_are_a_partition_of_equal_sizes(rows, count, seed):
+    folds = Folds.kfold(rows, count, seed=seed)
+    check_partition(folds, rows)
+    sizes = [len(valid) for _, valid in folds]
+    assert sorted(sizes) == sorted(len(v) for _, v in KFold(count).split(np.zeros(rows)))
+    assert folds.digest == Folds.kfold(rows, count, seed=seed).digest
+    assert f"{count} folds" in folds.method
+    assert f"seed {seed}" in folds.method
+
+
+def test_other_seeds_give_other_folds_and_rows_are_mixed():
+    one, other = Folds.kfold(1000, 5), Folds.kfold(1000, 5, seed=1)
+    assert 700 < int((one.codes != other.codes).sum()) < 900  # four of five by chance
+    assert len(set(one.codes[:50].tolist())) == 5
+    assert one.digest != other.digest
+
+
+@given(
+    y=st.lists(st.integers(0, 3), min_size=30, max_size=120),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 3),
+)
+@settings(max_examples=40)
+def test_class_shares_are_kept_as_closely_as_whole_rows_allow(y, count, seed):
+    y = np.array(y + [0, 1, 2, 3] * count)
+    folds = Folds.stratified(len(y), y, count, seed=seed)
+    check_partition(folds, len(y))
+    counts = class_counts(folds, y)
+    assert (np.ptp(counts, axis=0) <= 1).all()
+    assert np.ptp(counts.sum(1)) <= 1
+    skl = [np.bincount(y[v], minlength=4) for _, v in StratifiedKFold(count).split(y, y)]
+    assert (np.ptp(counts, axis=0) <= np.ptp(skl, axis=0)).all()
+
+
+def test_text_and_boolean_classes_are_classes():
+    y = np.array(["yes", "no", "no"] * 40)
+    text = Folds.stratified({"y": y}, "y", 4)
+    assert (class_counts(text, (y == "yes").astype(int)) == [20, 10]).all()
+    assert text.codes.tolist() == Folds.stratified(120, y == "yes", 4).codes.tolist()
+    assert "classes of y" in text.method
+
+
+def test_numbers_are_stratified_by_quantile_bins():
+    y = RNG.permutation(np.arange(200) ** 1.5)
+    for bins, given_bins in ((10, None), (4, 4)):
+        folds = Folds.stratified(200, pd.Series(y, name="price"), 5, bins=given_bins)
+        check_partition(folds, 200)
+        counts = class_counts(folds, pd.qcut(y, bins, labels=False))
+        assert (counts == 200 // bins // 5).all()
+        assert f"{bins} quantile bins of price" in folds.method
+    whole = RNG.permutation(np.repeat(np.arange(100), 5))
+    assert "10 quantile bins" in Folds.stratified(500, whole, 5).method
+    as_classes = Folds.stratified(500, whole, 5, bins=0)
+    assert "classes" in as_classes.method
+    assert (class_counts(as_classes, whole) == 1).all()
+
+
+def test_equal_numbers_share_a_bin_and_missing_ones_are_a_stratum():
+    y = np.array([0.0] * 60 + [1.5] * 30 + [np.nan] * 10)
+    folds = Folds.stratified(100, y, 5, bins=3)
+    counts = [[int((y[v] == 0).sum()), int((y[v] == 1.5).sum()), int(np.isnan(y[v]).sum())] for _, v in folds]
+    assert counts == [[12, 6, 2]] * 5
+
+
+def test_rare_classes_are_told_of_and_ids_refused():
+    y = pd.Series(["a"] * 50 + ["b"] * 50 + ["rare"] * 2, name="kind")
+    with pytest.warns(DataWarning, match="'kind': 1 classes have fewer rows than the 5 folds, class 'rare' 2"):
+        check_partition(Folds.stratified(102, y, 5), 102)
+    with pytest.raises(DataError, match=r"'kind'.*no class has as many rows"):
+        Folds.stratified(20, pd.Series([f"row {i}" for i in range(20)], name="kind"))
+
+
+def test_groups_have_the_folds_they_always_had():
+    table = Table({"s": [f"s{i % 60}" for i in range(200)], "t": np.arange(200) % 7})
+    folds = Folds.group(table, "s", 4, seed=3)
+    check_partition(folds, 200)
+    assert torch.equal(folds.codes, group_folds(table, "s", 4, seed=3))
+    assert torch.equal(Folds.group(table, ["s", "t"], 4).codes, group_folds(table, ["s", "t"], 4))
+    assert torch.equal(Folds.group(200, table["s"], 4, seed=3).codes, folds.codes)
+    assert folds.method == "4 folds by a hash of s, seed 3"
+    with pytest.raises(DataError, match="has no row"):
+        Folds.group(8, [1] * 8, 2)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 25), st.integers(0, 2)), min_size=40, max_size=200),
+    count=st.integers(2, 5),
+    seed=st.integers(0, 2),
+)
+@settings(max_examples=40)
+def test_stratified_groups_are_whole_and_no_fold_is_empty(rows, count, seed):
+    rows = rows + [(g, y) for g in range(30, 36) for y in (0, 0, 1, 2)]
+    groups, y = np.array(rows).T
+    folds = Folds.stratified_group(len(rows), y, groups, count, seed=seed, bins=0)
+    check_partition(folds, len(rows))
+    assert all(len({int(folds.codes[i]) for i in np.flatnonzero(groups == g)}) == 1 for g in set(groups))
+    folds.check_groups(groups)
+
+
+@pytest.mark.parametrize("shape", ["small", "uneven"])
+def test_stratified_groups_keep_shares_as_well_as_scikit_learn(shape):
+    rng = np.random.default_rng(1)
+    ours, theirs = [], []
+    for seed in range(5):
+        sizes = rng.integers(1, 12, 150) if shape == "small" else (rng.pareto(1.2, 60) * 4 + 1).astype(int)
+        groups = np.repeat(np.arange(len(sizes)), sizes)
+        y = (rng.random(len(groups)) < rng.beta(1, 3, len(sizes))[groups]).astype(int) + 1
+        y[rng.random(len(y)) < 0.05] = 0
+        whole = np.bincount(y)
+        skl = [np.bincount(y[v], minlength=3) for _, v in StratifiedGroupKFold(5).split(y, y, groups)]
+        theirs.append(np.std(np.array(skl) / whole, axis=0).mean())
+        folds = Folds.stratified_group(len(y), y, groups, 5, seed=seed)
+        ours.append(np.std(class_counts(folds, y) / whole, axis=0).mean())
+    assert np.mean(ours) <= 1.25 * np.mean(theirs) + 0.002
+
+
+def test_repeats_are_the_folds_of_the_seeds_that_follow():
+    y, g = RNG.integers(0, 2, 120), RNG.integers(0, 40, 120)
+    for cut in (
+        lambda **kw: Folds.kfold(120, 3, **kw),
+        lambda **kw: Folds.stratified(120, y, 3, **kw),
+        lambda **kw: Folds.group(120, g, 3, **kw),
+        lambda **kw: Folds.stratified_group(120, y, g, 3, **kw),
+    ):
+        folds = cut(repeats=3, seed=7)
+        assert len(folds) == 9
+        assert not folds.is_partition
+        assert bool(folds.scored.all())
+        singly = [pair for r in range(3) for pair in cut(seed=7 + r)]
+        assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(folds, singly, strict=True))
+        assert "3 times, seeds 7 to 9" in folds.method
+        with pytest.raises(DataError, match=r"row 0.*scored in several folds"):
+            _ = folds.codes
+
+
+def test_a_given_column_makes_the_folds_of_scikit_learns_predefined_split():
+    fold = np.array([2, 0, -1, 7, 2, 0, -1, 7, 7, 0] * 3)
+    folds = Folds.predefined({"fold": fold}, "fold")
+    skl = list(PredefinedSplit(fold).split())
+    assert len(folds) == len(skl) == 3
+    for (train, valid), (skl_train, skl_valid) in zip(folds, skl, strict=True):
+        assert train.tolist() == skl_train.tolist()
+        assert valid.tolist() == skl_valid.tolist()
+    assert torch.equal(folds.scored, torch.from_numpy(fold >= 0))
+    assert not folds.is_partition
+    assert folds.codes.tolist() == [{-1: -1, 0: 0, 2: 1, 7: 2}[f] for f in fold.tolist()]
+
+
+def test_a_given_column_may_hold_names_or_gaps():
+    names = Folds.predefined(8, pd.Series(["b", "a", None, "b", "a", "b", "a", "b"], name="part"))
+    assert names.codes.tolist() == [1, 0, -1, 1, 0, 1, 0, 1]
+    assert names.method == "2 folds of the column part"
+    with pytest.raises(DataError, match=r"'part'.*20 folds for 20 rows"):
+        Folds.predefined({"part": np.arange(20)}, "part")
+    with pytest.raises(DataError, match="numbered -1 to -1"):
+        Folds.predefined(4, [-1, -1, -1, -1])
+
+
+def test_rows_and_columns_of_any_library(df_module):
+    columns = {"y": ["u", "v", "v", "u"] * 10, "g": [i // 3 for i in range(40)]}
+    frame, table = df_module.frame(columns), Table(columns)
+    wanted = Folds.stratified_group(table, "y", "g", 3)
+    assert torch.equal(Folds.stratified_group(frame, "y", "g", 3).codes, wanted.codes)
+    assert torch.equal(Folds.stratified_group(len(table), frame["y"], frame["g"], 3).codes, wanted.codes)
+    assert torch.equal(Folds.kfold(frame, 3).codes, Folds.kfold(40, 3).codes)
+    wanted.check_groups(frame["g"]).check_groups("g", frame)
+
+
+def test_rows_of_a_file(tmp_path):
+    pd.DataFrame({"y": ["u", "v"] * 20, "g": np.arange(40) // 3}).to_parquet(tmp_path / "rows.parquet")
+    folds = Folds.stratified(tmp_path / "rows.parquet", "y", 4)
+    assert torch.equal(folds.codes, Folds.stratified(40, ["u", "v"] * 20, 4).codes)
+    assert torch.equal(Folds.kfold(tmp_path / "rows.parquet").codes, Folds.kfold({"y": np.zeros(40)}).codes)
+
+
+def test_what_cannot_be_cut_is_named():
+    with pytest.raises(DataError, match="1 folds"):
+        Folds.kfold(10, 1)
+    with pytest.raises(DataError, match="0 times"):
+        Folds.kfold(10, 2, repeats=0)
+    with pytest.raises(DataError, match="3 rows for 5 folds"):
+        Folds.kfold(3)
+    with pytest.raises(MissingColumnError, match="'user'"):
+        Folds.group({"x": [1, 2]}, "user")
+    with pytest.raises(DataError, match=r"'target'.*3 values for 4 rows"):
+        Folds.stratified(4, [0, 1, 0], 2)
+    with pytest.raises(DataError, match="2 groups for 3 folds"):
+        Folds.stratified_group(6, [0, 1, 0, 1, 0, 1], [5, 5, 5, 6, 6, 6], 3)
+    with pytest.raises(DataError, match="Use 2 or more"):
+        Folds.stratified(40, np.linspace(0, 1, 40), 2, bins=1)
+
+
+def test_folds_cut_elsewhere():
+    folds = Folds(np.array([0, 0, 1, -1, 1]), {0: torch.tensor([False, False, False, True, True])}, method="mine")
+    assert [(t.tolist(), v.tolist()) for t, v in folds] == [([3, 4], [0, 1]), ([0, 1, 3], [2, 4])]
+    assert [t.tolist() for t, _ in (folds[-1], folds[1])] == [[0, 1, 3]] * 2
+    assert repr(folds) == "Folds(2 folds of 5 rows: mine)"
+    with pytest.raises(IndexError, match="no fold 2"):
+        folds[2]
+    with pytest.raises(LeakageError, match=r"row 1.*fold 0 trains on a row that it scores"):
+        Folds([0, 0, 1], {0: torch.tensor([False, True, True])})
+    with pytest.raises(DataError, match="fold 1 of 3 has no row to score"):
+        Folds([0, 2, 0])
+    with pytest.raises(DataError, match="fold 0 of 1 has no row to train on"):
+        Folds([0, 0, 0])
+    with pytest.raises(DataError, match="two lines"):
+        Folds([[0, 1, 1], [0, 2, 2]])
+    with pytest.raises(DataError, match="numbered -2"):
+        Folds([0, 1, -2])
+    with pytest.raises(DataError, match=r"float64 of shape \(2,\)"):
+        Folds([0.0, 1.0])
+    with pytest.raises(DataError, match="no bool"):
+        Folds([0, 1], {0: torch.tensor([True])})
+
+
+def test_folds_do_not_change_with_what_made_them():
+    codes = torch.tensor([0, 1, 0, 1])
+    folds = Folds(codes)
+    codes[:] = 0
+    folds.codes[:] = 0
+    assert folds.codes.tolist() == [0, 1, 0, 1]
+
+
+# Checks
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(-1, 2), st.sampled_from([None, "a", "b", "c", "d", "e"])), min_size=3),
+    data=st.data(),
+)
+@settings(max_examples=80)
+def test_split_groups_are_found_as_a_loop_finds_them(rows, data):
+    rows = [*rows, (0, "f"), (1, "g"), (2, "h")]
+    codes, groups = [c for c, _ in rows], [g for _, g in rows]
+    masks = {1: torch.tensor([c != 1 and data.draw(st.booleans()) for c in codes[:-1]] + [True])}
+    folds = Folds(codes, masks)
+    bad = [
+        (k, int(i), int(j))
+        for k, (train, valid) in enumerate(folds)
+        for i in train
+        for j in valid
+        if groups[i] is not None and groups[i] == groups[j]
+    ]
+    if not bad:
+        assert folds.check_groups(groups) is folds
+        return
+    k, row, other = bad[0]
+    message = f"row {row}.*group {groups[row]} is split: fold {k} trains on row {row} and scores row {other}"
+    with pytest.raises(LeakageError, match=message):
+        folds.check_groups(pd.Series(groups, name="user"))
+
+
+@given(rows=st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 6)), min_size=3))
+@settings(max_examples=80)
+def test_time_that_runs_backwards_is_found_as_a_loop_finds_it(rows):
+    rows = [*rows, (0, 3), (1, 3)]
+    codes, time = [c for c, _ in rows], [t for _, t in rows]
+    folds = Folds(codes)
+    bad = any(time[i] > time[j] for train, valid in folds for i in train for j in valid)
+    if not bad:
+        assert folds.check_time(time) is folds
+        return
+    with pytest.raises(LeakageError, match=r"time runs backwards: fold . trains on row") as error:
+        folds.check_time(pd.Series(pd.to_datetime(time, unit="D"), name="day"))
+    found = re.search(r"fold (\d+) trains on row (\d+), which is later than row (\d+)", str(error.value))
+    k, late, early = map(int, found.groups())
+    assert error.value.column == "day"
+    assert time[late] > time[early]
+    assert late in folds[k][0]
+    assert early in folds[k][1]
+
+
+def test_checks_want_the_rows_that_were_cut():
+    folds = Folds.kfold(6, 2)
+    for check in (folds.check_groups, folds.check_time):
+        with pytest.raises(DataError, match="5 values for 6 rows"):
+            check([1, 2, 3, 4, 5])
+        with pytest.raises(DataError, match="5 values for folds of 6 rows"):
+            check("x", {"x": [1, 2, 3, 4, 5]})
+    two = Folds([0, 1, 0, 1])
+    with pytest.raises(LeakageError, match=r"'s, t'.*group b, 2 is split"):
+        two.check_groups(["s", "t"], {"s": list("abbb"), "t": [1, 2, 2, 3]})
+
+
+# The file
+
+
+def cuts() -> dict[str, Folds]:
+    y, t = np.arange(60) % 3, np.arange(60) // 2
+    return {
+        "random": Folds.kfold(60, 4),
+        "repeated": Folds.stratified(60, y, 3, repeats=2),
+        "time": Folds.time_series(60, t, 3, gap=2, window=8),
+        "purged": Folds.purged(60, t, t + 3, 3, embargo=1),
+        "given": Folds.predefined(60, y - 1),
+        "like": Folds.like({"x": np.arange(60) % 4}, {"x": np.arange(9) % 4}),
+    }
+
+
+@pytest.mark.parametrize("name", ["random", "repeated", "time", "purged", "given", "like"])
+def test_a_file_gives_the_same_folds(name, tmp_path):
+    folds = cuts()[name]
+    folds.save(tmp_path / "folds.parquet")
+    got = Folds.load(tmp_path / "folds.parquet")
+    assert (len(got), got.size, got.method, got.why) == (len(folds), folds.size, folds.method, folds.why)
+    assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(got, folds, strict=True))
+    assert got.digest == folds.digest
+    assert (got.is_partition, got.scored.tolist()) == (folds.is_partition, folds.scored.tolist())
+
+
+def test_other_libraries_read_the_file(tmp_path):
+    folds = Folds.kfold(60, 4)
+    folds.save(tmp_path / "f.parquet")
+    frame = pd.read_parquet(tmp_path / "f.parquet")
+    assert list(frame) == ["fold"]
+    assert frame.fold.tolist() == folds.codes.tolist()
+    cuts()["repeated"].save(tmp_path / "f.parquet")
+    assert list(pd.read_parquet(tmp_path / "f.parquet")) == ["fold_0", "fold_1"]
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    path = tmp_path / "folds.parquet"
+    Folds.kfold(600, 4).save(path)
+    whole = path.read_bytes()
+    for damaged in (b"", whole[:200], whole[:-9], b"PAR1" + whole[:40]):
+        path.write_bytes(damaged)
+        with pytest.raises(UnreadableFileError, match=r"folds\.parquet"):
+            Folds.load(path)
+    pd.DataFrame({"fold": [0, 1]}).to_parquet(path)
+    with pytest.raises(UnreadableFileError, match="cannot be read"):
+        Folds.load(path)
+    with pytest.raises(MissingFileError, match=r"none\.parquet"):
+        Folds.load(tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize("what", ["row", "method", "rows"])
+def test_a_changed_file_is_refused(what, tmp_path):
+    path = tmp_path / "folds.parquet"
+    Folds.kfold(600, 4).save(path)
+    table = pq.read_table(path)
+    about, fold = json.loads(table.schema.metadata[b"fastrec.folds"]), table["fold"].to_numpy().copy()
+    if what == "row":
+        fold[17] = (fold[17] + 1) % 4
+    if what == "rows":
+        fold = fold[:-1]
+    if what == "method":
+        about["method"] = "another"
+    changed = table.slice(0, len(fold)).set_column(0, "fold", [fold])
+    pq.write_table(changed.replace_schema_metadata({"fastrec.folds": json.dumps(about)}), path)
+    with pytest.raises(UnreadableFileError, match="digest differs"):
+        Folds.load(path)
