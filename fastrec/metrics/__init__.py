@@ -3,13 +3,15 @@
 In: predictions, targets and list numbers of any library. Out: floats, or an ``Interval``. ``registry.py`` has every
 metric by name (``get_metric('auc')``) with one signature, ``metric.py`` what a metric is and how a function becomes
 one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``callbacks.py`` has the ranking
-metrics for a fastai ``Learner`` (``MRR``, ``NDCG``, …), ``intervals.py`` the bootstrap; ``lists.py``, ``inputs.py``
+metrics for a fastai ``Learner`` (``MRR``, ``NDCG``, …), ``intervals.py`` the bootstrap of means and
+``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py``
 and ``weighted.py`` what the formulas share.
 """
 
 from typing import TYPE_CHECKING
 
 from fastrec._core.lazy import lazily
+from fastrec.metrics.bootstrap import Resampled, bootstrap_metric
 from fastrec.metrics.intervals import Interval, bootstrap_interval, paired_difference
 from fastrec.metrics.metric import Metric, as_metric
 from fastrec.metrics.ranking import (
@@ -36,9 +38,11 @@ __all__ = [
     "Interval",
     "Metric",
     "Recall",
+    "Resampled",
     "as_metric",
     "auc",
     "bootstrap_interval",
+    "bootstrap_metric",
     "default_metric",
     "gauc",
     "get_metric",
