@@ -5,13 +5,14 @@ metric by name (``get_metric('auc')``) with one signature, ``metric.py`` what a 
 one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``thresholds.py`` and
 ``rounding.py`` learn cut points for the metrics of classes. ``boosting.py`` has the metrics for XGBoost, LightGBM and
 CatBoost, ``during_training.py`` for a fastai ``Learner``, as ``callbacks.py`` has those of lists (``MRR``, ``NDCG``,
-…). ``intervals.py`` has the bootstrap; ``lists.py``, ``inputs.py`` and ``weighted.py`` what the formulas share.
+…). ``intervals.py`` has the bootstrap of means, ``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py`` and ``weighted.py`` what the formulas share.
 """
 
 from typing import TYPE_CHECKING
 
 from fastrec._core.lazy import lazily
 from fastrec.metrics.boosting import catboost_metric, lightgbm_metric, xgboost_metric
+from fastrec.metrics.bootstrap import Resampled, bootstrap_metric
 from fastrec.metrics.intervals import Interval, bootstrap_interval, paired_difference
 from fastrec.metrics.metric import Metric, as_metric
 from fastrec.metrics.ranking import (
@@ -41,12 +42,14 @@ __all__ = [
     "Interval",
     "Metric",
     "Recall",
+    "Resampled",
     "apply_cuts",
     "as_metric",
     "auc",
     "best_rounding",
     "best_threshold",
     "bootstrap_interval",
+    "bootstrap_metric",
     "catboost_metric",
     "cross_fitted_classes",
     "default_metric",

@@ -1,4 +1,4 @@
-"""Blends: estimators whose inputs are the base models' scores."""
+"""Blends of lists: rankers whose inputs are the base models' scores."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.estimators import Ranker, Trace, XGBRanker
 from fastrec.metrics import group_ranks
 from fastrec.segments import segment_max, segment_sum
+from fastrec.stacking.row_inputs import refuse_twice
 from fastrec.table import Table
 from fastrec.validate import Lists, whole_lists
 
@@ -50,7 +50,7 @@ def in_list(scores: torch.Tensor, groups: torch.Tensor) -> dict[Inputs, torch.Te
 
 
 def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[str] = ()) -> Lists:
-    """The candidates with level-2 inputs instead of features.
+    """The candidates with level-2 inputs instead of features; the models' own scores are there too, but no input.
 
     Args:
         scores: base model → float64 ``[n]``.
@@ -61,10 +61,9 @@ def level_two(scores: Mapping[str, torch.Tensor], data: Lists, extra: Sequence[s
     used = [n for n in extra if n not in data.cats]
     for model, values in scores.items():
         made = {f"{model}_{word}": v for word, v in in_list(values, data.groups).items()}
-        twice = next((n for n in made if n in columns), None)
-        if twice is not None:
-            raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
+        refuse_twice([model, *made], columns)
         columns |= made
+        columns[model] = values.double()
         used += [n for n in made if n != f"{model}_log_softmax"]
     cats = [n for n in extra if n in data.cats]
     return Lists(Table(columns, device="cpu"), data.groups, cats=cats, conts=used, label=data.label, weight=data.weight)

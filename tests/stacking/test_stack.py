@@ -15,11 +15,11 @@ from scipy.optimize import minimize
 
 from fastrec.errors import DataError
 from fastrec.estimators import Ranker, Trace, XGBRanker
-from fastrec.metrics import reciprocal_ranks
+from fastrec.metrics import get_metric, reciprocal_ranks
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend, Stack
 from fastrec.stacking.blends import in_list, level_two
 from fastrec.table import Table
-from fastrec.validate import Lists, Predictions
+from fastrec.validate import Lists, Predictions, folds_digest
 
 INF, NAN = math.inf, math.nan
 
@@ -216,7 +216,7 @@ class SpyStack(Stack):
         super().__init__()
         self.spies = spies
 
-    def rankers(self, models):
+    def blends(self, models, data, metric):
         return list(self.spies)
 
 
@@ -224,15 +224,20 @@ def folds_of(data: Lists, count: int = 3) -> torch.Tensor:
     return data.groups * 7 % count
 
 
-def predictions(scores: dict[str, torch.Tensor], test: dict[str, torch.Tensor]) -> list[Predictions]:
-    return [Predictions(m, scores[m], test[m]) for m in scores]
+def predictions(
+    scores: dict[str, torch.Tensor], test: dict[str, torch.Tensor], folds: torch.Tensor
+) -> list[Predictions]:
+    digest = folds_digest([(folds == k).nonzero().squeeze(1) for k in torch.unique(folds)], len(folds))
+    return [Predictions(m, scores[m], test[m], folds=digest) for m in scores]
 
 
 def test_no_level_two_model_scores_rows_it_was_trained_on():
     (data, scores), (test, test_scores) = clicks(), clicks(20, seed=1)
     test = replace(test, groups=test.groups + 10_000)
     spies = Spy("a", "m0_gap"), Spy("b", "m1_gap")
-    made, tried = SpyStack(*spies).fit(predictions(scores, test_scores), data, folds_of(data), test, seed=20)
+    made, tried = SpyStack(*spies).fit(
+        predictions(scores, test_scores, folds_of(data)), data, folds_of(data), test, seed=20
+    )
     assert made.oof.isfinite().all()
     assert set(tried) == {"a", "b"}
     for k, model in enumerate(made.models):
@@ -247,7 +252,8 @@ def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
     # Model m0 is right in even lists and wrong in odd ones; m1 the other way round.
     even = data.groups % 2 == 0
     scores = {"m0": torch.where(even, data.label, -data.label), "m1": torch.where(even, -data.label, data.label)}
-    base, folds = predictions(scores, test_scores), folds_of(data)
+    folds = folds_of(data)
+    base = predictions(scores, test_scores, folds)
     stack = SpyStack(Spy("a", "m0_gap"), Spy("b", "m1_gap"))
     for counted, best in ((even, "m0"), (~even, "m1")):
         made, tried = stack.fit(base, data, folds, test, counted=counted)
@@ -265,7 +271,8 @@ def test_the_better_out_of_fold_is_chosen_over_the_counted_rows():
 def test_the_real_stack_beats_its_parts_and_repeats_itself():
     (data, scores), (test, test_scores) = clicks(600, step=0.0), clicks(100, seed=1, step=0.0)
     test = replace(test, label=None)
-    base, folds = predictions(scores, test_scores), folds_of(data, 4)
+    folds = folds_of(data, 4)
+    base = predictions(scores, test_scores, folds)
     made, tried = Stack(rounds=20).fit(base, data, folds, test, seed=3)
     again, _ = Stack(rounds=20).fit(base, data, folds, test, seed=3)
     assert torch.equal(made.oof, again.oof)
@@ -274,7 +281,8 @@ def test_the_real_stack_beats_its_parts_and_repeats_itself():
     def mean(values):
         return float(reciprocal_ranks(values, data.label, data.groups, ties="ordinal")[1].mean())
 
-    assert set(tried) == {"xgb_ranker", "blend", "boosted_blend", "mean_log_softmax", "mean_rank"}
+    blends = {"xgb_ranker", "blend", "boosted_blend", "mean_log_softmax", "mean_rank", "hill_climb"}
+    assert set(tried) == blends | set(scores)
     assert mean(made.oof) == pytest.approx(max(tried.values()))
     assert mean(made.oof) > max(mean(s) for s in scores.values())
     models = [LinearBlend(["m0", "m1"]).fit(level_two(scores, data).take(folds != k)) for k in range(4)]
@@ -292,7 +300,9 @@ def test_odd_lists_and_scores_go_through_the_real_stack():
     data, scores = data.take(single), {m: s[single] for m, s in scores.items()}
     scores["m0"] = torch.where(data.groups % 3 == 0, -torch.inf, scores["m0"])
     scores["m1"] = torch.where(data.groups % 4 == 0, 1.0, scores["m1"])
-    made, _ = Stack(rounds=5, extra=["shop", "price"]).fit(predictions(scores, scores), data, folds_of(data), data)
+    made, _ = Stack(rounds=5, extra=["shop", "price"]).fit(
+        predictions(scores, scores, folds_of(data)), data, folds_of(data), data
+    )
     assert made.oof.isfinite().all()
     assert made.test.isfinite().all()
 
@@ -300,7 +310,7 @@ def test_odd_lists_and_scores_go_through_the_real_stack():
 def test_extra_columns_reach_the_trees_only():
     data, scores = clicks()
     stack = Stack(rounds=3, extra=["shop"], max_depth=2)
-    trees, blend, *_ = stack.rankers(list(scores))
+    trees, blend, *_ = stack.blends(list(scores), data, get_metric("mrr"))
     assert isinstance(trees, XGBRanker)
     assert isinstance(blend, LinearBlend)
     two = level_two(scores, data, stack.extra)
@@ -313,7 +323,7 @@ def test_nothing_to_stack_or_wrong_folds_are_refused():
     with pytest.raises(DataError, match="nothing to stack"):
         Stack().fit([], data, folds_of(data), data)
     with pytest.raises(DataError, match="3 folds for 750"):
-        Stack().fit(predictions(scores, scores), data, torch.zeros(3, dtype=torch.int64), data)
+        Stack().fit(predictions(scores, scores, folds_of(data)), data, torch.zeros(3, dtype=torch.int64), data)
 
 
 def test_average_blend_is_the_plain_mean_in_each_list():

@@ -1,0 +1,180 @@
+"""Bootstrap intervals of any metric, and of differences between predictions: whole clusters of rows are resampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.metrics.inputs import paired
+from fastrec.metrics.intervals import Interval, cluster_means, interval_of
+from fastrec.metrics.lists import flat_tensor
+from fastrec.metrics.metric import Metric
+from fastrec.metrics.registry import get_metric
+
+_BLOCKS = 500  # lists are put together into so many blocks, whose metrics are then resampled
+_MEANS_OF_LISTS = ("mrr", "ndcg", "map", "hit_rate", "recall")  # each list counts alike, the empty ones as 0
+
+
+class Resampled(NamedTuple):
+    """A metric of several predictions, as it is and over resamples that all of them share.
+
+    Args:
+        values: prediction → the metric over all rows.
+        draws: prediction → float64 ``[repeats]``; NaN where the metric of a resample is not defined.
+        level: share of the draws inside an interval.
+    """
+
+    values: dict[str, float]
+    draws: dict[str, np.ndarray]
+    level: float
+
+    def interval(self, name: str) -> Interval:
+        """The metric of one prediction with its interval."""
+        return self._interval(self.values[name], self.draws[name])
+
+    def difference(self, a: str, b: str) -> Interval:
+        """The metric of ``a`` less that of ``b``; an interval that leaves out 0 tells the two apart."""
+        return self._interval(self.values[a] - self.values[b], self.draws[a] - self.draws[b])
+
+    def _interval(self, value: float, draws: np.ndarray) -> Interval:
+        known = draws[~np.isnan(draws)]
+        if not len(known):
+            return Interval(value, float("nan"), float("nan"))
+        return interval_of(value, known, level=self.level)
+
+
+def bootstrap_metric(
+    metric: str | Metric,
+    y: Any,
+    predictions: Mapping[str, Any],
+    *,
+    groups: Any = None,
+    clusters: Any = None,
+    repeats: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Resampled:
+    """Resample a metric, whatever its formula (Davison and Hinkley 1997, sections 2.4 and 3.8).
+
+    A resample draws as many clusters as there are, with replacement, and takes all rows of each. Means over lists (mrr,
+    ndcg, map, hit rate, recall) of more than 500 clusters are resampled by 500 blocks of clusters put together at
+    random: the interval's width is then itself off by some 3 %, and the metric is computed once instead of ``repeats``
+    times.
+
+    Args:
+        metric: a name, or a ``Metric``.
+        y: the targets, as the metric takes them.
+        predictions: name → prediction, as the metric takes it.
+        groups: ``[n]`` integers, the list of each row; None where there are no lists.
+        clusters: ``[n]`` integers: what is independent of each other (users, sessions); None: the lists, and where
+            there are none the rows.
+        repeats: how many resamples.
+        level: share of the resampled metrics inside an interval, between 0 and 1.
+        seed: the same seed gives the same draws.
+
+    Returns:
+        The metric of each prediction, with what resampling makes of it.
+
+    Raises:
+        DataError: ``repeats`` or ``level`` out of range, as many clusters as rows are not given, or what the metric
+            itself raises.
+    """
+    metric = get_metric(metric)
+    if repeats < 1 or not 0 < level < 1:
+        raise DataError(
+            f"repeats {repeats} or level {level} is out of range", remedy="Use repeats >= 1 and a level between 0 and 1"
+        )
+    data = {n: tuple(t.cpu() for t in paired(y, p)) for n, p in predictions.items()}
+    groups = None if groups is None else flat_tensor(groups, "groups").cpu()
+    clusters = groups if clusters is None else flat_tensor(clusters, "clusters").cpu()
+    size = len(next(iter(data.values()))[0]) if data else 0
+    if clusters is not None and len(clusters) != size:
+        raise DataError(f"{len(clusters)} clusters for {size} rows", remedy="Give one cluster for each row")
+    codes = torch.arange(size) if clusters is None else torch.unique(clusters, return_inverse=True)[1]
+    values = {n: metric(t, p, groups=groups) for n, (t, p) in data.items()}
+    if metric.name.partition("@")[0] in _MEANS_OF_LISTS and groups is not None:
+        draws = _by_blocks(metric, data, groups, codes, repeats, seed)
+    else:
+        score = {n: _weighted(metric, t, p, groups) for n, (t, p) in data.items()}
+        draws = _by_weights(score, codes, repeats, seed)
+    return Resampled(values, draws, level)
+
+
+def _by_blocks(
+    metric: Metric,
+    data: Mapping[str, tuple[Tensor, Tensor]],
+    groups: Tensor,
+    codes: Tensor,
+    repeats: int,
+    seed: int,
+) -> dict[str, np.ndarray]:
+    """Draws of a mean over lists, which is a mean of the blocks' means, weighed by their numbers of lists."""
+    count = int(codes.max()) + 1
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    block = (shuffled * min(count, _BLOCKS) // count)[codes]
+    order = torch.argsort(block, stable=True)
+    pieces = torch.split(order, torch.bincount(block).tolist())
+    made, lists = [], []
+    for rows in pieces:
+        lists.append(len(torch.unique(groups[rows])))
+        made.append([metric(t[rows], p[rows], groups=groups[rows]) for t, p in data.values()])
+    repeated = np.repeat(np.array(made), lists, axis=0)
+    _, draws = cluster_means(repeated, np.repeat(np.arange(len(lists)), lists), repeats=repeats, seed=seed)
+    return {n: draws[:, j] for j, n in enumerate(data)}
+
+
+def _by_weights(
+    score: Mapping[str, Callable[[Tensor], float]], codes: Tensor, repeats: int, seed: int
+) -> dict[str, np.ndarray]:
+    rng, count = np.random.default_rng(seed), int(codes.max()) + 1
+    draws: dict[str, list[float]] = {n: [] for n in score}
+    for _ in range(repeats):
+        times = torch.from_numpy(np.bincount(rng.integers(0, count, size=count), minlength=count))[codes]
+        for name, one in score.items():
+            draws[name].append(one(times))
+    return {n: np.array(d) for n, d in draws.items()}
+
+
+def _weighted(metric: Metric, y: Tensor, p: Tensor, groups: Tensor | None) -> Callable[[Tensor], float]:
+    """The metric as a function of how often each row was drawn."""
+    if metric.name == "auc" and y.ndim == p.ndim == 1:
+        return _sorted_auc(y, p)
+    # a metric of one's own may take no weights: then rows are given as often as they were drawn
+    if "weight" in getattr(metric.function, "takes", {"weight"}):
+        return lambda times: metric(y, p, groups=groups, weight=times)
+
+    def repeated(times: Tensor) -> float:
+        rows = torch.repeat_interleave(torch.arange(len(y)), times)
+        if groups is None:
+            return metric(y[rows], p[rows])
+        # a list that was drawn twice is two lists
+        starts = times.cumsum(0) - times
+        turn = torch.arange(len(rows)) - starts[rows]
+        again = torch.unique(torch.stack([groups[rows], turn], 1), dim=0, return_inverse=True)[1]
+        return metric(y[rows], p[rows], groups=again)
+
+    return repeated
+
+
+def _sorted_auc(y: Tensor, p: Tensor) -> Callable[[Tensor], float]:
+    """The area under the ROC curve, with the rows sorted once for all resamples."""
+    order = torch.sort(p).indices
+    relevant = (y > 0)[order]
+    run = torch.unique_consecutive(p[order], return_inverse=True)[1]
+    size = int(run[-1]) + 1
+
+    def score(times: Tensor) -> float:
+        w = times[order].double()
+        positive, negative = w * relevant, w * ~relevant
+        if size < len(w):
+            positive, negative = (torch.zeros(size, dtype=w.dtype).index_add_(0, run, v) for v in (positive, negative))
+        below = negative.cumsum(0) - negative / 2  # equal scores count half
+        pairs = positive.sum() * negative.sum()
+        return float((positive * below).sum() / pairs) if pairs > 0 else float("nan")
+
+    return score

@@ -1,0 +1,120 @@
+"""Level 2 cross-fitted, and the choice among its blends cross-fitted too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator
+from fastrec.metrics import Metric
+from fastrec.stacking.hill_climb import best_of
+from fastrec.stacking.level_two_folds import LevelTwoFolds
+from fastrec.validate import Predictions, Rows
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Scores out-of-fold predictions by one metric.
+
+    Args:
+        metric: the metric.
+        data: the training rows, with labels.
+        counted: bool ``[n]``: the rows that it is computed over.
+    """
+
+    metric: Metric
+    data: Rows
+    counted: torch.Tensor
+
+    def __call__(self, oof: torch.Tensor, rows: torch.Tensor | None = None) -> float:
+        """The metric over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+        used = self.counted if rows is None else self.counted & rows
+        if rows is not None and not bool(used.any()):
+            used = rows
+        assert self.data.label is not None
+        groups = None if self.data.groups is None else self.data.groups[used]
+        return self.metric(self.data.label[used], oof[used], groups=groups)
+
+
+def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
+    """A blend's predictions of rows that it was not fitted on, and the mean of the folds' blends for test rows.
+
+    Args:
+        blend: what to fit.
+        two: training rows with level-2 inputs.
+        folds: what to learn from and what to predict.
+        test: test rows with level-2 inputs.
+        seed: fold k's blend gets ``seed + k``.
+
+    Returns:
+        Its predictions: NaN for rows that no fold scores.
+    """
+    shape = (two.n_scores,) if two.n_scores > 1 else ()
+    oof = torch.zeros((len(two), *shape), dtype=torch.float64)
+    tested = torch.zeros((len(test), *shape), dtype=torch.float64)
+    made = Predictions(blend.name, oof, tested, folds=folds.digest)
+    times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
+    for k, (rows, valid) in enumerate(folds.pairs):
+        if blend.learns or not made.models:
+            model = blend.fresh().fit(two.take(rows), seed=seed + k)
+            predicted = model.predict(test) if len(test) else tested
+        oof[valid] += model.predict(two.take(valid))
+        times[valid] += 1
+        if blend.learns:
+            tested += predicted / count
+        made.models.append(model)
+        for name, share in model.trace.importance.items():
+            made.importance[name] = made.importance.get(name, 0.0) + share / count
+    oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
+    return made if blend.learns else replace(made, test=predicted)
+
+
+def choose_nested(tried: Sequence[Predictions], folds: LevelTwoFolds, judge: Judge) -> tuple[torch.Tensor, list[str]]:
+    """Out-of-fold predictions of "the best of those tried", chosen for each fold without it.
+
+    For a fold the blend is taken that is best on the rows that the fold's level 2 learned from.
+
+    Args:
+        tried: cross-fitted blends.
+        folds: the folds of level 2.
+        judge: what they are chosen by.
+
+    Returns:
+        float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
+    """
+    nested = torch.zeros_like(tried[0].oof)
+    times = torch.zeros(len(nested), dtype=torch.int64)
+    names = []
+    for rows, valid in folds.pairs:
+        seen = torch.zeros(len(nested), dtype=torch.bool)
+        seen[rows] = True
+        best = tried[best_of(judge.metric, [judge(p.oof, seen) for p in tried])]
+        nested[valid] += best.oof[valid]
+        times[valid] += 1
+        names.append(best.name)
+    return nested / times.reshape(-1, *[1] * (nested.ndim - 1)), names
+
+
+def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:
+    """The metric of targets and predictions on the target's own scale, where they are learned on another."""
+    if restore is None:
+        return metric
+
+    def of_raw(y: torch.Tensor, p: torch.Tensor, *, groups: torch.Tensor | None, weight: torch.Tensor | None) -> float:
+        return metric(restore(y), restore(p), groups=groups, weight=weight)
+
+    # By another name: a blend that is saved with it must not climb on the other scale once it is loaded. The metric
+    # makes classes of values itself, after they are restored.
+    wants = metric.wants if metric.wants == "scores" else "values"
+    return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
+
+
+def refuse_same_names(blends: Sequence[Estimator]) -> None:
+    """Refuse two blends of one name."""
+    names = [b.name for b in blends]
+    twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
+    if twice is not None:
+        raise DataError(f"two blends have the name {twice!r}", remedy="Give the base model another name")

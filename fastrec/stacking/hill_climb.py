@@ -1,0 +1,164 @@
+"""``HillClimb``: models added one at a time, each as often as it helps, straight on the metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator, Trace
+from fastrec.metrics import Metric, default_metric, get_metric
+from fastrec.stacking.row_inputs import as_task, predicted_by
+from fastrec.validate import Rows
+
+_PATIENCE = 5  # so many models in a row that bring no gain end the search
+
+
+class HillClimb(Estimator):
+    """A mean of base models in which each stands as often as it helps the metric; many not at all.
+
+    The search starts from the best model and adds, step by step, the one whose addition makes the best mean; what it
+    ends with is the best mean on its way. Probabilities and values are averaged; in lists, the in-list log-softmax.
+
+    Args:
+        models: the base models' names.
+        name: the blend's name.
+        metric: what to climb on, a name or a ``Metric``; None: the task's usual one. A metric of one's own is not
+            saved: what is loaded predicts as before, but would be fitted anew by the task's usual metric.
+        steps: how many models are added at most, the first one included.
+        rows: look at about this many of the training rows (whole lists), chosen at random; None: all.
+
+    Source: Caruana et al. 2004, "Ensemble selection from libraries of models".
+    """
+
+    def __init__(
+        self,
+        models: Sequence[str],
+        *,
+        name: str = "hill_climb",
+        metric: str | Metric | None = None,
+        steps: int = 40,
+        rows: int | None = 50_000,
+    ) -> None:
+        self.models, self.name, self.metric, self.steps, self.rows = list(models), name, metric, steps, rows
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the weights."""
+        super().forget()
+        self.weights: torch.Tensor | None = None
+
+    def fit(
+        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> Estimator:
+        """Find the weights; ``valid`` is not looked at."""
+        if train.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        train = self._some(train, seed)
+        metric = get_metric(default_metric(train.task) if self.metric is None else self.metric)
+        counts = climb(metric, train, self._inputs(train), self.steps)
+        self._keep(counts.double() / counts.sum())
+        return self
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """The weighted mean: float64 ``[n]`` or ``[n, k]``."""
+        if self.weights is None:
+            raise self.not_fitted()
+        return as_task(torch.einsum("nmk,m->nk", self._inputs(data), self.weights), data)
+
+    def _inputs(self, data: Rows) -> torch.Tensor:
+        if data.task == "ranking":
+            return torch.stack([data.table[f"{m}_log_softmax"].number().cpu() for m in self.models], 1)[:, :, None]
+        return predicted_by(self.models, data)
+
+    def _some(self, train: Rows, seed: int) -> Rows:
+        """About ``rows`` of the rows; of lists, whole ones."""
+        if self.rows is None or len(train) <= self.rows:
+            return train
+        draw = torch.Generator().manual_seed(seed)
+        share = self.rows / len(train)
+        if train.groups is None:
+            return train.take(torch.randperm(len(train), generator=draw)[: self.rows].sort().values)
+        ids, codes = torch.unique(train.groups, return_inverse=True)
+        chosen = torch.randperm(len(ids), generator=draw)[: max(int(share * len(ids)), 1)]
+        kept = torch.zeros(len(ids), dtype=torch.bool)
+        kept[chosen] = True
+        return train.take(kept[codes])
+
+    def _keep(self, weights: torch.Tensor) -> None:
+        self.weights = weights
+        self.trace = Trace(importance=dict(zip(self.models, weights.tolist(), strict=True)))
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments; a metric by its name where it has one."""
+        metric = self.metric.name if isinstance(self.metric, Metric) else self.metric
+        return {
+            "models": self.models,
+            "name": self.name,
+            "metric": metric if _is_known(metric) else None,
+            "steps": self.steps,
+            "rows": self.rows,
+        }
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The weights."""
+        if self.weights is None:
+            raise self.not_fitted()
+        return {"weights": dict(zip(self.models, self.weights.tolist(), strict=True))}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self._keep(torch.tensor([about["weights"][m] for m in self.models], dtype=torch.float64))
+
+
+def climb(metric: Metric, data: Rows, x: torch.Tensor, steps: int) -> torch.Tensor:
+    """How often each model is taken.
+
+    Args:
+        metric: what to climb on.
+        data: the rows, with labels.
+        x: float64 ``[n, models, k]``, what is averaged.
+        steps: how many models are taken at most.
+
+    Returns:
+        int64 ``[models]``, of a sum between 1 and ``steps``; of equal models and means the first.
+    """
+
+    def score(mean: torch.Tensor) -> float:
+        return metric(data.label, mean[:, 0] if mean.shape[1] == 1 else mean, groups=data.groups)
+
+    taken = torch.zeros(x.shape[1], dtype=torch.int64)
+    total = torch.zeros_like(x[:, 0])
+    best, best_score, since = taken, float("nan"), 0
+    for step in range(1, steps + 1):
+        made = [score((total + x[:, m]) / step) for m in range(x.shape[1])]
+        chosen = best_of(metric, made)
+        taken = taken.clone()
+        taken[chosen] += 1
+        total = total + x[:, chosen]
+        since += 1
+        if step == 1 or metric.better(made[chosen], best_score):
+            best, best_score, since = taken, made[chosen], 0
+        if since >= _PATIENCE:
+            break
+    return best
+
+
+def best_of(metric: Metric, scores: Sequence[float]) -> int:
+    """Which score is the best; of equal ones the first."""
+    best = 0
+    for i, value in enumerate(scores):
+        if metric.better(value, scores[best]):
+            best = i
+    return best
+
+
+def _is_known(name: str | None) -> bool:
+    try:
+        get_metric(str(name))
+    except DataError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""Level-2 inputs of rows that stand for themselves: what each base model predicts, a column for each number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+
+def names_of(model: str, data: Rows) -> list[str]:
+    """The columns of a base model: its name, or its name with the number of each class or target."""
+    return [model] if data.n_scores == 1 else [f"{model}_{j}" for j in range(data.n_scores)]
+
+
+def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[str] = ()) -> Rows:
+    """The rows with level-2 inputs instead of features.
+
+    Args:
+        predicted: base model → float64 ``[n]`` or ``[n, k]``.
+        data: the rows.
+        extra: columns of level 1 to keep beside them.
+
+    Raises:
+        DataError: two inputs have one name, or a prediction is not of the shape that the task asks for.
+    """
+    columns: dict[str, Any] = {n: data.table[n] for n in extra}
+    used = [n for n in extra if n not in data.cats]
+    for model, values in predicted.items():
+        wide = values.reshape(len(values), -1)
+        if wide.shape != (len(data), data.n_scores):
+            raise DataError(
+                f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task",
+                remedy=f"Give {data.n_scores} numbers for each row",
+            )
+        names = names_of(model, data)
+        refuse_twice(names, columns)
+        columns |= {n: wide[:, j].double() for j, n in enumerate(names)}
+        used += names
+    cats = [n for n in extra if n in data.cats]
+    return replace(data, table=Table(columns, device="cpu"), cats=cats, conts=used)
+
+
+def refuse_twice(names: Sequence[str], columns: Mapping[str, Any]) -> None:
+    """Refuse level-2 inputs that are there already."""
+    twice = next((n for n in names if n in columns), None)
+    if twice is not None:
+        raise DataError("two level-2 inputs have this name", column=twice, remedy="Rename the column or the model")
+
+
+def predicted_by(models: Sequence[str], data: Rows) -> torch.Tensor:
+    """What base models predict: float64 ``[n, models, k]``."""
+    each = [torch.stack([data.table[n].number().cpu() for n in names_of(m, data)], 1) for m in models]
+    return torch.stack(each, 1)
+
+
+def labels_of(data: Rows) -> torch.Tensor:
+    """Labels as float64 ``[n, targets]``.
+
+    Raises:
+        DataError: there are none.
+    """
+    if data.label is None:
+        raise DataError("a blend was given rows without labels to learn from", remedy="Give label=")
+    return data.label.double().reshape(len(data), -1)
+
+
+def weights_of(data: Rows) -> torch.Tensor:
+    """How much each row counts, 1 on average: float64 ``[n]``. A ridge means the same whatever the weights' unit."""
+    if data.weight is None:
+        return torch.ones(len(data), dtype=torch.float64)
+    weight = data.weight.double()
+    if not bool((weight > 0).any()):
+        raise DataError("no row has a weight above 0", remedy="Give at least one row that counts")
+    return weight / weight.mean()
+
+
+def as_task(values: torch.Tensor, data: Rows) -> torch.Tensor:
+    """Numbers ``[n, k]`` in the shape of the task's predictions: ``[n]`` where there is one a row."""
+    return values[:, 0] if data.n_scores == 1 else values
