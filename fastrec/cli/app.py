@@ -21,8 +21,8 @@ from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileErro
 if TYPE_CHECKING:
     from fastrec.competition.form import SubmissionFormat
     from fastrec.competition.recipe import Competition
-    from fastrec.competition.score_values import ValueScore
     from fastrec.competition.value_form import ValueForm
+    from fastrec.competition.value_score import ValueScore
 
 app = typer.Typer(
     help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
@@ -187,7 +187,7 @@ def _score_values(
 ) -> ValueScore:
     """The score of lines with a value each: metric and target are the recipe's, or the run's."""
     from fastrec.competition.form import run_around
-    from fastrec.competition.score_values import score_values
+    from fastrec.competition.value_score import score_values
     from fastrec.metrics import default_metric
     from fastrec.table import Table
     from fastrec.table.read import read_file

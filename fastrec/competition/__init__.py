@@ -1,10 +1,10 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
-``recipe.py`` is what a competition describes, ``run.py`` carries it out (``prepare.py`` its features, ``fitting.py``
-its models, ``run_files.py`` what is written, ``parts.py`` what an interrupted run goes on from), ``predict.py`` is for
-rows of later, ``runs.py`` lists and compares runs. ``form.py`` (ranked lists) and ``value_form.py`` (a line per row) say
-how a submission looks, ``check.py``, ``score.py`` and ``score_values.py`` hold it against other files.
+``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py`` makes
+features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
+``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
+line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
 """
 
 from typing import TYPE_CHECKING
@@ -13,16 +13,16 @@ from fastrec._core.lazy import lazily
 
 if TYPE_CHECKING:
     from fastrec.competition.check import CheckReport, check_submission
+    from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import predict_run
-    from fastrec.competition.read_folder import read_folder
     from fastrec.competition.recipe import Competition, CompetitionData
     from fastrec.competition.run import run_competition
     from fastrec.competition.runs import compare_runs, list_runs
     from fastrec.competition.score import ScoreReport, score_submission
-    from fastrec.competition.score_values import ValueScore, score_values
     from fastrec.competition.value_form import ValueForm
+    from fastrec.competition.value_score import ValueScore, score_values
     from fastrec.competition.write import write_submission
 
 __all__ = [
@@ -65,12 +65,12 @@ __getattr__ = lazily(
         "CompetitionData": "recipe",
         "Competition": "recipe",
         "run_competition": "run",
-        "read_folder": "read_folder",
+        "read_folder": "data_folder",
         "compare_runs": "runs",
         "list_runs": "runs",
         "predict_run": "predict",
-        "score_values": "score_values",
-        "ValueScore": "score_values",
+        "score_values": "value_score",
+        "ValueScore": "value_score",
         "ValueForm": "value_form",
     },
 )

@@ -13,8 +13,8 @@ import torch
 
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.competition.data_folder import table_files
 from fastrec.competition.form import SubmissionFormat, form_of_run
-from fastrec.competition.read_folder import table_files
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision
 from fastrec.competition.submit import write_submission_of

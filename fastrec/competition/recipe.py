@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from fastrec.competition.data_folder import read_folder
 from fastrec.competition.form import SubmissionFormat
-from fastrec.competition.read_folder import read_folder
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
 from fastrec.estimators import ConstantModel, Estimator, NetModel, NetRanker, XGBModel, XGBRanker

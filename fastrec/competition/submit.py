@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from fastrec.competition.data_folder import SAMPLES, table_files
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.ordering import rank_lists
-from fastrec.competition.read_folder import SAMPLES, table_files
 from fastrec.competition.scoring import Decision
 from fastrec.competition.value_form import ValueForm
 from fastrec.competition.write import write_ranked

@@ -22,7 +22,7 @@ from fastrec.table.key_types import is_text
 __all__ = ["ValueForm"]
 
 _UNIT = "\x1f"  # stands between the ids of a row where rows are compared
-_SEPARATORS = ("\t", ";", "|", ",")
+_SEPARATORS = (",", "\t", ";", "|")
 
 
 @dataclass(frozen=True, kw_only=True)

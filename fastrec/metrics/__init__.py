@@ -5,7 +5,8 @@ metric by name (``get_metric('auc')``) with one signature, ``metric.py`` what a 
 one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``thresholds.py`` and
 ``rounding.py`` learn cut points for the metrics of classes. ``boosting.py`` has the metrics for XGBoost, LightGBM and
 CatBoost, ``during_training.py`` for a fastai ``Learner``, as ``callbacks.py`` has those of lists (``MRR``, ``NDCG``,
-…). ``intervals.py`` has the bootstrap of means, ``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py`` and ``weighted.py`` what the formulas share.
+…). ``intervals.py`` has the bootstrap of means, ``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py`` and
+``weighted.py`` what the formulas share.
 """
 
 from typing import TYPE_CHECKING

@@ -127,7 +127,9 @@ def test_scores_of_rows_in_another_order(tmp_path):
     classes = write(tmp_path / "c.csv", "id,p\na,Y\nb,N\nc,N\nd,N\n")
     assert score_values(classes, truth, FORM, metric="accuracy", target=target).value == 0.75
     with pytest.raises(SubmissionError, match="'Z' is no class"):
-        score_values(write(tmp_path / "z.csv", "id,p\na,Y\nb,Z\nc,N\nd,N\n"), truth, FORM, metric="accuracy", target=target)
+        score_values(
+            write(tmp_path / "z.csv", "id,p\na,Y\nb,Z\nc,N\nd,N\n"), truth, FORM, metric="accuracy", target=target
+        )
 
 
 def test_scores_of_several_classes_by_their_names(tmp_path):
