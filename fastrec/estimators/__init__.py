@@ -1,12 +1,24 @@
 """What learns from rows and predicts for others, by ``fit``, ``predict``, ``save`` and ``load``.
 
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
-contract; ``rule.py`` orders by a column, ``net.py`` trains a net of ``fastrec.models``, ``xgb.py`` XGBoost.
+contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` trains a net of
+``fastrec.models``, ``xgb.py`` XGBoost for lists and ``xgb_model.py`` for any task.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
+from fastrec.estimators.constant import ConstantModel
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.xgb import XGBRanker
+from fastrec.estimators.xgb_model import XGBModel
 
-__all__ = ["ColumnRanker", "Estimator", "NetRanker", "Ranker", "Trace", "XGBRanker"]
+__all__ = [
+    "ColumnRanker",
+    "ConstantModel",
+    "Estimator",
+    "NetRanker",
+    "Ranker",
+    "Trace",
+    "XGBModel",
+    "XGBRanker",
+]

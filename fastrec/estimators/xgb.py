@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 import xgboost as xgb
 
-from fastrec.errors import DataError
+from fastrec.estimators._held_out import held_out
+from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators._xgb_calls import (
+    gains,
+    handed,
+    names_for_xgboost,
+    params_for_xgboost,
+    predicted,
+    refuse_names_of_other_interfaces,
+)
 from fastrec.estimators.base import Ranker, Trace
-from fastrec.table import Column, Table, Vocab, load_state, save_state
-from fastrec.table.key_types import is_text
-from fastrec.validate import Lists, group_folds, whole_lists
+from fastrec.validate import Lists, whole_lists
 
 _DEFAULTS = {
     "tree_method": "hist",
@@ -24,15 +29,6 @@ _DEFAULTS = {
     "max_depth": 5,
     "subsample": 0.8,
     "colsample_bytree": 0.5,
-}
-_LARGEST = 1e38  # XGBoost refuses infinite values, and adds to the largest one
-_HELD = 8  # one list in so many is held out where training may stop early
-_ELSEWHERE = {  # names that XGBoost's other interfaces have: here they would be passed over without a word
-    "num_boost_round": "rounds=",
-    "n_estimators": "rounds=",
-    "seed": "fit's seed=",
-    "random_state": "fit's seed=",
-    "device": "fit's device=",
 }
 _RANKING = {"lambdarank_pair_method": "topk", "lambdarank_num_pair_per_sample": 8, "ndcg_exp_gain": False}
 
@@ -76,33 +72,27 @@ class XGBRanker(Ranker):
     ) -> None:
         self.name, self.objective, self.rounds, self.columns = name, objective, rounds, columns
         self.margin, self.early_stopping_rounds, self.params = margin, early_stopping_rounds, params
-        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
-        if elsewhere is not None:
-            raise DataError(f"XGBRanker does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
+        refuse_names_of_other_interfaces(params, "XGBRanker")
         self.forget()
 
     def forget(self) -> None:
         """Drop the trees."""
         super().forget()
         self._booster: xgb.Booster | None = None
-        self._vocabs: dict[str, Vocab] = {}
-        self._used: list[str] = []
+        self._inputs = TreeInputs([], {})
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> XGBRanker:
         """Grow the trees; ``valid`` is not looked at."""
+        self.check_task(train)
         train = whole_lists(train, name=self.name)
         ranks = self.objective.startswith("rank:")
-        params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective, "seed": seed}
-        params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
-        params.setdefault("nthread", torch.get_num_threads())
-        params = _with_names_as_xgboost_has_them(params)
-        held = None if self.early_stopping_rounds is None else self._held_out(train)
+        params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective}
+        params = params_for_xgboost(params, seed, device)
+        held = None if self.early_stopping_rounds is None else held_out(train, name=self.name)
         used = train if held is None else train.take(~held)
-        self._used = self._names(train)
-        coded = (n for n in self._used if n in train.cats or _holds_text(train.table[n]))
-        self._vocabs = {n: Vocab.fit(used.table[n]) for n in coded}
+        self._inputs = TreeInputs.fit(used, self.columns)
         data = self._training_matrix(used, params)
         if held is None:
             self._booster = xgb.train(params, data, self.rounds)
@@ -111,18 +101,8 @@ class XGBRanker(Ranker):
             stop = {"evals": evals, "early_stopping_rounds": self.early_stopping_rounds, "verbose_eval": False}
             grown = xgb.train(params, data, self.rounds, **stop)
             self._booster = grown[: grown.best_iteration + 1]
-        self.trace = Trace(importance=_gains(self._booster, self._used))
+        self.trace = Trace(importance=gains(self._booster, self._inputs.names))
         return self
-
-    def _held_out(self, train: Lists) -> torch.Tensor:
-        """The lists that say when to stop: bool ``[n]``, an eighth of the lists."""
-        try:
-            return group_folds(Table({"list": train.groups}), "list", _HELD) == 0
-        except DataError as error:
-            raise DataError(
-                f"{self.name} has too few lists to hold an eighth of them out",
-                remedy="Give more lists, or leave out early_stopping_rounds",
-            ) from error
 
     def _training_matrix(self, train: Lists, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
         """Lists with labels as XGBoost takes them; ``ref``: the matrix whose bins it is to have."""
@@ -136,12 +116,12 @@ class XGBRanker(Ranker):
             options["weight"] = (train.weight[first] if ranks else train.weight).double().numpy()
         assert train.label is not None
         return xgb.QuantileDMatrix(
-            _handed(self._matrix(train), on_gpu=on_gpu),
+            handed(self._inputs.matrix(train.table), on_gpu=on_gpu),
             train.label.float().numpy(),
-            feature_names=_as_xgboost_has_them(self._used),
+            feature_names=names_for_xgboost(self._inputs.names),
             max_bin=params["max_bin"],
             nthread=params["nthread"],
-            base_margin=_handed(self._start(train), on_gpu=on_gpu),
+            base_margin=handed(self._start(train), on_gpu=on_gpu),
             ref=ref,
             **options,
         )
@@ -152,29 +132,8 @@ class XGBRanker(Ranker):
             raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
-        values, start = self._matrix(data), self._start(data)
-        if values.is_cuda and _cupy() is not None:
-            return self._predict_there(values, start)
-        self._booster.set_param({"device": "cpu"})
-        matrix = xgb.DMatrix(
-            _handed(values, on_gpu=False),
-            feature_names=_as_xgboost_has_them(self._used),
-            nthread=torch.get_num_threads(),
-            base_margin=_handed(start, on_gpu=False),
-        )
-        margins = self._booster.predict(matrix, output_margin=True)
-        return torch.from_numpy(margins.astype(np.float64))
-
-    def _predict_there(self, values: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
-        """Margins of rows that are on a GPU, where they stay; their scores alone come back."""
-        self._booster.set_param({"device": str(values.device)})
-        margins = self._booster.inplace_predict(
-            _handed(values, on_gpu=True),
-            predict_type="margin",
-            validate_features=False,  # an array has no names
-            base_margin=_handed(start, on_gpu=True),
-        )
-        return torch.as_tensor(margins).double().cpu()
+        values, names = self._inputs.matrix(data.table), self._inputs.names
+        return predicted(self._booster, values, names, margin=True, start=self._start(data))
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -187,75 +146,15 @@ class XGBRanker(Ranker):
             raise self.not_fitted()
         # XGBoost's own writing raises an error of its own for a full disk
         (folder / "model.ubj").write_bytes(self._booster.save_raw("ubj"))
-        save_state(folder / "vocabularies", {n: v.to_state() for n, v in self._vocabs.items()})
-        return {"used": self._used, "features": self._booster.feature_names}
+        return {**self._inputs.write(folder), "features": self._booster.feature_names}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """The inverse of ``write``."""
-        self._used = list(about["used"])
-        self._vocabs = {n: Vocab.from_state(v) for n, v in load_state(folder / "vocabularies").items()}
+        self._inputs = TreeInputs.read(folder, about)
         booster = xgb.Booster(model_file=folder / "model.ubj")
-        if booster.feature_names != _as_xgboost_has_them(self._used):
+        if booster.feature_names != names_for_xgboost(self._inputs.names):
             raise ValueError("the trees are of other columns")
         self._booster = booster
 
     def _start(self, data: Lists) -> torch.Tensor | None:
         return None if self.margin is None else data.table[self.margin].number(torch.float32)
-
-    def _matrix(self, data: Lists) -> torch.Tensor:
-        """Columns side by side where the table is: float32 ``[n, columns]``, NaN where missing; categories by code."""
-        result = torch.empty((len(data), len(self._used)), dtype=torch.float32, device=data.table.device)
-        for i, name in enumerate(self._used):
-            column = data.table[name]
-            if name in self._vocabs:
-                codes = self._vocabs[name].encode(column).float()
-                values = torch.where(codes > 0, codes, torch.nan)
-            else:
-                values = column.number(torch.float32)
-            result[:, i] = values.clamp(-_LARGEST, _LARGEST)
-        return result
-
-    def _names(self, data: Lists) -> list[str]:
-        return list(self.columns) if self.columns is not None else [*data.cats, *data.conts]
-
-
-def _as_xgboost_has_them(names: Sequence[str]) -> list[str]:
-    """Names of columns without the characters that XGBoost refuses, no two of them alike."""
-    return [n.replace("%", "%25").replace("[", "%5B").replace("]", "%5D").replace("<", "%3C") for n in names]
-
-
-def _with_names_as_xgboost_has_them(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters whose constraints name columns as the trees know them."""
-    monotone, together = params.get("monotone_constraints"), params.get("interaction_constraints")
-    changed: dict[str, Any] = {}
-    if isinstance(monotone, Mapping):
-        names = _as_xgboost_has_them(list(monotone))
-        changed["monotone_constraints"] = dict(zip(names, monotone.values(), strict=True))
-    if together is not None and not isinstance(together, str):
-        changed["interaction_constraints"] = [_as_xgboost_has_them(names) for names in together]
-    return {**params, **changed}
-
-
-def _handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
-    """A tensor as XGBoost takes it: numpy's array, or CuPy's of the same memory where trees grow on a GPU."""
-    if values is None:
-        return None
-    cupy = _cupy() if on_gpu and values.is_cuda else None
-    return values.cpu().numpy() if cupy is None else cupy.from_dlpack(values)
-
-
-def _cupy() -> Any:
-    """CuPy, without which XGBoost takes no arrays on a GPU, or None."""
-    try:
-        return importlib.import_module("cupy")
-    except ImportError:
-        return None
-
-
-def _holds_text(column: Column) -> bool:
-    return column.kind == "category" and is_text(column.distinct.type)
-
-
-def _gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
-    gains: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
-    return {n: float(gains.get(own, 0.0)) for n, own in zip(names, _as_xgboost_has_them(names), strict=True)}

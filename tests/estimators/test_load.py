@@ -17,7 +17,7 @@ from torch import nn
 
 import fastrec.models
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
-from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
+from fastrec.estimators import ColumnRanker, Estimator, NetRanker, Ranker, XGBModel, XGBRanker
 from fastrec.estimators.base import ESTIMATORS
 from fastrec.models import DCNv2, TabM, TabularNet
 from fastrec.stacking import AverageBlend, BoostedBlend, LinearBlend
@@ -28,13 +28,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"epochs": 1, "bs": 80}
 TREES = {"rounds": 3, "max_depth": 2}
 BLENDED = ["a", "b"]
-# How each ranker is made; a new one fails the suite until it stands here.
+# How each estimator is made; a new one fails the suite until it stands here, or below.
 MADE = {
     "ColumnRanker": [lambda: ColumnRanker("rule", ["x", "gap[m]"])],
     "XGBRanker": [
         lambda: XGBRanker("trees", **TREES),
         lambda: XGBRanker("logit", objective="binary:logistic", columns=["city", "gap[m]"], margin="start", **TREES),
         lambda: XGBRanker("stops", early_stopping_rounds=2, **TREES),
+    ],
+    "XGBModel": [
+        lambda: XGBModel("any", early_stopping_rounds=2, **TREES),
+        lambda: XGBModel("native", early_stopping_rounds=None, columns=["city", "gap[m]"], native_cats=True, **TREES),
     ],
     "NetRanker": [
         lambda: NetRanker("net", layers=[8], **SMALL),
@@ -50,6 +54,7 @@ MADE = {
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
+CONTRACT = {"ConstantModel"}  # tests/estimators/test_contract.py saves and loads them, by task
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
 import sys
@@ -117,8 +122,8 @@ def saved(tmp_path_factory):
     return folder / "saved", rankers, lists_of(other), np.load(folder / "scores.npz")
 
 
-def test_every_ranker_is_among_the_cases():
-    assert set(ESTIMATORS) == set(MADE)
+def test_every_estimator_is_among_the_cases():
+    assert set(ESTIMATORS) == set(MADE) | CONTRACT
     assert all(cls.__module__.startswith("fastrec.") for cls in ESTIMATORS.values())
 
 
@@ -139,7 +144,7 @@ def test_a_loaded_ranker_has_the_settings_and_learns_the_same_again(saved, case,
     assert loaded.name == rankers[case].name
     assert json.loads(json.dumps(loaded.settings())) == json.loads(json.dumps(rankers[case].settings()))
     loaded.save(tmp_path / "again")
-    assert torch.equal(Ranker.load(tmp_path / "again").predict(data), loaded.predict(data))
+    assert torch.equal(Estimator.load(tmp_path / "again").predict(data), loaded.predict(data))
     if loaded.learns:
         again = loaded.fresh().fit(lists_of(rows(0)), seed=3)
         torch.testing.assert_close(again.predict(data), rankers[case].predict(data), rtol=0, atol=1e-6)
@@ -167,7 +172,7 @@ def test_damaged_files_are_named(saved, case, tmp_path):
             else:
                 (copy / file).write_bytes(damage((source / file).read_bytes()))
             with pytest.raises((UnreadableFileError, MissingFileError)) as caught:
-                Ranker.load(copy)
+                Estimator.load(copy)
             assert str(copy) in caught.value.file
             assert caught.value.remedy
 
@@ -190,7 +195,7 @@ def test_a_file_that_says_other_things_is_refused(saved, tmp_path, change):
     about = json.loads((copy / "estimator.json").read_text())
     (copy / "estimator.json").write_text(json.dumps({**about, **change}))
     with pytest.raises(FastrecError):
-        Ranker.load(copy).predict(saved[2])
+        Estimator.load(copy).predict(saved[2])
 
 
 @pytest.mark.parametrize(
@@ -204,13 +209,13 @@ def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path,
     about = json.loads((copy / "estimator.json").read_text())
     (copy / "estimator.json").write_text(json.dumps({**about, "class": name}))
     with pytest.raises(FastrecError, match=r"estimator\.json"):
-        Ranker.load(copy)
+        Estimator.load(copy)
     (copy / "estimator.json").write_text(json.dumps(about))
     state = json.loads((copy / "net" / "state.json").read_text())
     for model in (name, "antigravity:Net", "os:path"):
         (copy / "net" / "state.json").write_text(json.dumps({**state, "model": model}))
         with pytest.raises(UnreadableFileError):
-            Ranker.load(copy)
+            Estimator.load(copy)
     assert "antigravity" not in set(sys.modules) - before
 
 
@@ -221,7 +226,7 @@ def test_a_ranker_of_another_class_is_refused(saved):
 
 def test_nothing_is_loaded_where_nothing_is_or_written_over_other_things(tmp_path):
     with pytest.raises(MissingFileError, match=r"estimator\.json"):
-        Ranker.load(tmp_path / "none")
+        Estimator.load(tmp_path / "none")
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(WriteError, match="other things"):
         ColumnRanker("rule", ["x"]).save(tmp_path)
@@ -235,7 +240,7 @@ def test_an_earlier_save_is_replaced_whole(saved, tmp_path):
     saved[1]["NetRanker-0"].save(tmp_path / "m")
     rule.save(tmp_path / "m")
     assert [p.name for p in (tmp_path / "m").iterdir()] == ["estimator.json"]
-    assert torch.equal(Ranker.load(tmp_path / "m").predict(saved[2]), rule.predict(saved[2]))
+    assert torch.equal(Estimator.load(tmp_path / "m").predict(saved[2]), rule.predict(saved[2]))
 
 
 # ----------------------------------------------------------------------------------------------------- of one's own
@@ -272,14 +277,14 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
     data = saved[2]
     for ranker in (Constant("x"), NetRanker("flat", model=Flat, options={"layers": [4]}, **SMALL)):
         ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
-        torch.testing.assert_close(Ranker.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
-    assert type(Ranker.load(tmp_path / "flat")._net) is Flat
+        torch.testing.assert_close(Estimator.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
+    assert type(Estimator.load(tmp_path / "flat")._net) is Flat
     # known by another module's name, a class is taken where it is the one that is asked
     about = json.loads((tmp_path / "x" / "estimator.json").read_text())
     (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
     assert Constant.load(tmp_path / "x").mean == about["mean"]
     with pytest.raises(DataError, match="not known here"):
-        Ranker.load(tmp_path / "x")
+        Estimator.load(tmp_path / "x")
 
 
 def test_a_setting_that_no_file_holds_is_named(saved, tmp_path):

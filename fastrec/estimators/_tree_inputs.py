@@ -1,0 +1,75 @@
+"""``TreeInputs``: the columns of a table side by side, as libraries of trees take them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrec.table import Column, Table, Vocab, load_state, save_state
+from fastrec.table.key_types import is_text
+from fastrec.validate import Rows
+
+_LARGEST = 1e38  # XGBoost refuses infinite values, and adds to the largest one
+_FOLDER = "vocabularies"
+
+
+class TreeInputs:
+    """Which columns trees learn from, and the codes of those that are categories.
+
+    Args:
+        names: the columns.
+        vocabs: of the categories among them, and of text among the numbers: what code a value has.
+    """
+
+    def __init__(self, names: Sequence[str], vocabs: Mapping[str, Vocab]) -> None:
+        self.names, self.vocabs = list(names), dict(vocabs)
+
+    @classmethod
+    def fit(cls, rows: Rows, columns: Sequence[str] | None = None) -> TreeInputs:
+        """Find the codes of training rows.
+
+        Args:
+            rows: training rows.
+            columns: the columns to use; None: all categories and numbers.
+        """
+        names = rows.names if columns is None else list(columns)
+        coded = (n for n in names if n in rows.cats or _holds_text(rows.table[n]))
+        return cls(names, {n: Vocab.fit(rows.table[n]) for n in coded})
+
+    def codes(self, table: Table, name: str) -> torch.Tensor:
+        """Codes of a category: int64 ``[n]`` where the table is, 0 where missing or unseen in training."""
+        return self.vocabs[name].encode(table[name])
+
+    def matrix(self, table: Table) -> torch.Tensor:
+        """Columns side by side where the table is: float32 ``[n, columns]``, NaN where missing; categories by code."""
+        result = torch.empty((len(table), len(self.names)), dtype=torch.float32, device=table.device)
+        for i, name in enumerate(self.names):
+            if name in self.vocabs:
+                codes = self.codes(table, name).float()
+                values = torch.where(codes > 0, codes, torch.nan)
+            else:
+                values = table[name].number(torch.float32)
+            result[:, i] = values.clamp(-_LARGEST, _LARGEST)
+        return result
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Write the vocabularies into a folder that is there.
+
+        Returns:
+            What else ``read`` is to be given, as JSON values.
+        """
+        save_state(folder / _FOLDER, {n: v.to_state() for n, v in self.vocabs.items()})
+        return {"used": self.names}
+
+    @classmethod
+    def read(cls, folder: Path, about: Mapping[str, Any]) -> TreeInputs:
+        """The inverse of ``write``."""
+        state = load_state(folder / _FOLDER)
+        return cls(list(about["used"]), {n: Vocab.from_state(v) for n, v in state.items()})
+
+
+def _holds_text(column: Column) -> bool:
+    return column.kind == "category" and is_text(column.distinct.type)

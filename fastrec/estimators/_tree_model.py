@@ -1,0 +1,246 @@
+"""``TreeModel``: what boosted trees of every library have in common: outputs, weights, when to stop, saving."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+
+from fastrec.errors import DataError
+from fastrec.estimators._held_out import held_out, too_few
+from fastrec.estimators._learnable import (
+    ClassWeight,
+    assembled,
+    check_class_weight,
+    check_classes,
+    constant_of,
+    learnable,
+    output_weight,
+    outputs_of,
+)
+from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators.base import Estimator, Trace
+from fastrec.validate import Rows, Task
+
+
+@dataclass
+class Grown:
+    """The trees of one output.
+
+    Args:
+        trees: the library's booster, up to the best tree.
+        curve: the figure that training stops by, on the rows held out, after each tree; empty where none are.
+        gains: feature → total gain.
+    """
+
+    trees: Any
+    curve: Sequence[float]
+    gains: Mapping[str, float]
+
+
+@dataclass
+class TreeData:
+    """Rows as a library of trees takes them.
+
+    Args:
+        values: what ``TreeModel._values`` makes of the table.
+        label: float64 ``[n]``.
+        weight: float64 ``[n]``, or None.
+        groups: int64 ``[n]`` from 0, ascending: the list of each row; None: no ranking.
+    """
+
+    values: Any
+    label: np.ndarray
+    weight: np.ndarray | None
+    groups: np.ndarray | None
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """How many rows each list has."""
+        return np.bincount(self.groups)
+
+    @property
+    def list_weight(self) -> np.ndarray | None:
+        """The weight of each list: that of its first row."""
+        return None if self.weight is None else self.weight[np.cumsum(self.sizes) - self.sizes]
+
+
+class TreeModel(Estimator, abstract=True):
+    """Boosted trees for any task, one booster for each target of a task with several."""
+
+    beside = True
+    objectives: ClassVar[Mapping[Task, tuple[str, ...]]]
+    """How the objectives of each task begin; the first is the default."""
+    defaults: ClassVar[Mapping[str, Any]]
+    aliases: ClassVar[Mapping[str, str]]
+    """Other names of parameters that have a default here: name → the name that the default has."""
+    suffix: ClassVar[str]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        rounds: int = 2000,
+        early_stopping_rounds: int | None = 50,
+        columns: Sequence[str] | None = None,
+        class_weight: ClassWeight = None,
+        objective: str | None = None,
+        **params: Any,
+    ) -> None:
+        self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
+        self.columns = None if columns is None else list(columns)
+        self.class_weight = check_class_weight(class_weight, name=name)
+        self.objective, self.params = objective, params
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the trees."""
+        super().forget()
+        self._inputs = TreeInputs([], {})
+        self._task: Task | None = None
+        self._n_outputs = 1
+        self._parts: list[Any] = []  # for each output its trees, or the constant that it is
+
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
+        """Grow the trees; ``valid`` is not looked at."""
+        self.check_task(train)
+        check_classes(train, self.class_weight, name=self.name)
+        train = learnable(train, name=self.name)
+        params = self._params(train, seed, device)
+        held = None if self.early_stopping_rounds is None else held_out(train, name=self.name)
+        used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
+        self.forget()
+        self._inputs = TreeInputs.fit(used, self.columns)
+        parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
+        grown: list[Grown | float] = []
+        for i, label in enumerate(outputs_of(train)):
+            if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
+                grown.append(self._constant(label, train))
+            else:
+                grown.append(self._grow(*[self._data(rows, values, i) for rows, values in parts], params=params))
+        self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
+        self._task, self._n_outputs = train.task, train.n_outputs
+        self.trace = _trace(grown, self._inputs.names)
+        return self
+
+    def _constant(self, label: torch.Tensor, train: Rows) -> float:
+        """What is predicted of an output that is the same in all rows that are learned from."""
+        if train.task in ("binary", "multiclass"):  # the whole has two classes
+            raise too_few(self.name, "rows of each class")
+        weight = None if train.weight is None else train.weight.double()
+        return constant_of(label, weight)
+
+    def _data(self, rows: Rows, values: Any, output: int) -> TreeData:
+        label = outputs_of(rows)[output]
+        weight = output_weight(rows, label, self.class_weight)
+        groups = None
+        if rows.task == "ranking":
+            assert rows.groups is not None
+            groups = torch.unique_consecutive(rows.groups, return_inverse=True)[1].numpy()
+        return TreeData(values, label.double().numpy(), None if weight is None else weight.numpy(), groups)
+
+    def _objective(self, task: Task) -> str:
+        """The objective of a task.
+
+        Raises:
+            DataError: the one that was given is not for it.
+        """
+        known = self.objectives[task]
+        if self.objective is None:
+            return known[0]
+        if not self.objective.startswith(known):
+            raise DataError(
+                f"{self.name} cannot learn a {task} task by the objective {self.objective!r}",
+                remedy=f"For this task it may be or begin with {', '.join(known)}",
+            )
+        return self.objective
+
+    def _over_defaults(self) -> dict[str, Any]:
+        """The library's parameters, over the defaults under whatever name."""
+        return {**self.defaults, **{self.aliases.get(n, n): v for n, v in self.params.items()}}
+
+    @abstractmethod
+    def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        """The library's parameters in full."""
+
+    @abstractmethod
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> Any:
+        """The columns of rows as the library takes them."""
+
+    @abstractmethod
+    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
+        """The trees of one output; ``held``: rows to stop by."""
+
+    @abstractmethod
+    def _predicted(self, trees: Any, values: Any) -> torch.Tensor:
+        """What one output's trees say: float64 ``[n]``, of a multiclass task ``[n, k]``."""
+
+    def predict(self, data: Rows) -> torch.Tensor:
+        """Scores, probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        if self._task is None:
+            raise self.not_fitted()
+        if not len(data):
+            wide = self._task not in ("ranking", "binary") and self._n_outputs > 1
+            return torch.zeros((0, self._n_outputs) if wide else 0, dtype=torch.float64)
+        trees = any(not isinstance(part, float) for part in self._parts)
+        values = self._values(data, {}) if trees else None
+        said = [
+            torch.full((len(data),), part, dtype=torch.float64)
+            if isinstance(part, float)
+            else self._predicted(part, values)
+            for part in self._parts
+        ]
+        return assembled(said, self._task)
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        names = ("name", "rounds", "early_stopping_rounds", "columns", "class_weight", "objective")
+        return {**{n: getattr(self, n) for n in names}, **self.params}
+
+    @abstractmethod
+    def _write_trees(self, trees: Any, path: Path) -> None:
+        """Write one output's trees in the library's own form."""
+
+    @abstractmethod
+    def _read_trees(self, path: Path) -> Any:
+        """The inverse of ``_write_trees``."""
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The trees of each output in the library's own form, and the vocabularies."""
+        if self._task is None:
+            raise self.not_fitted()
+        constants: list[float | None] = []
+        for i, part in enumerate(self._parts):
+            constants.append(part if isinstance(part, float) else None)
+            if not isinstance(part, float):
+                self._write_trees(part, folder / f"trees{i}{self.suffix}")
+        learned = {"task": self._task, "n_outputs": self._n_outputs, "constants": constants}
+        return {**self._inputs.write(folder), **learned}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self._inputs = TreeInputs.read(folder, about)
+        self._n_outputs, self._task = int(about["n_outputs"]), about["task"]
+        self._parts = [
+            self._read_trees(folder / f"trees{i}{self.suffix}") if constant is None else float(constant)
+            for i, constant in enumerate(about["constants"])
+        ]
+
+
+def _trace(grown: Sequence[Grown | float], names: Sequence[str]) -> Trace:
+    """Gains are summed over the outputs; a record of the curves says which output it is of where there are several."""
+    trees = [(i, g) for i, g in enumerate(grown) if isinstance(g, Grown)]
+    several = len(grown) > 1
+    curves = [
+        {"epoch": epoch, "valid_loss": float(value), **({"output": i} if several else {})}
+        for i, g in trees
+        for epoch, value in enumerate(g.curve)
+    ]
+    return Trace(curves, {n: sum(g.gains.get(n, 0.0) for _, g in trees) for n in names})

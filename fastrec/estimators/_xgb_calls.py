@@ -1,0 +1,116 @@
+"""XGBoost's own interface, as ``XGBRanker`` and ``XGBModel`` use it: names, arrays on either device, predictions."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import xgboost as xgb
+
+from fastrec.errors import DataError
+
+_ELSEWHERE = {  # names that XGBoost's other interfaces have: here they would be passed over without a word
+    "num_boost_round": "rounds=",
+    "n_estimators": "rounds=",
+    "seed": "fit's seed=",
+    "random_state": "fit's seed=",
+    "device": "fit's device=",
+}
+
+
+def refuse_names_of_other_interfaces(params: Mapping[str, Any], kind: str) -> None:
+    """Refuse parameters that another argument has here.
+
+    Raises:
+        DataError: naming the argument.
+    """
+    elsewhere = next((n for n in params if n in _ELSEWHERE), None)
+    if elsewhere is not None:
+        raise DataError(f"{kind} does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
+
+
+def names_for_xgboost(names: Sequence[str]) -> list[str]:
+    """Names of columns without the characters that XGBoost refuses, no two of them alike."""
+    return [n.replace("%", "%25").replace("[", "%5B").replace("]", "%5D").replace("<", "%3C") for n in names]
+
+
+def params_for_xgboost(params: Mapping[str, Any], seed: int, device: torch.device | None) -> dict[str, Any]:
+    """Parameters with the seed, the device and as many threads as torch has; constraints name columns as trees do."""
+    params = {**params, "seed": seed}
+    params["device"] = str(device) if device is not None and device.type == "cuda" else "cpu"
+    params.setdefault("nthread", torch.get_num_threads())
+    monotone, together = params.get("monotone_constraints"), params.get("interaction_constraints")
+    if isinstance(monotone, Mapping):
+        names = names_for_xgboost(list(monotone))
+        params["monotone_constraints"] = dict(zip(names, monotone.values(), strict=True))
+    if together is not None and not isinstance(together, str):
+        params["interaction_constraints"] = [names_for_xgboost(names) for names in together]
+    return params
+
+
+def handed(values: torch.Tensor | None, *, on_gpu: bool) -> Any:
+    """A tensor as XGBoost takes it: numpy's array, or CuPy's of the same memory where trees grow on a GPU."""
+    if values is None:
+        return None
+    cupy = _cupy() if on_gpu and values.is_cuda else None
+    return values.cpu().numpy() if cupy is None else cupy.from_dlpack(values)
+
+
+def _cupy() -> Any:
+    """CuPy, without which XGBoost takes no arrays on a GPU, or None."""
+    try:
+        return importlib.import_module("cupy")
+    except ImportError:
+        return None
+
+
+def predicted(
+    booster: xgb.Booster,
+    values: torch.Tensor,
+    names: Sequence[str],
+    *,
+    margin: bool,
+    start: torch.Tensor | None = None,
+    types: Sequence[str] | None = None,
+) -> torch.Tensor:
+    """What trees say of rows; rows on a GPU stay there where CuPy is installed, and what is said alone comes back.
+
+    Args:
+        booster: the trees.
+        values: float32 ``[n, columns]``.
+        names: the columns.
+        margin: sums of leaves instead of what the objective makes of them.
+        start: float32 ``[n]``, the margin to start from.
+        types: XGBoost's type of each column; None: all are numbers.
+
+    Returns:
+        float64 ``[n]`` or ``[n, k]`` on the CPU.
+    """
+    if values.is_cuda and types is None and _cupy() is not None:
+        booster.set_param({"device": str(values.device)})
+        there = booster.inplace_predict(
+            handed(values, on_gpu=True),
+            predict_type="margin" if margin else "value",
+            validate_features=False,  # an array has no names
+            base_margin=handed(start, on_gpu=True),
+        )
+        return torch.as_tensor(there).double().cpu()
+    booster.set_param({"device": "cpu"})
+    matrix = xgb.DMatrix(
+        handed(values, on_gpu=False),
+        feature_names=names_for_xgboost(names),
+        feature_types=types,
+        enable_categorical=types is not None,
+        nthread=torch.get_num_threads(),
+        base_margin=handed(start, on_gpu=False),
+    )
+    return torch.from_numpy(booster.predict(matrix, output_margin=margin).astype(np.float64))
+
+
+def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
+    """Feature → total gain."""
+    found: Mapping[str, Any] = booster.get_score(importance_type="total_gain")
+    return {n: float(found.get(own, 0.0)) for n, own in zip(names, names_for_xgboost(names), strict=True)}

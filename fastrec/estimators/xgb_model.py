@@ -1,0 +1,154 @@
+"""``XGBModel``: XGBoost for any task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import xgboost as xgb
+
+from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.estimators._xgb_calls import (
+    gains,
+    handed,
+    names_for_xgboost,
+    params_for_xgboost,
+    predicted,
+    refuse_names_of_other_interfaces,
+)
+from fastrec.validate import Rows
+
+_LINEAR_GAIN = {"ndcg_exp_gain": False}  # as XGBRanker: relevance counts as it is, and may be a fraction
+
+
+class XGBModel(TreeModel):
+    """XGBoost for any task: one booster for each target of a task with several.
+
+    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are XGBoost's
+    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
+    are missing. The columns of a table on a GPU stay there where CuPy is installed. A ranking's scores are margins.
+
+    Args:
+        name: the model's name.
+        rounds: how many trees (of a multiclass task: for each class) at most.
+        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
+            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
+            random; the trees up to the best are kept. They stop by the loss, or by ``eval_metric`` where that is given.
+            None: grow all ``rounds``, from all rows.
+        columns: the columns to use; None: all categories and numbers.
+        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        objective: XGBoost's, one that fits the task; None: ``rank:ndcg``, ``binary:logistic``, ``multi:softprob``,
+            ``reg:squarederror``.
+        native_cats: split categories by sets of values (XGBoost's own categorical splits) instead of by code.
+        **params: XGBoost's own parameters, over the defaults; constraints name columns:
+            ``monotone_constraints={'price': -1}``.
+
+    Raises:
+        DataError: a parameter is given under a name that another argument has here.
+    """
+
+    suffix = ".ubj"
+    objectives = {  # noqa: RUF012 - declared in the base class
+        "ranking": ("rank:ndcg", "rank:", "binary:logistic", "reg:"),
+        "binary": ("binary:logistic",),
+        "multiclass": ("multi:softprob",),
+        "regression": ("reg:squarederror", "reg:", "count:poisson"),
+        "multilabel": ("binary:logistic",),
+    }
+    defaults = {  # noqa: RUF012
+        "tree_method": "hist",
+        "max_bin": 256,
+        "eta": 0.05,
+        "max_depth": 6,
+        "subsample": 0.8,
+        "colsample_bytree": 0.8,
+    }
+    aliases = {"learning_rate": "eta"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        name: str = "xgb",
+        *,
+        rounds: int = 2000,
+        early_stopping_rounds: int | None = 50,
+        columns: Sequence[str] | None = None,
+        class_weight: ClassWeight = None,
+        objective: str | None = None,
+        native_cats: bool = False,
+        **params: Any,
+    ) -> None:
+        refuse_names_of_other_interfaces(params, "XGBModel")
+        self.native_cats = native_cats
+        super().__init__(
+            name,
+            rounds=rounds,
+            early_stopping_rounds=early_stopping_rounds,
+            columns=columns,
+            class_weight=class_weight,
+            objective=objective,
+            **params,
+        )
+
+    def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        objective = self._objective(train.task)
+        own: dict[str, Any] = {"objective": objective}
+        if objective == "multi:softprob":
+            own["num_class"] = train.n_outputs
+        ranks = _LINEAR_GAIN if objective.startswith("rank:") else {}
+        return params_for_xgboost({**ranks, **self._over_defaults(), **own}, seed, device)
+
+    def _types(self) -> list[str] | None:
+        """XGBoost's type of each column; None: all are numbers."""
+        return ["c" if n in self._inputs.vocabs else "q" for n in self._inputs.names] if self.native_cats else None
+
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> torch.Tensor:
+        return self._inputs.matrix(rows.table)
+
+    def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
+        """Rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
+        ranks = params["objective"].startswith("rank:")
+        return xgb.QuantileDMatrix(
+            handed(data.values, on_gpu=params["device"] != "cpu"),
+            data.label,
+            weight=data.list_weight if ranks else data.weight,
+            qid=data.groups if ranks else None,
+            feature_names=names_for_xgboost(self._inputs.names),
+            feature_types=self._types(),
+            enable_categorical=self.native_cats,
+            max_bin=params["max_bin"],
+            nthread=params["nthread"],
+            ref=ref,
+        )
+
+    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
+        matrix = self._matrix(data, params)
+        found: dict[str, dict[str, list[float]]] = {}
+        if held is None:
+            trees = xgb.train(dict(params), matrix, self.rounds)
+        else:
+            evals = [(self._matrix(held, params, ref=matrix), "held")]
+            stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
+            trees = xgb.train(dict(params), matrix, self.rounds, evals=evals, **stop)
+            trees = trees[: trees.best_iteration + 1]
+        curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
+        return Grown(trees, curve, gains(trees, self._inputs.names))
+
+    def _predicted(self, trees: xgb.Booster, values: torch.Tensor) -> torch.Tensor:
+        margin, names = self._task == "ranking", self._inputs.names
+        return predicted(trees, values, names, margin=margin, types=self._types())
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().settings(), "native_cats": self.native_cats}
+
+    def _write_trees(self, trees: xgb.Booster, path: Path) -> None:
+        path.write_bytes(trees.save_raw("ubj"))  # XGBoost's own writing raises an error of its own for a full disk
+
+    def _read_trees(self, path: Path) -> xgb.Booster:
+        trees = xgb.Booster(model_file=path)
+        if trees.feature_names != names_for_xgboost(self._inputs.names):
+            raise ValueError("the trees are of other columns")
+        return trees
