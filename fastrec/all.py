@@ -52,10 +52,12 @@ from fastrec.errors import (
 )
 from fastrec.estimators import (
     ColumnRanker,
+    ConstantModel,
     Estimator,
     NetRanker,
     Ranker,
     Trace,
+    XGBModel,
     XGBRanker,
 )
 from fastrec.features import (
@@ -279,6 +281,7 @@ __all__ = [
     "Competition",
     "CompetitionData",
     "CompiledModel",
+    "ConstantModel",
     "CountEncode",
     "CowClip",
     "Cross",
@@ -400,6 +403,7 @@ __all__ = [
     "Where",
     "WideAndDeep",
     "WriteError",
+    "XGBModel",
     "XGBRanker",
     "adamw",
     "adversarial_validation",
