@@ -14,7 +14,7 @@ from fastrec.competition.data_folder import read_folder
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
-from fastrec.estimators import ConstantModel, Estimator, NetModel, NetRanker, XGBModel, XGBRanker
+from fastrec.estimators import ConstantModel, Estimator, NetRanker, XGBModel, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
 from fastrec.stacking import Stack
@@ -155,7 +155,7 @@ class Competition(ABC):
         """
         if self.task == "ranking":
             return [NetRanker("net", bs=bs), XGBRanker("xgb")]
-        return [XGBModel("xgb", class_weight=self.class_weight), NetModel("net", bs=bs, class_weight=self.class_weight)]
+        return [XGBModel("xgb", class_weight=self.class_weight)]
 
     def stack(self) -> Stack:
         """The second level."""

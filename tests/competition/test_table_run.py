@@ -1,0 +1,382 @@
+"""Recipes of every task without lists: run, predict from the directory alone, go on after a kill."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
+from fastrec.competition.predict import SavedRun
+from fastrec.competition.value_form import ValueForm
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
+from fastrec.estimators import XGBModel
+from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.metrics import get_metric
+from fastrec.stacking import Stack
+
+ROOT = Path(__file__).resolve().parents[2]
+N, M = 400, 60
+TREES = {"rounds": 15, "eta": 0.3, "max_depth": 2, "early_stopping_rounds": None, "nthread": 1}
+
+
+def frame(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    city = rng.choice(list("abcdef"), n)
+    x, z = rng.normal(size=n), rng.normal(size=n)
+    x[rng.random(n) < 0.05] = np.nan
+    signal = np.nan_to_num(x) + (city < "c") + 0.3 * rng.normal(size=n)
+    return pd.DataFrame(
+        {
+            "id": [f"r{seed}-{i}" for i in range(n)],
+            "x": x,
+            "z": z,
+            "city": city,
+            "binary": np.where(signal > 0.5, "Y", "N"),
+            "multiclass": np.array(["low", "mid", "top"])[np.digitize(signal, [0, 1])],
+            "regression": np.exp(signal),
+            "other": -signal,
+            "flag1": signal > 0,
+            "flag2": z > 0.5,
+        }
+    )
+
+
+TRAIN, TEST = frame(N, 1), frame(M, 2)
+TARGETS = {
+    "binary": "binary",
+    "multiclass": "multiclass",
+    "regression": "regression",
+    "multilabel": ["flag1", "flag2"],
+    "regression2": ["regression", "other"],
+}
+ALL = ["binary", "multiclass", "regression", "other", "flag1", "flag2"]
+
+
+class Recipe(Competition):
+    ids = ("id",)
+
+    def __init__(self, case: str = "binary", **attributes) -> None:
+        self.name, self.task, self.target = case, case.removesuffix("2"), TARGETS[case]
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    @property
+    def categories(self):
+        return ["city"]
+
+    @property
+    def plain(self):
+        return ["x", "z"]
+
+    def features(self):
+        made = [CountEncode("city")]
+        if self.task in ("binary", "regression") and isinstance(self.target, str) and self.task == "regression":
+            made.append(TargetEncode("city", self.target))
+        return FeatureSet(made, key="id")
+
+    def models(self, *, bs):
+        return [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 3})]
+
+    def stack(self):
+        return Stack(rounds=5)
+
+
+def write(folder: Path, case: str, *, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = TARGETS[case] if isinstance(TARGETS[case], list) else [TARGETS[case]]
+    train[["id", "x", "z", "city", *names]].to_csv(folder / "train.csv", index=False)
+    if test is not None:
+        test[["id", "x", "z", "city"]].to_csv(folder / "test.csv", index=False)
+        test[["id", *names]].to_csv(folder / "truth.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    made = {}
+    for case in TARGETS:
+        data = write(folder / "data" / case, case)
+        made[case] = run_competition(Recipe(case), data, folder / case, resume=False)
+    return made
+
+
+def data_of(runs: dict[str, Path], case: str) -> Path:
+    return runs[case].parent / "data" / case
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
+    scores = json.loads((runs[case] / "scores.json").read_text())
+    metric = get_metric(scores["metric"])
+    rows = pq.read_table(runs[case] / "rows.parquet").to_pandas()
+    rows = rows[rows.split == "oof"]
+    y = rows[[c for c in rows if c.startswith("label_")]].to_numpy().squeeze()
+    for name, score in scores["oof"].items():
+        oof = pq.read_table(runs[case] / "oof" / f"{name}.parquet").to_pandas()
+        p = oof[[c for c in oof if c.startswith("prediction")]].to_numpy().squeeze()
+        assert metric(y, p) == pytest.approx(score, rel=1e-9)
+    truth = TEST if case != "binary" else TEST.assign(binary=(TEST.binary == "Y").astype(float))
+    names = TARGETS[case] if isinstance(TARGETS[case], list) else [TARGETS[case]]
+    if case != "multiclass":
+        test = pq.read_table(runs[case] / "test" / "stack.parquet").to_pandas()
+        p = test[[c for c in test if c.startswith("prediction")]].to_numpy().squeeze()
+        assert metric(truth[names].to_numpy(dtype=float).squeeze(), p) == pytest.approx(scores["models"]["stack"])
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_a_stack_is_never_below_its_best_base(runs, case):
+    scores = json.loads((runs[case] / "scores.json").read_text())
+    sign = 1 if scores["greater_is_better"] else -1
+    base = [scores["oof"][n] for n in ("shallow", "deep")]
+    assert sign * scores["oof"]["stack"] >= max(sign * b for b in base) - 1e-12
+    assert all(sign * b > sign * scores["oof"]["constant"] for b in base)
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_the_submission_holds_the_test_rows(runs, case):
+    made = pd.read_csv(runs[case] / "submission.csv")
+    assert made.id.tolist() == TEST.id.tolist()
+    if case == "multiclass":
+        assert (made["multiclass"] == TEST["multiclass"]).mean() > 0.6
+    form = ValueForm.from_state(json.loads((runs[case] / "config.json").read_text())["submission"])
+    assert str(check_submission(runs[case] / "submission.csv", data_of(runs, case) / "test.csv", form)).startswith("ok")
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_predict_needs_the_run_directory_alone(runs, case, tmp_path):
+    mixed = TEST[["city", "z", "id", "x"]]  # columns in another order, and no target
+    mixed.to_csv(tmp_path / "rows.csv", index=False)
+    again = pd.read_csv(predict_run(runs[case], tmp_path / "rows.csv", tmp_path / "out.csv"))
+    own = pd.read_csv(runs[case] / "submission.csv")
+    assert again.columns.tolist() == own.columns.tolist()
+    for name in own:
+        if own[name].dtype == float:
+            np.testing.assert_allclose(again[name], own[name], atol=1e-6)
+        else:
+            assert again[name].tolist() == own[name].tolist()
+
+
+def test_predict_of_rows_never_seen(runs, tmp_path):
+    other = TEST.head(3).assign(city=["new", None, "a"], x=[np.nan, 1e30, 0.0])
+    other[["id", "x", "z", "city"]].to_csv(tmp_path / "rows.csv", index=False)
+    made = pd.read_csv(predict_run(runs["binary"], tmp_path / "rows.csv", tmp_path / "out.csv"))
+    assert made.binary.between(0, 1).all()
+    other[["id", "z", "city"]].to_csv(tmp_path / "short.csv", index=False)
+    with pytest.raises(MissingColumnError) as caught:
+        predict_run(runs["binary"], tmp_path / "short.csv", tmp_path / "no.csv")
+    assert caught.value.column == "x"
+    assert not (tmp_path / "no.csv").exists()
+    with pytest.raises(MissingFileError):
+        predict_run(tmp_path, tmp_path / "rows.csv", tmp_path / "no.csv")
+    frame = SavedRun(runs["regression"]).predict(TEST[["id", "x", "z", "city"]])
+    own = pd.read_csv(runs["regression"] / "submission.csv")
+    np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
+
+
+CODE = """
+import sys
+from fastrec.competition import predict_run
+predict_run(*sys.argv[1:])
+assert not any(m.startswith(("competitions", "tests", "test_")) for m in sys.modules)
+"""
+
+
+def test_predict_in_a_process_that_knows_no_recipe(runs, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(runs["multiclass"]), str(data_of(runs, "multiclass")), str(tmp_path / "o.csv")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "o.csv").read_bytes() == (runs["multiclass"] / "submission.csv").read_bytes()
+
+
+def test_runs_are_listed_the_best_first(runs):
+    listed = list_runs(runs["binary"].parent)
+    assert {s.name for s in listed} == set(TARGETS)
+    one = next(s for s in listed if s.name == "binary")
+    assert (one.metric, one.features) == ("auc", 4)
+    assert one.interval[0] <= one.score <= one.interval[1]
+
+
+def test_two_runs_are_compared_on_the_same_rows(runs, tmp_path):
+    weak = run_competition(
+        Recipe("binary", models=lambda bs: [XGBModel("shallow", **{**TREES, "rounds": 1})]),
+        data_of(runs, "binary"),
+        tmp_path / "weak",
+        resume=False,
+    )
+    all_rows, *_ = compare_runs(runs["binary"], weak)
+    scores = [json.loads((r / "scores.json").read_text())["oof"]["stack"] for r in (runs["binary"], weak)]
+    assert (all_rows.a, all_rows.b, all_rows.rows) == (pytest.approx(scores[0]), pytest.approx(scores[1]), N)
+    assert all_rows.difference.low <= scores[0] - scores[1] <= all_rows.difference.high
+    parts = compare_runs(runs["binary"], weak, by="fold")
+    assert sum(p.rows for p in parts[1:]) == N
+    with pytest.raises(DataError, match="scored by auc"):
+        compare_runs(runs["binary"], runs["regression"])
+
+
+def test_amounts_on_a_scale_are_scored_and_submitted_on_their_own(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    run = run_competition(Recipe("regression", scale="log", metric="rmspe"), data, tmp_path / "run", resume=False)
+    oof = pq.read_table(run / "oof" / "stack.parquet").to_pandas().prediction
+    scores = json.loads((run / "scores.json").read_text())
+    error = np.sqrt((((TRAIN.regression - oof) / TRAIN.regression) ** 2).mean())
+    assert scores["oof"]["stack"] == pytest.approx(error)
+    made = pd.read_csv(run / "submission.csv").regression
+    assert np.corrcoef(np.log(made), np.log(TEST.regression))[0, 1] > 0.8
+
+
+def test_classes_for_a_metric_of_classes(tmp_path):
+    train = TRAIN.assign(binary=np.where(TRAIN.x > 1.3, "Y", "N"))
+    data = write(tmp_path / "data", "binary", train=train)
+    run = run_competition(Recipe("binary", metric="f1", also=["auc"]), data, tmp_path / "run", resume=False)
+    assert set(pd.read_csv(run / "submission.csv").binary) == {"N", "Y"}
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["oof"]["stack"] > 0.8
+    assert scores["also"]["auc"]["stack"] > 0.9
+
+
+def test_rows_without_a_target_are_left_out_and_named(tmp_path):
+    train = TRAIN.copy()
+    train.loc[[3, 7], "binary"] = None
+    data = write(tmp_path / "data", "binary", train=train)
+    with pytest.warns(DataWarning, match="2 training rows have no target .the first is row 3"):
+        run = run_competition(Recipe("binary"), data, tmp_path / "run", resume=False)
+    assert json.loads((run / "scores.json").read_text())["rows"]["train rows"] == N - 2
+
+
+def test_without_test_rows_the_submission_is_out_of_fold(tmp_path):
+    data = write(tmp_path / "data", "regression", test=None)
+    run = run_competition(Recipe("regression"), data, tmp_path / "run", resume=False)
+    oof = pq.read_table(run / "oof" / "stack.parquet").to_pandas().prediction
+    made = pd.read_csv(run / "submission.csv")
+    assert made.id.tolist() == TRAIN.id.tolist()
+    np.testing.assert_allclose(made.regression, oof)
+
+
+def test_folds_in_order_of_time(tmp_path):
+    train = TRAIN.assign(z=np.arange(N))
+    data = write(tmp_path / "data", "regression", train=train)
+    run = run_competition(Recipe("regression", time="z", time_gap=5), data, tmp_path / "run", resume=False)
+    rows = pq.read_table(run / "oof" / "stack.parquet").to_pandas()
+    assert rows[rows.fold < 0].prediction.isna().all()
+    assert rows[rows.fold >= 0].prediction.notna().all()
+    assert (rows[rows.fold >= 0].fold.diff().dropna() >= 0).all()
+    scores = json.loads((run / "scores.json").read_text())
+    assert np.isfinite(list(scores["oof"].values())).all()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"target": None}, "names no target"),
+        ({"metric": "ndcg@10"}, "scores no binary task"),
+        ({"target": "nowhere"}, "nowhere"),
+        ({"task": None, "target": "z"}, None),
+    ],
+)
+def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, attributes, message):
+    data = write(tmp_path / "data", "binary")
+    if message is None:
+        return
+    with pytest.raises(FastrecError, match=message):
+        run_competition(Recipe("binary", **attributes), data, tmp_path / "run", resume=False)
+    assert not (tmp_path / "run").exists()
+
+
+# Going on after a kill -----------------------------------------------------------------------------------------------
+
+
+def same_files(a: Path, b: Path) -> list[str]:
+    """Files that differ, but for those that hold times."""
+    names = {p.relative_to(r) for r in (a, b) for p in r.rglob("*") if p.is_file()}
+    timed = {"config.json", "scores.json", "report.html"}
+    return [str(n) for n in sorted(names) if n.name not in timed and not filecmp.cmp(a / n, b / n, shallow=False)]
+
+
+def test_a_second_run_refits_only_what_has_changed(tmp_path):
+    data = write(tmp_path / "data", "binary")
+    first = run_competition(Recipe("binary"), data, tmp_path / "run")
+    copy = tmp_path / "copy"
+    first.rename(copy)
+    again = run_competition(Recipe("binary"), data, tmp_path / "run")
+    assert same_files(copy, again) == []
+    reused = json.loads((again / "scores.json").read_text())["reused"]
+    assert reused == 3 * 5 + 1  # every model of every fold, and the features of all rows
+    other = [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]
+    changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run")
+    reused = json.loads((changed / "scores.json").read_text())["reused"]
+    assert reused == 2 * 5 + 1 + 2 * 5  # but for the deep trees, and the features of each fold
+    assert filecmp.cmp(again / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
+    assert not filecmp.cmp(again / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
+    scores = json.loads((changed / "scores.json").read_text())
+    fresh = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "fresh", resume=False)
+    assert scores["oof"] == json.loads((fresh / "scores.json").read_text())["oof"]
+    assert same_files(fresh, changed) == []
+
+
+def test_other_rows_are_other_parts(tmp_path):
+    data = write(tmp_path / "data", "binary")
+    run_competition(Recipe("binary"), data, tmp_path / "run")
+    write(tmp_path / "data", "binary", train=TRAIN.assign(x=TRAIN.x + 1))
+    again = run_competition(Recipe("binary"), data, tmp_path / "run")
+    assert json.loads((again / "scores.json").read_text())["reused"] == 0
+
+
+KILLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import torch
+torch.set_num_threads(1)
+from tests.competition.test_table_run import Recipe
+from fastrec.competition import run_competition
+print("ready", flush=True)
+run_competition(Recipe("regression"), sys.argv[2], sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("seed", [0])
+def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed):
+    data = write(tmp_path / "data", "regression")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the killed processes: kept models are of so many threads
+    try:
+        whole = run_competition(Recipe("regression"), data, tmp_path / "whole", resume=False)
+        begun = time.perf_counter()
+        run_competition(Recipe("regression"), data, tmp_path / "timed", resume=False)
+        takes = time.perf_counter() - begun
+        moments = random.Random(seed)
+        killed = 0
+        for _ in range(3 if "CI" in os.environ else 20):
+            process = subprocess.Popen(
+                [sys.executable, "-c", KILLED, str(ROOT), str(data), str(tmp_path / "run")],
+                cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )  # fmt: skip
+            assert process.stdout.readline() == "ready\n", process.stderr.read()
+            time.sleep(moments.uniform(0.05, 1) * takes)
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+            killed += process.returncode == -signal.SIGKILL
+        assert killed
+        again = run_competition(Recipe("regression"), data, tmp_path / "run")
+    finally:
+        torch.set_num_threads(threads)
+    assert same_files(whole, again) == []
+    left = {p.name for p in tmp_path.iterdir()} - {"data", "whole", "timed", "run", ".run.parts"}
+    assert not left
