@@ -146,6 +146,7 @@ def _fit_models(
         for k, (outside, inside) in enumerate(folds):
             if store is not None and all(store.has(m.name, k) for m in cross.models):
                 cross.fold(None, None, inside, made.test, train_rows=outside)
+                made.prepared.still_used(k)
                 continue
             pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
             cross.fold(*pair, inside, made.test, train_rows=outside)

@@ -81,11 +81,20 @@ class Prepared:
             made = made or self._make_fold(k)
             return made[i].select(self.outputs)
 
-        pair = [self.parts.table(digest(self.digest, k, i)[:20], lambda i=i: half(i)) for i in (0, 1)]
+        pair = [self.parts.table(key, lambda i=i: half(i)) for i, key in enumerate(self._keys(k))]
         if made is not None:
             return made
         rows = [train.take(r.to(train.device)) for r in (outside, inside)]
         return rows[0].with_columns(_columns(pair[0], train)), rows[1].with_columns(_columns(pair[1], train))
+
+    def still_used(self, k: int) -> None:
+        """Fold ``k``'s rows are not needed in this run, and are kept for the next."""
+        if self.parts is not None:
+            for key in self._keys(k):
+                self.parts.folder_of("table", key)
+
+    def _keys(self, k: int) -> list[str]:
+        return [digest(self.digest, k, i)[:20] for i in (0, 1)]
 
     @property
     def _nested(self) -> bool:
