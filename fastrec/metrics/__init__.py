@@ -2,15 +2,17 @@
 
 In: predictions, targets and list numbers of any library. Out: floats, or an ``Interval``. ``registry.py`` has every
 metric by name (``get_metric('auc')``) with one signature, ``metric.py`` what a metric is and how a function becomes
-one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``callbacks.py`` has the ranking
-metrics for a fastai ``Learner`` (``MRR``, ``NDCG``, …), ``intervals.py`` the bootstrap of means and
-``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py``
-and ``weighted.py`` what the formulas share.
+one; the formulas are in ``classification.py``, ``regression.py`` and ``ranking.py``. ``thresholds.py`` and
+``rounding.py`` learn cut points for the metrics of classes. ``boosting.py`` has the metrics for XGBoost, LightGBM and
+CatBoost, ``during_training.py`` for a fastai ``Learner``, as ``callbacks.py`` has those of lists (``MRR``, ``NDCG``,
+…). ``intervals.py`` has the bootstrap of means, ``bootstrap.py`` that of any metric; ``lists.py``, ``inputs.py`` and
+``weighted.py`` what the formulas share.
 """
 
 from typing import TYPE_CHECKING
 
 from fastrec._core.lazy import lazily
+from fastrec.metrics.boosting import catboost_metric, lightgbm_metric, xgboost_metric
 from fastrec.metrics.bootstrap import Resampled, bootstrap_metric
 from fastrec.metrics.intervals import Interval, bootstrap_interval, paired_difference
 from fastrec.metrics.metric import Metric, as_metric
@@ -26,9 +28,12 @@ from fastrec.metrics.ranking import (
     reciprocal_ranks,
 )
 from fastrec.metrics.registry import default_metric, get_metric, metrics_for
+from fastrec.metrics.rounding import apply_cuts, best_rounding
+from fastrec.metrics.thresholds import best_threshold, cross_fitted_classes
 
 if TYPE_CHECKING:
     from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
+    from fastrec.metrics.during_training import fastai_metric
 
 __all__ = [
     "AUC",
@@ -39,15 +44,22 @@ __all__ = [
     "Metric",
     "Recall",
     "Resampled",
+    "apply_cuts",
     "as_metric",
     "auc",
+    "best_rounding",
+    "best_threshold",
     "bootstrap_interval",
     "bootstrap_metric",
+    "catboost_metric",
+    "cross_fitted_classes",
     "default_metric",
+    "fastai_metric",
     "gauc",
     "get_metric",
     "group_ranks",
     "hit_rate",
+    "lightgbm_metric",
     "mean_average_precision",
     "metrics_for",
     "mrr",
@@ -55,7 +67,12 @@ __all__ = [
     "paired_difference",
     "recall",
     "reciprocal_ranks",
+    "xgboost_metric",
 ]
 
 # The plain functions work where fastai is not installed: its classes are loaded at first use.
-__getattr__ = lazily(__name__, dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall"), "callbacks"))
+_FASTAI = {
+    **dict.fromkeys(("AUC", "MAP", "MRR", "NDCG", "Recall"), "callbacks"),
+    "fastai_metric": "during_training",
+}
+__getattr__ = lazily(__name__, _FASTAI)

@@ -52,6 +52,9 @@ class _CollectingMetric(Metric):
                 f"{self.name} takes one score a row, but there are {classes} classes",
                 remedy="Take a metric of several classes, such as fastai's accuracy or RocAuc, or a target of two",
             )
+        self._check_groups(learn)
+
+    def _check_groups(self, learn: Any) -> None:
         if self.needs_groups and self.groups is not None and not callable(self.groups) and len(learn.dls.loaders) > 1:
             groups, valid = flat_tensor(self.groups, "groups"), learn.dls.valid
             check_integers(groups)
@@ -83,21 +86,23 @@ class _CollectingMetric(Metric):
             DataError: predictions of another shape, or no groups for these rows.
         """
         if self.needs_groups and self._epoch_groups is None:
-            self._epoch_groups = self._groups_of(learn)
+            self._epoch_groups = self._of_rows(learn, "groups")
         self._preds.append(_one_score(learn.pred))
         self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu().reshape(-1))
 
-    def _groups_of(self, learn: Any) -> Any:
-        if self.groups is None:
-            raise DataError("this metric was loaded without its groups", remedy="Set its groups attribute before use")
-        if callable(self.groups):
-            return self.groups(learn)
+    def _of_rows(self, learn: Any, name: str) -> Any:
+        """The groups (or what else has a value for each validation row) of the loader that is validated."""
+        given = getattr(self, name)
+        if given is None:
+            raise DataError(f"this metric was loaded without its {name}", remedy=f"Set its {name} attribute before use")
+        if callable(given):
+            return given(learn)
         if getattr(learn, "training", False):
             raise DataError(
                 f"{self.name} was asked for on training batches, whose rows are shuffled",
-                remedy="Pass a function of the learner as groups, or leave train_metrics off",
+                remedy=f"Pass a function of the learner as {name}, or leave train_metrics off",
             )
-        return self.groups
+        return given
 
     @property
     def value(self) -> float | None:

@@ -67,7 +67,7 @@ def mcc_of(c: Counts) -> Tensor:
 
 
 def binary_kappa_of(c: Counts) -> Tensor:
-    """Quadratic kappa of two classes, where it is Cohen's kappa."""
+    """Quadratic kappa of two classes, where it is Cohen's kappa; NaN where both sides are one and the same class."""
     rows = c.true.sum(-1)
     true, predicted = c.true[..., 1] / rows, c.predicted[..., 1] / rows
     return 1 - (1 - accuracy_of(c)) / (true + predicted - 2 * true * predicted)

@@ -155,3 +155,18 @@ def _columns(x: Any, name: str) -> Tensor:
             f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one value, or one row of values, per row"
         )
     return t[:, 0] if t.ndim == 2 and t.shape[1] == 1 else t
+
+
+def one_column(y: Any, prediction: Any) -> tuple[Tensor, Tensor]:
+    """As ``paired``, for one finite number a row.
+
+    Raises:
+        DataError: as ``paired``, or several columns, or an infinite prediction.
+    """
+    target, p = paired(y, prediction)
+    if p.ndim == 2:
+        raise DataError(
+            f"prediction is {tuple(p.shape)}", column="prediction", remedy="Give one number a row, such as one column"
+        )
+    refuse_rows(p.isinf(), "prediction", "is infinite", "Look at what predicted it")
+    return target, p

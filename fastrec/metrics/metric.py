@@ -140,11 +140,11 @@ def as_metric(
     name = name or getattr(function, "__name__", None)
     if not name or name == "<lambda>":
         raise DataError("the metric has no name", remedy="Pass name=")
-    own = _OwnFunction(function, name)
+    own = OwnFunction(function, name)
     return Metric(name, own, greater_is_better, wants, tuple(tasks), needs_groups=own.needs_groups)
 
 
-class _OwnFunction:
+class OwnFunction:
     """Calls a user's function with NumPy arrays and those of ``groups`` and ``weight`` that it takes."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
@@ -158,6 +158,7 @@ class _OwnFunction:
         self.needs_groups = "groups" in parameters and parameters["groups"].default is inspect.Parameter.empty
 
     def __call__(self, y: Tensor, p: Tensor, *, groups: Any, weight: Tensor | None) -> float:
+        """The function's number."""
         if weight is not None and "weight" not in self.takes:
             raise DataError(
                 f"{self.name} takes no weights", column="weight", remedy="Let the function take weight=None, and use it"

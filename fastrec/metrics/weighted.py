@@ -46,3 +46,11 @@ def last_of_runs(values: Tensor) -> Tensor:
     """Where each run of equal neighbours of ``[n]`` values ends."""
     change = values[1:] != values[:-1]
     return torch.cat([change, change.new_ones(1)]).nonzero()[:, 0]
+
+
+def between(distinct: Tensor) -> Tensor:
+    """Cuts below, between and above ``[m]`` ascending distinct values: ``[m + 1]``."""
+    low, high = distinct[:-1], distinct[1:]
+    middle = (low + high) / 2
+    middle = torch.where((middle >= low) & (middle < high), middle, low)  # neighbours in float64, or infinite ones
+    return torch.cat([distinct.new_tensor([-torch.inf]), middle, distinct.new_tensor([torch.inf])])

@@ -1,0 +1,202 @@
+"""The registry's metrics for the training functions of XGBoost, LightGBM and CatBoost.
+
+None of the three libraries is imported here but for CatBoost's several targets. Groups and weights come from the data
+set that is evaluated, so that the training rows' and the validation rows' each go with their own; CatBoost alone does
+not hand its groups on. A metric of probabilities takes what the objective makes of the raw margins; with an objective
+of your own the libraries hand the margins over, and ``transform`` turns them into probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec._core.optional import require
+from fastrec.errors import DataError
+from fastrec.metrics.lists import flat_tensor
+from fastrec.metrics.metric import Metric
+from fastrec.metrics.registry import get_metric
+
+Transform = Callable[[np.ndarray], Any]
+
+
+def xgboost_metric(
+    name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
+) -> Callable[[np.ndarray, Any], tuple[str, float]]:
+    """A metric for ``xgboost.train(custom_metric=…, maximize=metric.greater_is_better)``.
+
+    Args:
+        name: as for :func:`fastrec.metrics.get_metric`.
+        groups: ``[n]`` integers for every set that is evaluated; None for the sets' own (``group`` or ``qid``).
+        weight: ``[n]`` weights; None for the sets' own. XGBoost's weights of lists become those of their rows.
+        transform: what to make of raw margins, for an objective of your own; None: the predictions are used as they
+            are, which XGBoost has transformed by the objective.
+
+    Returns:
+        A function of predictions and ``DMatrix`` that returns the name and the value.
+
+    Raises:
+        DataError: an unknown name; while it trains, what the metric raises.
+    """
+    metric = get_metric(name)
+
+    def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float]:
+        sizes = np.diff(np.asarray(data.get_uint_info("group_ptr")).astype(np.int64))
+        own = np.asarray(data.get_weight())
+        if len(sizes) and len(own) == len(sizes):
+            own = np.repeat(own, sizes)
+        return metric.name, metric(
+            data.get_label(),
+            _transformed(predictions, transform),
+            groups=_rows_of(sizes) if groups is None else groups,
+            weight=weight if weight is not None or not len(own) else own,
+        )
+
+    return evaluate
+
+
+def lightgbm_metric(
+    name: str | Metric, *, groups: Any = None, weight: Any = None, transform: Transform | None = None
+) -> Callable[[np.ndarray, Any], tuple[str, float, bool]]:
+    """A metric for ``lightgbm.train(feval=…)``; with ``params['metric'] = 'None'`` it is the only one.
+
+    Args:
+        name: as for :func:`fastrec.metrics.get_metric`.
+        groups: ``[n]`` integers for every set that is evaluated; None for the sets' own (``group``).
+        weight: ``[n]`` weights; None for the sets' own.
+        transform: as for :func:`xgboost_metric`.
+
+    Returns:
+        A function of predictions and ``Dataset`` that returns name, value and whether greater is better.
+
+    Raises:
+        DataError: an unknown name; while it trains, what the metric raises.
+    """
+    metric = get_metric(name)
+
+    def evaluate(predictions: np.ndarray, data: Any) -> tuple[str, float, bool]:
+        sizes = data.get_group()
+        value = metric(
+            data.get_label(),
+            _transformed(predictions, transform),
+            groups=_rows_of(sizes) if groups is None else groups,
+            weight=data.get_weight() if weight is None else weight,
+        )
+        return metric.name, value, metric.greater_is_better
+
+    return evaluate
+
+
+def catboost_metric(
+    name: str | Metric,
+    *,
+    groups: Sequence[Any] = (),
+    several_targets: bool = False,
+    transform: Transform | None = None,
+) -> Any:
+    """A metric for CatBoost's ``eval_metric=…``.
+
+    CatBoost hands over raw margins. Where the metric wants probabilities or classes they go through a sigmoid (one
+    column, or several targets) or a softmax (several classes), unless ``transform`` is given. Weights are the pool's.
+
+    Args:
+        name: as for :func:`fastrec.metrics.get_metric`.
+        groups: ``[n]`` integers for each set that is evaluated, training rows first: CatBoost hands no groups over and
+            evaluates the training rows, too. Sets are told apart by their number of rows.
+        several_targets: for a target of several columns (``MultiLogloss``, ``MultiRMSE``); needs CatBoost.
+        transform: what to make of the raw margins, such as ``numpy.exp`` for ``Poisson``.
+
+    Returns:
+        An object with ``is_max_optimal``, ``evaluate`` and ``get_final_error``.
+
+    Raises:
+        DataError: an unknown name, no groups for a metric of lists, or two different sets of as many rows.
+        MissingPackageError: ``several_targets`` without CatBoost.
+    """
+    metric = get_metric(name)
+    if metric.needs_groups and not len(groups):
+        raise DataError(
+            f"{metric.name} is a metric of lists, and no groups were given",
+            column="groups",
+            remedy="Pass groups=[of the training rows, of the validation rows]",
+        )
+    by_length = _by_length(groups)
+    if not several_targets:
+        return _CatBoostMetric(metric, by_length, several_targets, transform)
+    base = require("catboost", "CatBoost", "pip install catboost").MultiTargetCustomMetric
+    kind = type("_CatBoostTargets", (_CatBoostMetric, base), {})
+    return kind(metric, by_length, several_targets, transform)
+
+
+class _CatBoostMetric:
+    no_jit = True  # CatBoost would try to compile the methods, and warn that it cannot
+
+    def __init__(
+        self, metric: Metric, groups: dict[int, np.ndarray], several_targets: bool, transform: Transform | None
+    ) -> None:
+        self.metric, self.groups, self.several, self.transform = metric, groups, several_targets, transform
+
+    def is_max_optimal(self) -> bool:
+        """Whether greater is better."""
+        return self.metric.greater_is_better
+
+    def evaluate(self, approxes: Sequence[Any], target: Any, weight: Any) -> tuple[float, float]:
+        """The value of a whole set, and 1, which is what CatBoost divides by at the end."""
+        raw = np.column_stack([np.asarray(a) for a in approxes])
+        y = np.column_stack([np.asarray(t) for t in target]) if self.several else np.asarray(target)
+        raw = raw if self.several or raw.shape[1] > 1 else raw[:, 0]
+        groups = self._groups_of(len(y)) if self.groups else None
+        p = _transformed(raw, self.transform) if self.transform else self._activated(raw, y)
+        # what CatBoost hands over lives no longer than this call
+        return self.metric(y.copy(), p, groups=groups, weight=None if weight is None else np.array(weight)), 1.0
+
+    def get_final_error(self, error: float, weight: float) -> float:
+        """The value."""
+        return error
+
+    def _activated(self, raw: np.ndarray, y: np.ndarray) -> np.ndarray:
+        margins = torch.from_numpy(raw.astype(np.float64))
+        if self.metric.wants == "values":
+            return raw.copy()
+        if margins.ndim == 2 and not self.several:
+            return margins.softmax(1).numpy()
+        # classes of an ordinal target come from values, which have no sigmoid
+        if self.metric.wants == "scores" or (self.metric.wants == "classes" and not np.isin(y, (0, 1)).all()):
+            return raw.copy()
+        return margins.sigmoid().numpy()
+
+    def _groups_of(self, rows: int) -> np.ndarray:
+        if rows not in self.groups:
+            given = ", ".join(map(str, self.groups))
+            raise DataError(
+                f"CatBoost evaluates {rows} rows, and there are groups for {given}",
+                column="groups",
+                remedy="Give the groups of the training rows and of every evaluated set",
+            )
+        return self.groups[rows]
+
+
+def _by_length(groups: Sequence[Any]) -> dict[int, np.ndarray]:
+    found: dict[int, np.ndarray] = {}
+    for given in groups:
+        if np.ndim(given) == 0:
+            raise DataError("groups are one list of rows", column="groups", remedy="Give a list for each evaluated set")
+        codes = flat_tensor(given, "groups").cpu().numpy()
+        if not np.array_equal(found.setdefault(len(codes), codes), codes):
+            raise DataError(
+                f"two sets have {len(codes)} rows, and CatBoost does not say which it evaluates",
+                column="groups",
+                remedy="Leave a list out of one of them",
+            )
+    return found
+
+
+def _transformed(predictions: np.ndarray, transform: Transform | None) -> Any:
+    return predictions if transform is None else transform(predictions)
+
+
+def _rows_of(sizes: Any) -> np.ndarray | None:
+    return None if sizes is None or not len(sizes) else np.repeat(np.arange(len(sizes)), sizes)

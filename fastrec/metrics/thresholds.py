@@ -1,0 +1,181 @@
+"""Cut points learned from predictions: probabilities to two classes, values to ordered classes, scored out of fold.
+
+A row is above a cut where its prediction is greater than it. What is learned on rows and scored on the same rows
+flatters: ``cross_fitted_classes`` learns the cuts of each fold on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.metrics import classification as c
+from fastrec.metrics.inputs import check_binary, one_column, paired, row_weights
+from fastrec.metrics.lists import flat_tensor
+from fastrec.metrics.metric import Metric, OwnFunction
+from fastrec.metrics.rounding import apply_cuts, best_rounding, of_classes
+from fastrec.metrics.weighted import between, last_of_runs
+
+_OF_COUNTS: dict[str, Callable[[c.Counts], Tensor]] = {
+    "accuracy": c.accuracy_of,
+    "balanced_accuracy": c.balanced_accuracy_of,
+    "f1": c.f1_of,
+    "f1_macro": c.f1_macro_of,
+    "f1_micro": c.f1_micro_of,
+    "mcc": c.mcc_of,
+    # NaN where the target has one class and every row is in it, which no cut can be better than
+    "quadratic_kappa": lambda counts: torch.nan_to_num(c.binary_kappa_of(counts), nan=1.0),
+}
+_TRIED = 500  # cuts that a metric is called for at a time, where there is no formula
+
+
+def best_threshold(y: Any, probability: Any, metric: str | Metric, *, weight: Any = None) -> float:
+    """The cut between class 0 and class 1 that a metric of classes is best at.
+
+    For accuracy, balanced_accuracy, f1, f1_macro, f1_micro, mcc and quadratic_kappa every cut between distinct
+    probabilities is tried, by counting. For your own metric 500 cuts spread over the rows are, then up to 500 about
+    the best of them.
+
+    Args:
+        y: ``[n]`` of 0 and 1.
+        probability: ``[n]`` numbers; class 1 is above the threshold.
+        metric: a metric that wants classes, or its name.
+        weight: ``[n]`` weights >= 0, or None.
+
+    Returns:
+        The threshold, half way between two probabilities; of equally good ones the nearest to .5. It is ``-inf`` where
+        all rows are best in class 1, ``inf`` where none is.
+
+    Raises:
+        DataError: a metric that does not want classes or is not of two, or inputs as for a metric.
+    """
+    chosen = of_classes(metric, "binary")
+    target, p = one_column(y, probability)
+    check_binary(target)
+    w = row_weights(weight, p)
+    order = torch.sort(p, stable=True).indices
+    ends = last_of_runs(p[order])
+    cuts = between(p[order][ends])
+    formula = None if isinstance(chosen.function, OwnFunction) else _OF_COUNTS.get(chosen.name)
+    if formula is None:
+        return _searched(cuts, lambda t: chosen(target, (p > t).double(), weight=w), chosen)
+    return _best_cut(cuts, formula(_counts_at_cuts(target[order], None if w is None else w[order], ends)))
+
+
+def _searched(cuts: Tensor, value: Callable[[float], float], metric: Metric) -> float:
+    """The best of some cuts that are spread over all, and of those between its neighbours."""
+    sign = 1 if metric.greater_is_better else -1
+    first, last = 0, len(cuts) - 1
+    for _ in range(2):
+        tried = torch.linspace(first, last, min(_TRIED, last - first + 1), dtype=torch.float64).round().long().unique()
+        values = torch.tensor([sign * value(float(t)) for t in cuts[tried]], dtype=torch.float64)
+        best = _best_cut(cuts[tried], values)
+        place = int((cuts[tried] == best).nonzero()[0, 0])
+        first, last = int(tried[max(place - 1, 0)]), int(tried[min(place + 1, len(tried) - 1)])
+    return best
+
+
+def _counts_at_cuts(y: Tensor, w: Tensor | None, ends: Tensor) -> c.Counts:
+    """Counts for the cuts below all of the sorted rows and above each of their runs: ``[m + 1, 2]``."""
+    w = torch.ones_like(y) if w is None else w
+    zero = y.new_zeros(1)
+    below = torch.stack([torch.cat([zero, (w * of).cumsum(0)[ends]]) for of in (1 - y, y)])  # of class 0, of class 1
+    total = below[:, -1:]
+    above = total - below
+    return c.Counts(
+        torch.stack([below[0], above[1]], 1),
+        total.T.expand(len(ends) + 1, 2),
+        torch.stack([below.sum(0), above.sum(0)], 1),
+    )
+
+
+def _best_cut(cuts: Tensor, values: Tensor) -> float:
+    """The cut of the highest value; NaN is lowest, and among equals (but for rounding) the nearest to .5 wins."""
+    values = torch.nan_to_num(values, nan=-torch.inf)
+    best = values.max()
+    good = values >= best - 1e-12 * best.abs() if bool(best.isfinite()) else values == best
+    return float(cuts[good][(cuts[good] - 0.5).abs().argmin()])
+
+
+def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metric, *, weight: Any = None) -> Tensor:
+    """Classes of out-of-fold predictions, those of each fold by cuts that were learned on the other folds.
+
+    What a metric of classes says of them is honest: no row was cut by what its own target had a part in.
+
+    Args:
+        y: targets ``[n]``: 0 and 1 (a threshold is learned), ordered classes (cuts between values); or labels
+            ``[n, k]`` of 0 and 1 (a threshold each for f1_macro, one for all for f1_micro).
+        prediction: ``[n]``; of two classes also ``[n, 2]``, of labels ``[n, k]``. Of more classes ``[n, k]`` there is
+            nothing to learn: the highest is taken.
+        folds: ``[n]`` integers, the fold of each row (``folds.codes``).
+        metric: a metric that wants classes, or its name.
+        weight: ``[n]`` weights >= 0, or None.
+
+    Returns:
+        int64 ``[n]``, or ``[n, k]`` of labels.
+
+    Raises:
+        DataError: fewer than two folds, a metric that does not want classes, or inputs as for a metric.
+    """
+    target, p = paired(y, prediction)
+    codes = flat_tensor(folds, "folds").to(p.device)
+    w = row_weights(weight, p)
+    if len(codes) != len(p) or len(codes.unique()) < 2:
+        raise DataError(
+            f"{len(codes)} rows in {len(codes.unique())} folds, for {len(p)} predictions",
+            column="folds",
+            remedy="Give the fold of each predicted row, of two folds or more",
+        )
+    if p.ndim == 2 and target.ndim == 1:
+        if p.shape[1] > 2:
+            return p.argmax(1)
+        p = p[:, 1]
+    learn = _learner_of(target, metric)
+    classes = torch.zeros(p.shape, dtype=torch.int64, device=p.device)
+    for fold in codes.unique():
+        rest, own = codes != fold, codes == fold
+        cut = learn(target[rest], p[rest], None if w is None else w[rest])
+        classes[own] = cut(p[own])
+    return classes
+
+
+_Cut = Callable[[Tensor], Tensor]
+
+
+def _learner_of(target: Tensor, metric: str | Metric) -> Callable[[Tensor, Tensor, Tensor | None], _Cut]:
+    """What learns cuts on some rows (targets, predictions, weights) and gives a function that cuts others."""
+    two = bool(((target == 0) | (target == 1)).all())
+    if target.ndim == 2:
+        name = of_classes(metric, "multilabel").name
+        if name not in ("f1_macro", "f1_micro"):
+            raise DataError(f"{name} has no thresholds of labels", remedy="Take f1_macro or f1_micro")
+        return _cut_each_label if name == "f1_macro" else _cut_all_labels
+    if two:
+
+        def by_threshold(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+            threshold = best_threshold(y, p, metric, weight=w)
+            return lambda rows: (rows > threshold).long()
+
+        return by_threshold
+
+    def by_cuts(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+        cuts = best_rounding(y, p, metric, weight=w)
+        return lambda rows: apply_cuts(rows, cuts)
+
+    return by_cuts
+
+
+def _cut_each_label(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+    # The mean over labels is highest where each label's own F1 is.
+    thresholds = torch.tensor([best_threshold(y[:, j], p[:, j], "f1", weight=w) for j in range(y.shape[1])])
+    return lambda rows: (rows > thresholds.to(rows)).long()
+
+
+def _cut_all_labels(y: Tensor, p: Tensor, w: Tensor | None) -> _Cut:
+    each = None if w is None else w.repeat_interleave(y.shape[1])
+    threshold = best_threshold(y.flatten(), p.flatten(), "f1", weight=each)
+    return lambda rows: (rows > threshold).long()

@@ -1,0 +1,459 @@
+"""The registry's metrics against scikit-learn, plain loops and hand-worked cases."""
+
+from __future__ import annotations
+
+import math
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from fastrec import metrics as m
+from fastrec.errors import DataError
+from fastrec.metrics.metric import TASKS, WANTS
+
+NAN = math.nan
+quick = settings(max_examples=40, deadline=None)
+few = st.sampled_from([0.0, 0.1, 0.5, 0.5, 0.7, 1.0])  # ties, and a half on the edge
+weights = st.sampled_from([0.5, 1.0, 2.0, 3.25])
+
+
+def column(draw, values, n):
+    return np.array(draw(st.lists(values, min_size=n, max_size=n)))
+
+
+@st.composite
+def binary(draw):
+    n = draw(st.integers(2, 20))
+    return column(draw, st.integers(0, 1), n), column(draw, few, n), column(draw, weights, n)
+
+
+@st.composite
+def several(draw, k=3):
+    n = draw(st.integers(2, 20))
+    raw = column(draw, st.sampled_from([0.1, 0.2, 0.3, 1.0]), n * k).reshape(n, k)
+    return column(draw, st.integers(0, k - 1), n), raw / raw.sum(1, keepdims=True), column(draw, weights, n)
+
+
+@st.composite
+def labels(draw, k=3):
+    n = draw(st.integers(2, 20))
+    y = column(draw, st.integers(0, 1), n * k).reshape(n, k)
+    return y, column(draw, few, n * k).reshape(n, k), column(draw, weights, n)
+
+
+@st.composite
+def numbers(draw, t=1):
+    n = draw(st.integers(2, 20))
+    value = st.sampled_from([0.25, 0.5, 1.0, 1.0, 2.0, 7.5])
+    shape = n if t == 1 else (n, t)
+    return (
+        column(draw, value, n * t).reshape(shape),
+        column(draw, value, n * t).reshape(shape),
+        column(draw, weights, n),
+    )
+
+
+def score(name, y, p, w=None, **options):
+    return m.get_metric(name)(y, p, weight=w, **options)
+
+
+def close(a, b):
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-10) or (math.isnan(a) and math.isnan(b))
+
+
+def one_class(y):
+    return len(set(y.tolist())) == 1
+
+
+def clipped(p):
+    return np.clip(p, np.finfo(float).eps, 1 - np.finfo(float).eps)
+
+
+BINARY = {
+    "auc": lambda y, p, w: NAN if one_class(y) else sk.roc_auc_score(y, p, sample_weight=w),
+    "gini": lambda y, p, w: NAN if one_class(y) else 2 * sk.roc_auc_score(y, p, sample_weight=w) - 1,
+    "average_precision": lambda y, p, w: NAN if not y.any() else sk.average_precision_score(y, p, sample_weight=w),
+    "logloss": lambda y, p, w: sk.log_loss(y, clipped(p), sample_weight=w, labels=[0, 1]),
+    "brier": lambda y, p, w: np.average((y - p) ** 2, weights=w),
+    "accuracy": lambda y, p, w: sk.accuracy_score(y, p > 0.5, sample_weight=w),
+    "f1": lambda y, p, w: sk.f1_score(y, p > 0.5, sample_weight=w, zero_division=0),
+    "f1_macro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="macro", sample_weight=w, zero_division=0),
+    "f1_micro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="micro", sample_weight=w),
+    "mcc": lambda y, p, w: correlation(y, (p > 0.5).astype(int), w),
+    "balanced_accuracy": lambda y, p, w: mean_recall(y, (p > 0.5).astype(int), w),
+    "quadratic_kappa": lambda y, p, w: kappa(y, (p > 0.5).astype(int), w),
+}
+
+
+def correlation(y, p, w):
+    return 0.0 if one_class(y) or one_class(p) else sk.matthews_corrcoef(y, p, sample_weight=w)
+
+
+def mean_recall(y, p, w):
+    return np.mean([w[(y == c) & (p == c)].sum() / w[y == c].sum() for c in sorted(set(y.tolist()))])
+
+
+def kappa(y, p, w, k=2):
+    """From the table of classes, as its definition goes."""
+    table, far = np.zeros((k, k)), np.square(np.subtract.outer(np.arange(k), np.arange(k)))
+    np.add.at(table, (y, p), w)
+    by_chance = np.outer(table.sum(1), table.sum(0)) / table.sum()
+    return NAN if not (far * by_chance).sum() else 1 - (far * table).sum() / (far * by_chance).sum()
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(rows=binary())
+@quick
+def test_binary_as_scikit_learn(name, rows):
+    y, p, w = rows
+    with np.errstate(all="ignore"):
+        assert close(score(name, y, p, w), BINARY[name](y, p, w))
+        assert close(score(name, y, p), BINARY[name](y, p, np.ones(len(y))))
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(rows=binary())
+@quick
+def test_two_columns_say_the_same_as_one(name, rows):
+    y, p, w = rows
+    assert close(score(name, y, np.column_stack([1 - p, p]), w), score(name, y, p, w))
+
+
+def each(one, y, p, w):
+    found = [one((y == j) if y.ndim == 1 else y[:, j], p[:, j], w) for j in range(p.shape[1])]
+    found = [f for f in found if not math.isnan(f)]
+    return np.mean(found) if found else NAN
+
+
+MULTICLASS = {
+    "auc": lambda y, p, w: each(BINARY["auc"], y, p, w),
+    "average_precision": lambda y, p, w: each(BINARY["average_precision"], y, p, w),
+    "logloss": lambda y, p, w: sk.log_loss(y, p, sample_weight=w, labels=range(p.shape[1])),
+    "brier": lambda y, p, w: np.average(((np.eye(p.shape[1])[y] - p) ** 2).sum(1), weights=w),
+    "accuracy": lambda y, p, w: sk.accuracy_score(y, p.argmax(1), sample_weight=w),
+    "balanced_accuracy": lambda y, p, w: mean_recall(y, p.argmax(1), w),
+    "f1_macro": lambda y, p, w: sk.f1_score(y, p.argmax(1), average="macro", sample_weight=w, zero_division=0),
+    "f1_micro": lambda y, p, w: sk.f1_score(y, p.argmax(1), average="micro", sample_weight=w),
+    "mcc": lambda y, p, w: correlation(y, p.argmax(1), w),
+    "quadratic_kappa": lambda y, p, w: kappa(y, p.argmax(1), w, p.shape[1]),
+}
+
+
+@pytest.mark.parametrize("name", MULTICLASS)
+@given(rows=several())
+@quick
+def test_multiclass_as_scikit_learn(name, rows):
+    y, p, w = rows
+    assert close(score(name, y, p, w), MULTICLASS[name](y, p, w))
+    if m.get_metric(name).wants == "classes":
+        assert close(score(name, y, p.argmax(1), w), MULTICLASS[name](y, p, w))
+
+
+def test_multiclass_auc_and_brier_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    y, p = rng.integers(0, 4, 500), rng.dirichlet(np.ones(4), 500)
+    assert close(score("auc", y, p), sk.roc_auc_score(y, p, multi_class="ovr"))
+    assert close(score("balanced_accuracy", y, p), sk.balanced_accuracy_score(y, p.argmax(1)))
+    assert close(score("quadratic_kappa", y, p), sk.cohen_kappa_score(y, p.argmax(1), weights="quadratic"))
+    b, q = rng.integers(0, 2, 500), rng.random(500)
+    assert close(score("brier", b, q), sk.brier_score_loss(b, q))
+
+
+MULTILABEL = {
+    "auc": lambda y, p, w: each(BINARY["auc"], y, p, w),
+    "average_precision": lambda y, p, w: each(BINARY["average_precision"], y, p, w),
+    "logloss": lambda y, p, w: each(BINARY["logloss"], y, p, w),
+    "brier": lambda y, p, w: each(BINARY["brier"], y, p, w),
+    "accuracy": lambda y, p, w: sk.accuracy_score(y, p > 0.5, sample_weight=w),
+    "f1_macro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="macro", sample_weight=w, zero_division=0),
+    "f1_micro": lambda y, p, w: sk.f1_score(y, p > 0.5, average="micro", sample_weight=w, zero_division=0),
+}
+
+
+@pytest.mark.parametrize("name", MULTILABEL)
+@given(rows=labels())
+@quick
+def test_multilabel_as_scikit_learn(name, rows):
+    y, p, w = rows
+    assert close(score(name, y, p, w), MULTILABEL[name](y, p, w))
+
+
+def loop_gini(y, p, w):
+    """Every pair of rows, the one with the higher prediction first: as an order of its own, equal ones half."""
+
+    def gained(by):
+        pairs = [(i, j) for i in range(len(y)) for j in range(len(y)) if i != j]
+        return sum(w[i] * w[j] * (y[i] - y[j]) * ((by[i] > by[j]) + (by[i] == by[j]) / 2) for i, j in pairs)
+
+    return NAN if one_class(y) else gained(p) / gained(y)
+
+
+REGRESSION = {
+    "rmse": lambda y, p, w: sk.mean_squared_error(y, p, sample_weight=w) ** 0.5,
+    "mae": lambda y, p, w: sk.mean_absolute_error(y, p, sample_weight=w),
+    "rmsle": lambda y, p, w: sk.mean_squared_log_error(y, p, sample_weight=w) ** 0.5,
+    "rmspe": lambda y, p, w: np.average(((y - p) / y) ** 2, weights=w) ** 0.5,
+    "mape": lambda y, p, w: sk.mean_absolute_percentage_error(y, p, sample_weight=w),
+    "smape": lambda y, p, w: np.average(2 * abs(y - p) / (abs(y) + abs(p)), weights=w),
+    "r2": lambda y, p, w: NAN if one_class(y) else sk.r2_score(y, p, sample_weight=w),
+    "pinball@0.9": lambda y, p, w: sk.mean_pinball_loss(y, p, sample_weight=w, alpha=0.9),
+    "pinball@0.25": lambda y, p, w: sk.mean_pinball_loss(y, p, sample_weight=w, alpha=0.25),
+    "poisson_deviance": lambda y, p, w: sk.mean_poisson_deviance(y, p, sample_weight=w),
+    "gamma_deviance": lambda y, p, w: sk.mean_gamma_deviance(y, p, sample_weight=w),
+    "gini": loop_gini,
+}
+
+
+@pytest.mark.parametrize("name", REGRESSION)
+@given(rows=numbers(), two=numbers(t=2))
+@quick
+def test_regression_as_scikit_learn(name, rows, two):
+    y, p, w = rows
+    assert close(score(name, y, p, w), REGRESSION[name](y, p, w))
+    y, p, w = two
+    expected = np.mean([REGRESSION[name](y[:, j], p[:, j], w) for j in range(2)])
+    assert close(score(name, y, p, w), expected)
+
+
+def test_zero_targets():
+    y, p, w = np.array([0.0, 2.0, 4.0]), np.array([5.0, 1.0, 5.0]), np.array([9.0, 1.0, 3.0])
+    assert close(score("rmspe", y, p), math.sqrt((0.25 + 0.0625) / 2))
+    assert close(score("mape", y, p, w), (0.5 + 3 * 0.25) / 4)
+    assert close(score("smape", [0.0, 1.0], [0.0, 3.0]), (0 + 1) / 2)
+    assert math.isnan(score("rmspe", [0.0, 0.0], [1.0, 2.0]))
+    assert close(score("poisson_deviance", [0.0, 2.0], [1.0, 2.0]), 1.0)
+
+
+def test_outside_the_domain():
+    # a prediction there is infinitely bad, a target there is a mistake
+    assert score("rmsle", [1.0, 2.0], [1.0, -1.0]) == math.inf
+    assert score("poisson_deviance", [1.0, 2.0], [1.0, 0.0]) == math.inf
+    assert score("gamma_deviance", [1.0, 2.0], [1.0, -0.1]) == math.inf
+    for name, y in {"rmsle": -1.0, "poisson_deviance": -0.5, "gamma_deviance": 0.0}.items():
+        with pytest.raises(DataError, match=r"column 'y', row 1: a value is"):
+            score(name, [1.0, y], [1.0, 1.0])
+
+
+def test_gini_as_kaggle_wrote_it():
+    def kaggle(y, p):
+        ordered = y[np.lexsort((np.arange(len(y)), -p))]
+        return (ordered.cumsum().sum() / ordered.sum() - (len(y) + 1) / 2) / len(y)
+
+    rng = np.random.default_rng(1)
+    y, p = rng.gamma(1, 9, 300), rng.permutation(300) / 300
+    assert close(score("gini", y, p), kaggle(y, p) / kaggle(y, y))
+
+
+@st.composite
+def lists(draw):
+    n = draw(st.integers(1, 25))
+    y = column(draw, st.sampled_from([0, 0, 0, 1, 2]), n)
+    group = column(draw, st.sampled_from([7, -3, 10**15, 0]), n)
+    return y, column(draw, st.sampled_from([0.0, 0.5, 1.0, -3.0]), n), group, column(draw, weights, n)
+
+
+def worst_order(y, p, rows):
+    return sorted(rows, key=lambda i: (-p[i], y[i]))
+
+
+def per_list(name, k, y, p, rows):
+    order = worst_order(y, p, rows)
+    relevant = [r for r, i in enumerate(order, 1) if y[i] > 0]
+    if not relevant:
+        return 0.0
+    if name in ("mrr", "hit_rate"):  # the best placed: how many are at or above it
+        rank = sum(p[i] >= max(p[j] for j in rows if y[j] > 0) for i in rows)
+        return (1 / rank if name == "mrr" else 1.0) if rank <= k else 0.0
+    if name == "recall":
+        return sum(r <= k for r in relevant) / len(relevant)
+    if name == "map":
+        return sum((j + 1) / r for j, r in enumerate(relevant) if r <= k) / min(len(relevant), k)
+    gain = [2.0 ** y[i] - 1 for i in order]
+    best = sum(g / math.log2(r + 1) for r, g in enumerate(sorted(gain)[::-1][:k], 1))
+    return sum(g / math.log2(r + 1) for r, g in enumerate(gain[:k], 1)) / best
+
+
+@pytest.mark.parametrize(
+    "name", ["mrr", "mrr@2", "ndcg@3", "ndcg", "map@2", "map", "hit_rate@1", "hit_rate@2", "recall@2"]
+)
+@given(rows=lists())
+@quick
+def test_metrics_of_lists_as_plain_loops(name, rows):
+    y, p, group, w = rows
+    base, _, k = name.partition("@")
+    values, weight = [], []
+    for g in sorted(set(group.tolist())):
+        members = [i for i in range(len(y)) if group[i] == g]
+        values.append(per_list(base, int(k or 99), y, p, members))
+        weight.append(np.mean(w[members]))
+    assert close(score(name, y, p, w, groups=group), np.average(values, weights=weight))
+    assert close(score(name, y, p, groups=group), np.mean(values))
+
+
+def test_grouped_auc_is_the_function():
+    y, p, g = [0, 1, 1, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.1], [0, 0, 1, 1, 1]
+    assert score("gauc", y, p, groups=g) == m.gauc(p, y, g) == (2 * 1 + 3 * 0) / 5
+
+
+def test_classes_with_a_half():
+    y = [0, 1, 1]
+    assert score("accuracy", y, [0.5, 0.51, 0.5]) == pytest.approx(2 / 3)  # .5 is class 0
+    assert score("accuracy", [0, 1], [[0.4, 0.4, 0.2], [0.2, 0.4, 0.4]]) == 1  # the first among equals
+    assert score("quadratic_kappa", [0, 1, 3], [0.2, 1.4, 2.6]) == 1  # values of an ordinal target are rounded
+    assert score("accuracy", [10**12, -5, 3], [10**12, -5, 4]) == pytest.approx(2 / 3)  # any whole numbers
+
+
+def test_inputs_of_any_library():
+    y, p = [0, 1, 1, 0], [0.2, 0.7, 0.4, 0.6]
+    expected = score("auc", y, p)
+    kinds = [np.array, torch.tensor, pd.Series, lambda x: torch.tensor(x)[:, None], lambda x: pd.DataFrame({"a": x})]
+    for kind in kinds:
+        assert score("auc", kind(y), kind(p), kind([1.0] * 4)) == expected
+    assert score("rmse", pd.DataFrame({"a": y, "b": y}), torch.tensor([p, p], dtype=torch.float64).T) == score(
+        "rmse", y, p
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "y", "p", "options", "match"),
+    [
+        ("auc", [0, 1], [0.1, NAN], {}, r"column 'prediction', row 1: a value is NaN"),
+        ("mrr", [0, 1], [0.1, NAN], {"groups": [0, 0]}, r"column 'prediction', row 1: a value is NaN"),
+        ("rmse", [NAN, 1], [0.1, 1], {}, r"column 'y', row 0: a value is missing"),
+        ("rmse", [0, 1], [0.1, math.inf], {}, r"column 'prediction', row 1: a value is infinite"),
+        ("rmse", [0, 1], [0.1], {}, r"y has 2 rows, prediction has 1"),
+        ("rmse", [], [], {}, r"no rows"),
+        ("rmse", [0, 1], [0.1, 1], {"w": [1]}, r"weight has 1 rows, prediction has 2"),
+        ("rmse", [0, 1], [0.1, 1], {"w": [1, -1]}, r"column 'weight', row 1"),
+        ("rmse", [0, 1], [[0, 1], [0, 1]], {}, r"rmse is for regression, but there are 2 numbers a row"),
+        ("rmse", [[0, 1]], [[0, 1, 2]], {}, r"y is \(1, 2\), prediction is \(1, 3\)"),
+        ("rmse", [[0, 1], [0, 1]], [0, 1], {}, r"y is \(2, 2\), prediction is \(2,\)"),
+        ("mrr", [0, 1], [0.1, 1], {}, r"mrr is a metric of lists"),
+        ("mrr", [[0, 1]], [[0, 1]], {"groups": [0]}, r"mrr is for ranking, but there are 2 targets a row"),
+        ("logloss", [0, 1], [0.1, 1.5], {}, r"row 1: a value is no probability.*sigmoid"),
+        ("logloss", [0, 1, 2], [[0.1, 0.2, 0.3]] * 3, {}, r"row 0: a value is of a row whose classes do not sum to 1"),
+        ("logloss", [0, 1, 3], [[0.2, 0.5, 0.3]] * 3, {}, r"column 'y', row 2: a value is not among the 3 classes"),
+        ("logloss", [0, 2], [0.1, 0.5], {}, r"column 'y', row 1: a value is neither 0 nor 1"),
+        ("average_precision", [0, 2], [0.1, 0.5], {}, r"column 'y', row 1: a value is neither 0 nor 1"),
+        ("f1", [0, 1, 2], [0, 1, 2], {}, r"column 'y', row 2: a value is neither 0 nor 1"),
+        ("f1", [0, 1, 1], [[0.2, 0.5, 0.3]] * 3, {}, r"f1 is for binary, but there are 3 numbers a row"),
+        (
+            "accuracy",
+            [0, 1, 2],
+            [0.1, 1.2, 2],
+            {},
+            r"row 0: a value is no class code.*best_rounding",
+        ),
+        ("accuracy", [0.5, 1], [0, 1], {}, r"column 'y', row 0: a value is not a class code"),
+    ],
+)
+def test_bad_inputs_are_named(name, y, p, options, match):
+    with pytest.raises(DataError, match=match):
+        score(name, y, p, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("rsme", r"no metric 'rsme'. Near it: rmse, rmspe, smape"),
+        ("ndgc@5", r"Near it: .*ndcg@10"),
+        ("zzz", r"There are auc, average_precision"),
+        ("rmse@3", r"no metric 'rmse@3'. Near it: rmse"),
+        ("pinball", r"Write pinball@0.5"),
+        ("recall", r"Write recall@10"),
+        ("ndcg@0", r"k of 'ndcg@0' is not a whole number above 0"),
+        ("ndcg@x", r"k of 'ndcg@x'"),
+        ("pinball@1", r"q of 'pinball@1' is not between 0 and 1"),
+        (abs, r"as_metric\(function"),
+    ],
+)
+def test_unknown_names(name, match):
+    with pytest.raises(DataError, match=match):
+        m.get_metric(name)
+
+
+def test_names_and_directions():
+    for task in TASKS:
+        names = m.metrics_for(task)
+        assert m.default_metric(task) in names
+        for name in names:
+            metric = m.get_metric(name)
+            assert metric.name == name
+            assert task in metric.tasks
+            assert metric.wants in WANTS
+            assert m.get_metric(metric) is metric
+            again = pickle.loads(pickle.dumps(metric))
+            assert (again.name, again.wants, again.tasks) == (metric.name, metric.wants, metric.tasks)
+    with pytest.raises(DataError, match="task='rank'"):
+        m.metrics_for("rank")
+    with pytest.raises(DataError, match="task='rank'"):
+        m.default_metric("rank")
+    auc, rmse = m.get_metric("auc"), m.get_metric("rmse")
+    assert auc.better(0.7, 0.6)
+    assert rmse.better(0.6, 0.7)
+    assert not auc.better(0.6, 0.6)
+    assert rmse.better(9.0, NAN)
+    assert not rmse.better(NAN, 9.0)
+    assert not rmse.better(NAN, NAN)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_perfect_beats_wrong_in_every_metrics_direction(task):
+    y = np.array([0, 1, 0, 1, 1, 0]) + (1.0 if task == "regression" else 0)
+    good, bad = 0.8 * y + 0.1, 0.9 - 0.8 * y
+    if task == "regression":
+        good, bad = y + 0.0, 3 - y
+    if task == "multilabel":
+        y, good, bad = (np.column_stack([x, x[::-1]]) for x in (y, good, bad))
+    if task == "multiclass":
+        y = np.array([0, 1, 2, 0, 1, 2])
+        good, bad = np.eye(3)[y] * 0.7 + 0.1, np.eye(3)[(y + 1) % 3] * 0.7 + 0.1
+    for name in m.metrics_for(task):
+        metric = m.get_metric(name)
+        values = [metric(y, p, groups=[0, 0, 1, 1, 2, 2]) for p in (good, bad)]
+        same = name in ("recall@10", "hit_rate@10")  # of lists of two
+        assert values[0] == values[1] if same else metric.better(*values), name
+
+
+def test_a_function_of_ones_own():
+    def plain(y, prediction):
+        assert isinstance(y, np.ndarray)
+        assert isinstance(prediction, np.ndarray)
+        return np.abs(y - prediction).max()
+
+    metric = m.as_metric(plain, greater_is_better=False, wants="values", tasks=["regression"])
+    assert (metric.name, metric.tasks, metric.needs_groups) == ("plain", ("regression",), False)
+    assert metric(torch.tensor([1.0, 2.0]), [1.0, 5.0], groups=[0, 0]) == 3
+    with pytest.raises(DataError, match=r"plain takes no weights.*weight=None"):
+        metric([1.0], [1.0], weight=[1.0])
+    with pytest.raises(DataError, match=r"row 0: a value is NaN"):
+        metric([1.0], [NAN])
+
+    @m.as_metric(greater_is_better=True, wants="classes", name="weighted hits")
+    def hits(y, prediction, *, weight=None):
+        return np.average(y == prediction, weights=weight)
+
+    assert hits.name == "weighted hits"
+    assert hits([0, 1], [0.2, 0.4], weight=[3, 1]) == 0.75
+    assert hits([0, 2], [[0.2, 0.7, 0.1], [0, 0, 1]]) == 0.5
+
+    @m.as_metric(greater_is_better=True)
+    def of_lists(y, prediction, groups):
+        return len(set(groups))
+
+    assert of_lists.needs_groups
+    assert of_lists([0, 1], [3, 4], groups=[5, 6]) == 2
+    with pytest.raises(DataError, match="of_lists is a metric of lists"):
+        of_lists([0, 1], [3, 4])
+    with pytest.raises(DataError, match="has no name"):
+        m.as_metric(lambda y, p: 0, greater_is_better=True)
+    with pytest.raises(DataError, match="wants='logits'"):
+        m.as_metric(plain, greater_is_better=True, wants="logits")
+    with pytest.raises(DataError, match="task='rank'"):
+        m.as_metric(plain, greater_is_better=True, tasks=["rank"])
