@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -251,6 +252,8 @@ def auc(scores: Any, labels: Any, sample_weight: Any = None) -> float:
         DataError: lengths differ, no rows, a label is missing.
     """
     lists = prepare(scores, labels, None, sample_weight)
+    if sample_weight is None and lists.scores.device.type == "cpu" and not bool(lists.scores.isnan().any()):
+        return _area_of_two(lists.scores[~lists.relevant].numpy(), lists.scores[lists.relevant].numpy())
     return float(_auc_by_group(lists)[0][0])
 
 
@@ -341,6 +344,16 @@ def _discounted(lists: Lists, gain: Tensor, order: Tensor, k: int | None) -> Ten
     codes = lists.codes[order]
     position = lists.position(codes)
     return lists.sums(gain[order] * (position < cut(k)) / torch.log2(position.double() + 2), codes)
+
+
+def _area_of_two(others: np.ndarray, relevant: np.ndarray) -> float:
+    """The same area by NumPy's sort of plain numbers, several times as fast as an order of rows."""
+    others, relevant = np.sort(others), np.sort(relevant)
+    pairs = len(others) * len(relevant)
+    if not pairs:
+        return float("nan")
+    below = np.searchsorted(others, relevant, "left").sum() + np.searchsorted(others, relevant, "right").sum()
+    return float(below) / 2 / pairs
 
 
 def _auc_by_group(lists: Lists) -> tuple[Tensor, Tensor]:
