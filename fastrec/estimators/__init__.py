@@ -2,20 +2,25 @@
 
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` trains a net of
-``fastrec.models``, ``xgb.py`` XGBoost for lists and ``xgb_model.py`` for any task.
+``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
+trees for any task.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
+from fastrec.estimators.catboost_model import CatBoostModel
 from fastrec.estimators.constant import ConstantModel
+from fastrec.estimators.lgbm_model import LGBMModel
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.xgb import XGBRanker
 from fastrec.estimators.xgb_model import XGBModel
 
 __all__ = [
+    "CatBoostModel",
     "ColumnRanker",
     "ConstantModel",
     "Estimator",
+    "LGBMModel",
     "NetRanker",
     "Ranker",
     "Trace",

@@ -164,6 +164,21 @@ class TreeModel(Estimator, abstract=True):
         """The library's parameters, over the defaults under whatever name."""
         return {**self.defaults, **{self.aliases.get(n, n): v for n, v in self.params.items()}}
 
+    def _by_place(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters whose constraints are in the order of the columns."""
+        monotone = params.get("monotone_constraints")
+        if not isinstance(monotone, Mapping):
+            return dict(params)
+        names = self._inputs.names
+        odd = next((n for n in monotone if n not in names), None)
+        if odd is not None:
+            raise DataError(
+                f"{self.name} has a constraint of a column that it does not use",
+                column=odd,
+                remedy=f"Its columns are {', '.join(names[:5])}",
+            )
+        return {**params, "monotone_constraints": [int(monotone.get(n, 0)) for n in names]}
+
     @abstractmethod
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         """The library's parameters in full."""

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.estimators import ConstantModel, Estimator, XGBModel, XGBRanker
+from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, XGBModel, XGBRanker
 from fastrec.table import Table
 from fastrec.validate import TASKS, Lists, Rows
 
@@ -28,9 +28,12 @@ MADE = {
     "xgb": lambda: XGBModel("xgb", eta=0.3, max_depth=3, **TREES),
     "xgb-native": lambda: XGBModel("x", eta=0.3, max_depth=3, rounds=10, early_stopping_rounds=None, native_cats=True),
     "xgb-ranker": lambda: XGBRanker("ranker", rounds=10),
+    "lgbm": lambda: LGBMModel("lgbm", eta=0.3, num_leaves=8, **TREES),
+    "lgbm-codes": lambda: LGBMModel("l", eta=0.3, rounds=10, early_stopping_rounds=None, native_cats=False),
+    "catboost": lambda: CatBoostModel("cat", eta=0.3, depth=3, **TREES),
     "constant": lambda: ConstantModel(),
 }
-NEEDS: dict[str, str] = {}
+NEEDS = {"lgbm": "lightgbm", "lgbm-codes": "lightgbm", "catboost": "catboost"}
 CASES = []
 for _name, _make in MADE.items():
     _missing = _name in NEEDS and importlib.util.find_spec(NEEDS[_name]) is None

@@ -54,7 +54,11 @@ MADE = {
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
-CONTRACT = {"ConstantModel"}  # tests/estimators/test_contract.py saves and loads them, by task
+CONTRACT = {
+    "CatBoostModel",
+    "ConstantModel",
+    "LGBMModel",
+}  # tests/estimators/test_contract.py saves and loads them, by task
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
 import sys

@@ -1,0 +1,169 @@
+"""``CatBoostModel``: CatBoost for any task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fastrec._core.optional import require
+from fastrec.errors import DataError
+from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.validate import Rows
+
+_ELSEWHERE = {  # what another argument says here, by CatBoost's names for it
+    "iterations": "rounds=", "num_boost_round": "rounds=", "n_estimators": "rounds=", "num_trees": "rounds=",
+    "random_seed": "fit's seed=", "random_state": "fit's seed=", "loss_function": "objective=",
+    "od_wait": "early_stopping_rounds=", "task_type": "fit's device=", "class_weights": "class_weight=",
+    "auto_class_weights": "class_weight=", "scale_pos_weight": "class_weight=",
+}  # fmt: skip
+_EXPONENTS = ("Poisson", "Tweedie")  # losses of the logarithm of what is predicted
+
+
+def catboost() -> ModuleType:
+    """CatBoost.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    return require("catboost", "CatBoost", "pip install fastrec-tabular[trees]")
+
+
+class CatBoostModel(TreeModel):
+    """CatBoost for any task: one model for each target of a task with several.
+
+    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing numbers, and
+    categories, text among the numbers too, are CatBoost's own affair (ordered statistics of the target); missing and
+    unseen categories are one category of their own. A ranking's scores are raw, and its relevance is divided by the
+    largest one.
+
+    Args:
+        name: the model's name.
+        rounds: how many trees at most.
+        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
+            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
+            random; the trees up to the best are kept. They stop by the loss (NDCG in ranking), or by ``eval_metric``
+            where that is given. None: grow all ``rounds``, from all rows.
+        columns: the columns to use; None: all categories and numbers.
+        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        objective: CatBoost's loss function, one that fits the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
+            ``RMSE``.
+        **params: CatBoost's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
+
+    Raises:
+        DataError: a parameter is given under a name that another argument has here.
+    """
+
+    beside = False  # its loggers are one for the whole process
+    suffix = ".cbm"
+    objectives = {  # noqa: RUF012 - declared in the base class
+        "ranking": ("YetiRank", "QueryRMSE", "QuerySoftMax", "PairLogit", "LambdaMart", "StochasticRank"),
+        "binary": ("Logloss", "CrossEntropy", "Focal"),
+        "multiclass": ("MultiClass",),
+        "regression": (
+            "RMSE", "MAE", "Quantile", "LogLinQuantile", "Poisson", "MAPE", "Lq", "Huber", "Expectile", "Tweedie",
+            "LogCosh",
+        ),
+        "multilabel": ("Logloss", "CrossEntropy", "Focal"),
+    }  # fmt: skip
+    defaults = {"learning_rate": 0.05, "depth": 6}  # noqa: RUF012
+    aliases = {"eta": "learning_rate", "max_depth": "depth", "reg_lambda": "l2_leaf_reg"}  # noqa: RUF012
+
+    def __init__(
+        self,
+        name: str = "catboost",
+        *,
+        rounds: int = 2000,
+        early_stopping_rounds: int | None = 50,
+        columns: Sequence[str] | None = None,
+        class_weight: ClassWeight = None,
+        objective: str | None = None,
+        **params: Any,
+    ) -> None:
+        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
+        if elsewhere is not None:
+            raise DataError(f"CatBoostModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
+        super().__init__(
+            name,
+            rounds=rounds,
+            early_stopping_rounds=early_stopping_rounds,
+            columns=columns,
+            class_weight=class_weight,
+            objective=objective,
+            **params,
+        )
+
+    def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
+        params |= {"loss_function": self._objective(train.task), "iterations": self.rounds, "random_seed": seed}
+        params |= {"allow_writing_files": False, "logging_level": "Silent"}
+        if device is not None and device.type == "cuda":
+            params |= {"task_type": "GPU", "devices": str(device.index or 0)}
+        if train.task == "multiclass":
+            params["classes_count"] = train.n_outputs
+        if train.task == "ranking":
+            params.setdefault("eval_metric", "NDCG")
+        return params
+
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> pd.DataFrame:
+        inputs, table = self._inputs, rows.table
+        columns = {}
+        for i, name in enumerate(inputs.names):
+            coded = name in inputs.vocabs
+            column = inputs.codes(table, name).int() if coded else table[name].number(torch.float32)
+            columns[str(i)] = column.cpu().numpy()  # of text CatBoost would hash every row: codes are as good
+        return pd.DataFrame(columns)
+
+    def _pool(self, data: TreeData) -> Any:
+        label, ranks = data.label, data.groups is not None
+        if ranks:
+            label = label / max(label.max(), 1.0)  # its metrics of ranking want 0 to 1
+        names = self._inputs.names
+        return catboost().Pool(
+            data.values,
+            label,
+            cat_features=[i for i, n in enumerate(names) if n in self._inputs.vocabs],
+            group_id=data.groups,
+            group_weight=data.weight if ranks else None,
+            weight=None if ranks else data.weight,
+        )
+
+    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
+        pool, params = self._pool(data), self._by_place(params)
+        trees = catboost().CatBoost(params)
+        if held is None:
+            trees.fit(pool)
+        else:
+            stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
+            trees.fit(pool, eval_set=self._pool(held), **stop)
+        found = trees.get_evals_result().get("validation", {})
+        metric = params.get("eval_metric", params["loss_function"])
+        curve = next((v for n, v in found.items() if n == metric), next(iter(found.values()), []))
+        gains = trees.get_feature_importance(type="PredictionValuesChange")
+        return Grown(trees, curve, dict(zip(self._inputs.names, map(float, gains), strict=True)))
+
+    def _predicted(self, trees: Any, values: pd.DataFrame) -> torch.Tensor:
+        kind = "Probability" if self._task in ("binary", "multiclass", "multilabel") else "RawFormulaVal"
+        if self._task == "regression" and (self.objective or "").startswith(_EXPONENTS):
+            kind = "Exponent"
+        cats = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs]
+        pool = catboost().Pool(values, cat_features=cats)
+        said = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
+        said = said[:, 1] if self._task in ("binary", "multilabel") else said
+        return torch.from_numpy(np.array(said, dtype=np.float64))
+
+    def _write_trees(self, trees: Any, path: Path) -> None:
+        trees.save_model(str(path))
+
+    def _read_trees(self, path: Path) -> Any:
+        trees = catboost().CatBoost()
+        trees.load_model(str(path))
+        if trees.feature_names_ != [str(i) for i in range(len(self._inputs.names))]:
+            raise ValueError("the trees are of other columns")
+        return trees

@@ -1,0 +1,183 @@
+"""``LGBMModel``: LightGBM for any task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec._core.optional import require
+from fastrec.errors import DataError
+from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
+from fastrec.validate import Rows
+
+_ELSEWHERE = {  # what another argument says here, by LightGBM's names for it
+    "num_boost_round": "rounds=", "num_iterations": "rounds=", "num_trees": "rounds=", "n_estimators": "rounds=",
+    "early_stopping_round": "early_stopping_rounds=", "seed": "fit's seed=", "random_state": "fit's seed=",
+}  # fmt: skip
+
+
+def lightgbm() -> ModuleType:
+    """LightGBM.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    return require("lightgbm", "LightGBM", "pip install fastrec-tabular[trees]")
+
+
+class LGBMModel(TreeModel):
+    """LightGBM for any task: one booster for each target of a task with several.
+
+    Rows of weight 0, in ranking the lists that teach nothing, are left out of training. Missing values are LightGBM's
+    own. Categories, and text among the numbers, go in by their code among the training rows' sorted values; unseen ones
+    are missing. Trees grow on the CPU unless ``device_type`` says otherwise: the usual packages of LightGBM have no
+    CUDA. A ranking's scores are margins; its relevance is counted as it is (a gain of 2 for a relevance of 2).
+
+    Args:
+        name: the model's name.
+        rounds: how many trees (of a multiclass task: for each class) at most.
+        early_stopping_rounds: stop when so many rounds have brought no gain on an eighth of the training rows, which
+            the trees then do not learn from: the last ones by ``order``, whole ``groups``, or rows of every class at
+            random; the trees up to the best are kept. They stop by the loss, or by ``metric`` where that is given
+            (the first of several). None: grow all ``rounds``, from all rows.
+        columns: the columns to use; None: all categories and numbers.
+        class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
+        objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``.
+        native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.
+        **params: LightGBM's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
+
+    Raises:
+        DataError: a parameter is given under a name that another argument has here.
+    """
+
+    suffix = ".txt"
+    objectives = {  # noqa: RUF012 - declared in the base class
+        "ranking": ("lambdarank", "rank_xendcg", "binary", "regression"),
+        "binary": ("binary", "cross_entropy"),
+        "multiclass": ("multiclass",),
+        "regression": (
+            "regression", "huber", "fair", "poisson", "quantile", "mape", "gamma", "tweedie", "mae", "l1", "l2", "mse",
+        ),
+        "multilabel": ("binary", "cross_entropy"),
+    }  # fmt: skip
+    defaults = {  # noqa: RUF012
+        "learning_rate": 0.05,
+        "num_leaves": 31,
+        "bagging_fraction": 0.8,
+        "bagging_freq": 1,
+        "feature_fraction": 0.8,
+    }
+    aliases = {  # noqa: RUF012 - where LightGBM is given a name and another name of it, it passes over the latter
+        "eta": "learning_rate", "shrinkage_rate": "learning_rate",
+        "num_leaf": "num_leaves", "max_leaves": "num_leaves", "max_leaf": "num_leaves", "max_leaf_nodes": "num_leaves",
+        "subsample": "bagging_fraction", "sub_row": "bagging_fraction", "bagging": "bagging_fraction",
+        "subsample_freq": "bagging_freq",
+        "colsample_bytree": "feature_fraction", "sub_feature": "feature_fraction",
+        "n_jobs": "num_threads", "nthread": "num_threads", "num_thread": "num_threads", "nthreads": "num_threads",
+        "verbose": "verbosity", "metrics": "metric", "metric_types": "metric", "mc": "monotone_constraints",
+    }  # fmt: skip
+
+    def __init__(
+        self,
+        name: str = "lgbm",
+        *,
+        rounds: int = 2000,
+        early_stopping_rounds: int | None = 50,
+        columns: Sequence[str] | None = None,
+        class_weight: ClassWeight = None,
+        objective: str | None = None,
+        native_cats: bool = True,
+        **params: Any,
+    ) -> None:
+        elsewhere = next((n for n in params if n in _ELSEWHERE), None)
+        if elsewhere is not None:
+            raise DataError(f"LGBMModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
+        self.native_cats = native_cats
+        super().__init__(
+            name,
+            rounds=rounds,
+            early_stopping_rounds=early_stopping_rounds,
+            columns=columns,
+            class_weight=class_weight,
+            objective=objective,
+            **params,
+        )
+
+    def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
+        params = {"num_threads": torch.get_num_threads(), "verbosity": -1, **self._over_defaults()}
+        params |= {"objective": self._objective(train.task), "seed": seed}
+        # Which way histograms are built is otherwise decided by the clock, and with it the last digits.
+        params |= {"deterministic": True}
+        params.setdefault("force_row_wise", not params.get("force_col_wise", False))
+        if train.task == "multiclass":
+            params["num_class"] = train.n_outputs
+        if params["objective"] in ("lambdarank", "rank_xendcg"):
+            assert train.label is not None
+            params.setdefault("label_gain", list(range(max(int(train.label.max()) + 1, 2))))
+            _check_relevance(train.label, self.name)
+        return params
+
+    def _values(self, rows: Rows, params: Mapping[str, Any]) -> np.ndarray:
+        return self._inputs.matrix(rows.table).cpu().numpy()
+
+    def _dataset(self, data: TreeData, params: Mapping[str, Any], reference: Any = None) -> Any:
+        coded = [i for i, n in enumerate(self._inputs.names) if n in self._inputs.vocabs] if self.native_cats else []
+        return lightgbm().Dataset(
+            data.values,
+            data.label,
+            weight=data.weight,
+            group=None if data.groups is None else data.sizes,
+            # names that any column may have are not names that LightGBM takes
+            feature_name=[f"f{i}" for i in range(len(self._inputs.names))],
+            categorical_feature=coded,
+            params=dict(params),
+            reference=reference,
+        )
+
+    def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
+        lgb, params = lightgbm(), self._by_place(params)
+        own = self._dataset(data, params)
+        found: dict[str, dict[str, list[float]]] = {}
+        options: dict[str, Any] = {}
+        if held is not None:
+            stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
+            options = {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
+            options["callbacks"] = [stop, lgb.record_evaluation(found)]
+        trees = lgb.train(params, own, self.rounds, **options)
+        if held is not None and 0 < trees.best_iteration < trees.current_iteration():
+            trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=trees.best_iteration))
+        gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
+        return Grown(trees, next(iter(found["held"].values())) if found else [], gains)
+
+    def _predicted(self, trees: Any, values: np.ndarray) -> torch.Tensor:
+        said = trees.predict(values, raw_score=self._task == "ranking", num_threads=torch.get_num_threads())
+        return torch.from_numpy(np.asarray(said, dtype=np.float64))
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().settings(), "native_cats": self.native_cats}
+
+    def _write_trees(self, trees: Any, path: Path) -> None:
+        path.write_text(trees.model_to_string(), encoding="utf-8")
+
+    def _read_trees(self, path: Path) -> Any:
+        trees = lightgbm().Booster(model_str=path.read_text(encoding="utf-8"))
+        if trees.num_feature() != len(self._inputs.names):
+            raise ValueError("the trees are of other columns")
+        return trees
+
+
+def _check_relevance(label: torch.Tensor, name: str) -> None:
+    odd = (label < 0) | (label != label.round())
+    if bool(odd.any()):
+        raise DataError(
+            f"{name} ranks by whole relevances, 0 or above",
+            row=int(odd.nonzero()[0]),
+            remedy="Round them, or use XGBModel",
+        )
