@@ -51,9 +51,11 @@ from fastrec.errors import (
     WriteError,
 )
 from fastrec.estimators import (
+    CatBoostModel,
     ColumnRanker,
     ConstantModel,
     Estimator,
+    LGBMModel,
     NetRanker,
     Ranker,
     Trace,
@@ -270,6 +272,7 @@ __all__ = [
     "BoostedBlend",
     "Bucketize",
     "CTRTruth",
+    "CatBoostModel",
     "Categorify",
     "CheckReport",
     "Checkpoint",
@@ -322,6 +325,7 @@ __all__ = [
     "Interval",
     "JaccardToHistory",
     "JoinTable",
+    "LGBMModel",
     "Lag",
     "Lamb",
     "LastAction",
