@@ -23,6 +23,7 @@ ROOMS_APART = {
 }
 # Names of other rooms that stay there, and why.
 NAMES_APART = {
+    "Metric": "fastai has another class of this name",
     "GroupFunction": "made by feature, never by its name",
     "RowFunction": "made by feature, never by its name",
     "concat": "fastai has another function of this name",

@@ -66,12 +66,16 @@ def prepare(scores: Any, labels: Any, groups: Any, sample_weight: Any = None) ->
     refuse_rows(y.isnan(), "labels", "is missing", "Leave out rows without a known label")
     weight = columns.get("sample_weight")
     if weight is not None:
-        weight = weight.double()
-        refuse_rows(
-            ~(weight >= 0) | weight.isinf(), "sample_weight", "is missing, infinite or below 0", "Weights are >= 0"
-        )
+        weight = check_weights(weight, "sample_weight")
     ids, codes = _group_codes(columns.get("groups", torch.zeros(len(s), dtype=torch.int64, device=device)))
     return Lists(s, y, ids, codes, weight)
+
+
+def check_weights(weight: Tensor, name: str) -> Tensor:
+    """Weights as float64; refuses those that are no finite numbers >= 0."""
+    weight = weight.double()
+    refuse_rows(~(weight >= 0) | weight.isinf(), name, "is missing, infinite or below 0", "Weights are >= 0")
+    return weight
 
 
 def check_integers(groups: Tensor) -> None:
@@ -114,15 +118,19 @@ def runs(codes: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def flat_tensor(x: Any, name: str) -> Tensor:
     """One flat plain tensor from a tensor, array, Series, list or an array on a GPU."""
-    if isinstance(x, Tensor):
-        t = x.detach().as_subclass(Tensor)
-    elif hasattr(x, "__cuda_array_interface__"):
-        t = torch.as_tensor(x, device="cuda")
-    else:
-        t = torch.from_numpy(_plain_array(x, name))
+    t = plain_tensor(x, name)
     if t.ndim != 1 and (t.ndim != 2 or t.shape[1] != 1):
         raise DataError(f"{name} has shape {tuple(t.shape)}", column=name, remedy="Give one value per row")
     return t.reshape(-1)
+
+
+def plain_tensor(x: Any, name: str) -> Tensor:
+    """A plain tensor of any shape from a tensor, array, Series, frame, list or an array on a GPU."""
+    if isinstance(x, Tensor):
+        return x.detach().as_subclass(Tensor)
+    if hasattr(x, "__cuda_array_interface__"):
+        return torch.as_tensor(x, device="cuda")
+    return torch.from_numpy(_plain_array(x, name))
 
 
 def _plain_array(x: Any, name: str) -> np.ndarray:

@@ -25,6 +25,7 @@ __all__ = [
     "auc",
     "gauc",
     "group_ranks",
+    "hit_rate",
     "mean_average_precision",
     "mrr",
     "ndcg",
@@ -129,6 +130,37 @@ def ndcg(
     order = order_rows(lists, choice(ties, "ties", ("worst", "ordinal", "best")))
     ideal = then(then(None, -gain), lists.codes)
     return lists.mean(_discounted(lists, gain, order, k) / _discounted(lists, gain, ideal, k), empty)
+
+
+def hit_rate(
+    scores: Any,
+    labels: Any,
+    groups: Any,
+    *,
+    k: int | None,
+    ties: Ties = "worst",
+    empty: Empty = "zero",
+    sample_weight: Any = None,
+) -> float:
+    """Share of the groups that have a relevant candidate among their first k (HR@k).
+
+    Args:
+        scores: ``[n]`` numbers, higher is better.
+        labels: ``[n]`` numbers, above 0 is relevant.
+        groups: ``[n]`` integers.
+        k: length of the list that counts; None for all of it.
+        ties: as for :func:`mrr`.
+        empty: as for :func:`mrr`.
+        sample_weight: as for :func:`mrr`.
+
+    Returns:
+        The mean over groups; NaN where no group is left to count.
+
+    Raises:
+        DataError: as for :func:`mrr`.
+    """
+    lists = prepare(scores, labels, groups, sample_weight)
+    return lists.mean((_reciprocal(lists, k, ties) > 0).double(), empty)
 
 
 def recall(

@@ -1,0 +1,48 @@
+"""Weighted means, and sums over rows in the order of a prediction, with equal predictions taken as one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def mean_of(values: Tensor, weight: Tensor | None) -> Tensor:
+    """Weighted mean over rows: ``[n]`` → scalar, ``[n, t]`` → ``[t]``; NaN where the weights sum to 0."""
+    if weight is None:
+        return values.mean(0)
+    w = weight if weight.ndim == values.ndim else weight[:, None]
+    return (values * w).sum(0) / w.sum(0)
+
+
+def counted(bad: Tensor, weight: Tensor | None) -> Tensor:
+    """Weights of the rows with those marked set to 0, in the shape of the marks."""
+    keep = (~bad).double()
+    if weight is None:
+        return keep
+    return keep * (weight if weight.ndim == keep.ndim else weight[:, None])
+
+
+def area_under_steps(y: Tensor, order_by: Tensor, weight: Tensor | None) -> Tensor:
+    """Sum of ``w y`` over the rows from high to low, cumulated and integrated over the weights; equal values as one.
+
+    Args:
+        y: float64 ``[n]``.
+        order_by: float64 ``[n]``.
+        weight: float64 ``[n]``, or None.
+
+    Returns:
+        The integral, a scalar; see Kaggle's normalised Gini, which it becomes after its diagonal is taken off.
+    """
+    w = torch.ones_like(y) if weight is None else weight
+    order = torch.sort(order_by, descending=True, stable=True).indices
+    ends = last_of_runs(order_by[order])
+    zero = y.new_zeros(1)
+    gained = torch.cat([zero, (w * y)[order].cumsum(0)[ends]])
+    seen = torch.cat([zero, w[order].cumsum(0)[ends]])
+    return ((gained[1:] + gained[:-1]) / 2 * seen.diff()).sum()
+
+
+def last_of_runs(values: Tensor) -> Tensor:
+    """Where each run of equal neighbours of ``[n]`` values ends."""
+    change = values[1:] != values[:-1]
+    return torch.cat([change, change.new_ones(1)]).nonzero()[:, 0]
