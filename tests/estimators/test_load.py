@@ -273,7 +273,7 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
     for ranker in (Constant("x"), NetRanker("flat", model=Flat, options={"layers": [4]}, **SMALL)):
         ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
         torch.testing.assert_close(Ranker.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
-    assert type(Ranker.load(tmp_path / "flat")._net) is Flat
+    assert type(Ranker.load(tmp_path / "flat")._trained.net) is Flat
     # known by another module's name, a class is taken where it is the one that is asked
     about = json.loads((tmp_path / "x" / "estimator.json").read_text())
     (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))
