@@ -45,6 +45,7 @@ from fastrec.errors import (
 )
 from fastrec.estimators import (
     ColumnRanker,
+    NetModel,
     NetRanker,
     Ranker,
     Trace,
@@ -300,6 +301,7 @@ __all__ = [
     "NUnique",
     "NaNPattern",
     "Neighbours",
+    "NetModel",
     "NetRanker",
     "Normalize",
     "NotFittedError",

@@ -80,7 +80,7 @@ class Architecture:
             "classes": classes,
             "own": [*own, *(n for n in classes if n in self.options)],
         }
-        save_state(folder, {"model": _name_of(self.model), **state})
+        save_state(folder, {"model": name_of(self.model), **state})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Architecture, dict[str, Any]]:
@@ -97,7 +97,7 @@ class Architecture:
 
 
 def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
-    """A model's class, of its name as ``_name_of`` gives it; a module that a name says is not imported."""
+    """A model's class, of its name as ``name_of`` gives it; a module that a name says is not imported."""
     found: Any = model
     if isinstance(model, str):
         module, _, name = model.rpartition(":")
@@ -113,7 +113,8 @@ def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
     return found
 
 
-def _name_of(model: type[nn.Module]) -> str:
+def name_of(model: type[nn.Module]) -> str:
+    """The name that a saved net's class is found by: a class of one's own has its module before it."""
     own = getattr(fastrec.models, model.__name__, None) is model
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 

@@ -118,7 +118,7 @@ def saved(tmp_path_factory):
 
 
 def test_every_ranker_is_among_the_cases():
-    assert set(ESTIMATORS) == set(MADE)
+    assert {name for name, cls in ESTIMATORS.items() if "ranking" in cls.tasks} == set(MADE)
     assert all(cls.__module__.startswith("fastrec.") for cls in ESTIMATORS.values())
 
 

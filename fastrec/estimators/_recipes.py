@@ -1,0 +1,61 @@
+"""How each model is trained on a table unless its user says otherwise: procs, options, epochs, batch, rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from fastrec.models import TabM, TabularNet
+from fastrec.tabular import Categorify, RankGauss
+from fastrec.validate import Rows
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Defaults for a model.
+
+    Args:
+        epochs: how often every row is seen, at most.
+        max_rows: epochs are cut so that about so many rows are seen.
+        lr: the schedule's highest rate, at ``base_bs`` rows.
+        wd: weight decay.
+        procs: what prepares the columns.
+        options: of the model.
+        bs: rows in a batch; None: about a hundredth of the training rows, 256 to 2,048.
+        base_bs: the batch size that ``lr`` is for.
+    """
+
+    epochs: int = 16
+    max_rows: int = 8_000_000
+    lr: float = 2e-3
+    wd: float = 0.02
+    procs: tuple[Any, ...] = (Categorify, RankGauss)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bs: int | None = None
+    base_bs: int = 256
+
+    def batch(self, n: int) -> int:
+        """Rows in a batch, for ``n`` training rows."""
+        if self.bs is not None:
+            return self.bs
+        return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
+
+
+_TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "bn_cont": False, "act_cls": nn.SiLU}
+_RECIPES: dict[type[nn.Module], Recipe] = {
+    TabularNet: Recipe(options=_TABULAR),
+    TabM: Recipe(epochs=12, max_rows=2_000_000),
+}
+
+
+def recipe_of(model: type[nn.Module]) -> Recipe:
+    """The recipe for a model; those without one of their own share the plain one."""
+    return _RECIPES.get(model, Recipe())
+
+
+def default_model(data: Rows) -> str:
+    """The name of the model that ``model='auto'`` stands for."""
+    return "TabM"
