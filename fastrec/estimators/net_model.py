@@ -19,10 +19,12 @@ from fastrec.estimators._head import Head
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._one_cycle import train_one_cycle
+from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.metrics import Metric, get_metric
+from fastrec.models import RealMLP
 from fastrec.tabular import TabularFrame
 from fastrec.validate import Rows
 
@@ -167,7 +169,7 @@ class NetModel(Estimator):
         held = held_out(data, _HELD_OUT, seed)
         train = data.take(~held)
         architecture = self._architecture(data)
-        recipe, flags = recipe_of(architecture.model), missing_flags(train)
+        recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
         n, m = len(train), head.targets(train).shape[1]
         names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
         targets = torch.cat([head.targets(train), _mean_one(weights[~held])[:, None]], 1)
@@ -204,14 +206,18 @@ class NetModel(Estimator):
         epochs = max(1, min(self.epochs or recipe.epochs, math.ceil(most / n)))
         wd = recipe.wd if self.wd is None else self.wd
         rate = recipe.lr if self.lr is None else self.lr
-        train_one_cycle(dls, net, head.loss(self.smoothing), epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=[best])
+        loss = head.loss(self.smoothing)
+        if isinstance(net, RealMLP):
+            train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=[best])
+        else:
+            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=[best])
         net.eval()
         self._nets.append(trained)
         return best.records
 
     def _architecture(self, data: Rows) -> Architecture:
         asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
-        return replace(asked, options={**recipe_of(asked.model).options, **self.options})
+        return replace(asked, options={**recipe_of(asked.model, data.task).options, **self.options})
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
