@@ -11,6 +11,7 @@ from fastrec.estimators.catboost_model import CatBoostModel
 from fastrec.estimators.constant import ConstantModel
 from fastrec.estimators.lgbm_model import LGBMModel
 from fastrec.estimators.net import NetRanker
+from fastrec.estimators.net_model import NetModel
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.xgb import XGBRanker
 from fastrec.estimators.xgb_model import XGBModel
@@ -27,3 +28,4 @@ __all__ = [
     "XGBModel",
     "XGBRanker",
 ]
+__all__ = ["ColumnRanker", "Estimator", "NetModel", "NetRanker", "Ranker", "Trace", "XGBRanker"]

@@ -52,20 +52,21 @@ class Architecture:
                     remedy="Give plain values, tensors, or a class of torch.nn, as in act_cls=nn.GELU",
                 )
 
-    def plan(self, dls: Any) -> dict[str, Any]:
-        """All that the net is made with: sizes and names of columns, and options that the data give too."""
+    def plan(self, dls: Any, n_out: int = 1) -> dict[str, Any]:
+        """All that the net is made with: sizes and names of columns, outputs, and options that the data give too."""
         names = list(dls.cat_names)
         learnt = getattr(self.model, "options_for", lambda dls, given: {})(dls, dict(self.options))
         sizes = embedding_sizes(dls.train_ds.classes if names else {}, names)
-        return {"emb_szs": sizes, "cats": names, "n_cont": len(dls.cont_names), "options": {**learnt, **self.options}}
+        options = {**learnt, **self.options}
+        return {"emb_szs": sizes, "cats": names, "n_cont": len(dls.cont_names), "n_out": n_out, "options": options}
 
     def build(self, plan: Mapping[str, Any]) -> nn.Module:
-        """A net of one output with first weights."""
+        """A net with first weights."""
         options = dict(plan["options"])
         accepted = _accepted(self.model)
         if accepted is None or "cat_names" in accepted:
             options["cat_names"] = plan["cats"] or None
-        return self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], 1, **options)
+        return self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
 
     def save(self, folder: Path, plan: Mapping[str, Any]) -> None:
         """Write what ``load`` needs."""
@@ -79,7 +80,7 @@ class Architecture:
             "classes": classes,
             "own": [*own, *(n for n in classes if n in self.options)],
         }
-        save_state(folder, {"model": _name_of(self.model), **state})
+        save_state(folder, {"model": name_of(self.model), **state})
 
     @classmethod
     def load(cls, folder: Path) -> tuple[Architecture, dict[str, Any]]:
@@ -91,11 +92,12 @@ class Architecture:
         state = load_state(folder)
         options = {**state["options"], **{n: _torch_class(v) for n, v in state["classes"].items()}}
         made = cls(state["model"], {n: options[n] for n in state["own"]})
-        return made, {**{n: state[n] for n in ("emb_szs", "cats", "n_cont")}, "options": options}
+        sizes = {n: state[n] for n in ("emb_szs", "cats", "n_cont")}
+        return made, {**sizes, "n_out": state.get("n_out", 1), "options": options}  # rankers of before lack it
 
 
 def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
-    """A model's class, of its name as ``_name_of`` gives it; a module that a name says is not imported."""
+    """A model's class, of its name as ``name_of`` gives it; a module that a name says is not imported."""
     found: Any = model
     if isinstance(model, str):
         module, _, name = model.rpartition(":")
@@ -111,7 +113,8 @@ def _class_of(model: type[nn.Module] | str) -> type[nn.Module]:
     return found
 
 
-def _name_of(model: type[nn.Module]) -> str:
+def name_of(model: type[nn.Module]) -> str:
+    """The name that a saved net's class is found by: a class of one's own has its module before it."""
     own = getattr(fastrec.models, model.__name__, None) is model
     return model.__name__ if own else f"{model.__module__}:{model.__qualname__}"
 

@@ -12,21 +12,19 @@ import numpy as np
 import torch
 from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.estimators._architecture import Architecture, load_weights
+from fastrec.estimators._architecture import Architecture
 from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns
 from fastrec.estimators.base import Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import MRR
 from fastrec.models import TabularNet
 from fastrec.segments import segment_sum
-from fastrec.table import Table, concat, load_state, save_state
+from fastrec.table import Table, concat
 from fastrec.tabular import Categorify, RankGauss, TabularFrame
-from fastrec.tabular.procs import proc_from_state
 from fastrec.training import RecLearner, rec_learner
 from fastrec.validate import Lists, whole_lists
 
@@ -87,10 +85,7 @@ class NetRanker(Ranker):
     def forget(self) -> None:
         """Drop the net and what its columns were prepared with."""
         super().forget()
-        self._net: nn.Module | None = None
-        self._frame: TabularFrame | None = None  # without rows: how columns are prepared
-        self._plan: dict[str, Any] = {}
-        self._flags: dict[str, str] = {}
+        self._trained: TrainedNet | None = None
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -99,16 +94,17 @@ class NetRanker(Ranker):
         train = whole_lists(train, name=self.name)
         set_seed(seed)
         self.forget()
-        self._flags = _missing_patterns(train)
+        flags = missing_flags(train)
         valid = valid if valid is not None and len(valid) else None
-        parts = [self._frame_of(train), *([self._frame_of(valid)] if valid is not None else [])]
+        parts = [_columns(train, train.names, flags)]
+        parts += [_columns(valid, train.names, flags)] if valid is not None else []
         sizes = np.cumsum([0, *map(len, parts)])
         splits = [range(a, b) for a, b in pairwise(sizes)]
         frame = TabularFrame(
             concat(parts),
             procs=[Categorify, RankGauss],
             cat_names=list(train.cats),
-            cont_names=[*train.conts, *self._flags],
+            cont_names=[*train.conts, *flags],
             y_names=list(_TARGETS),
             y_block=RegressionBlock(),
             y_dtype=torch.float64,
@@ -118,8 +114,8 @@ class NetRanker(Ranker):
         )
         bs = min(self.bs, len(train))
         dls = frame.dataloaders(bs=bs, groups=True, seed=seed, device=device or torch.device("cpu"))
-        self._plan = self.architecture.plan(dls)
-        net = self.architecture.build(self._plan)
+        plan = self.architecture.plan(dls)
+        net = self.architecture.build(plan)
         rule, schedule = fit_options(net, self.lr, bs, _BS)
         learn = rec_learner(
             dls,
@@ -133,32 +129,17 @@ class NetRanker(Ranker):
         with learn.no_bar(), learn.no_logging():
             learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
-        self._net, self._frame = net.eval(), frame.new_empty()
+        self._trained = TrainedNet(self.architecture, plan, net.eval(), frame.new_empty(), flags)
         self.trace = Trace(curves=_curves(learn, valid))
         return self
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""
-        if self._net is None or self._frame is None:
+        if self._trained is None:
             raise self.not_fitted()
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
-        frame = self._frame.new(self._frame_of(data, known=False))
-        frame.process()
-        device = next(self._net.parameters()).device
-        with torch.no_grad(), naming_out_of_memory("scoring candidates", "Score fewer lists at once"):
-            parts = zip(frame.x_cat.split(_AT_ONCE), frame.x_cont.split(_AT_ONCE), strict=True)
-            scores = [self._net(cats.to(device), conts.to(device)).squeeze(1).double().cpu() for cats, conts in parts]
-        return torch.cat(scores)
-
-    def _frame_of(self, data: Lists, *, known: bool = True) -> Table:
-        frame = self._frame  # what it was trained on; None: this is what it is to be trained on
-        names = (*data.cats, *data.conts) if frame is None else (*frame.cat_names, *frame.cont_names)
-        columns: dict[str, Any] = {n: data.table[n] for n in names if n not in self._flags}
-        columns |= {flag: data.table[n].is_missing().double() for flag, n in self._flags.items()}
-        if known:
-            columns |= dict(zip(_TARGETS, _targets_of(data), strict=True))
-        return Table(columns, device=data.table.device)
+        return self._trained.outputs(data, _AT_ONCE).squeeze(1)
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but ``model`` and its options, which ``write`` keeps."""
@@ -166,28 +147,18 @@ class NetRanker(Ranker):
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Weights (``model.safetensors``), what the net is made with (``net/``) and how columns are prepared."""
-        if self._net is None or self._frame is None:
+        if self._trained is None:
             raise self.not_fitted()
-        weights = {n: w.contiguous() for n, w in self._net.state_dict().items()}
-        save_file(weights, folder / "model.safetensors")
-        self.architecture.save(folder / "net", self._plan)
-        procs = {p.name: p.to_state() for p in self._frame.procs.fs if hasattr(p, "to_state")}
-        save_state(folder / "procs", procs)
-        return {"cats": list(self._frame.cat_names), "conts": list(self._frame.cont_names), "flags": self._flags}
+        return self._trained.write(folder)
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """The inverse of ``write``."""
-        self.architecture, self._plan = Architecture.load(folder / "net")
-        if list(about["cats"]) != self._plan["cats"] or len(about["conts"]) != self._plan["n_cont"]:
-            raise ValueError("the net is of other columns")
-        with torch.random.fork_rng(devices=[]):  # first weights are drawn, and not used
-            net = self.architecture.build(self._plan)
-        if hasattr(net, "wrap_loss"):
-            net.wrap_loss(WeightedListLoss())  # settles how members are averaged, as in training
-        procs = [proc_from_state(state) for state in load_state(folder / "procs").values()]
-        frame = TabularFrame(Table({}), procs, about["cats"], about["conts"], do_setup=False)
-        self._net = load_weights(net, load_file(folder / "model.safetensors"))
-        self._frame, self._flags = frame, dict(about["flags"])
+        self._trained = TrainedNet.read(folder, about, WeightedListLoss())
+        self.architecture = self._trained.architecture
+
+
+def _columns(data: Lists, names: list[str], flags: Mapping[str, str]) -> Table:
+    return net_columns(data, flags, names, dict(zip(_TARGETS, _targets_of(data), strict=True)))
 
 
 def _curves(learn: RecLearner, valid: Lists | None) -> list[dict[str, float]]:
@@ -238,19 +209,3 @@ def _targets_of(data: Lists) -> tuple[Tensor, Tensor, Tensor]:
     total = segment_sum(label, lists, int(lists[-1]) + 1 if len(lists) else 0)[lists]
     weight = torch.ones_like(label) if data.weight is None else data.weight.double()
     return torch.where(total > 0, label / total, 0.0), lists, weight
-
-
-def _missing_patterns(data: Lists) -> dict[str, str]:
-    """One number column for every distinct set of rows in which columns are missing: name of its flag → column."""
-    seen: dict[int, str] = {}
-    for name in data.conts:
-        missing = data.table[name].is_missing().cpu()
-        if bool(missing.any()) and not bool(missing.all()):
-            seen.setdefault(hash(np.packbits(missing.numpy()).tobytes()), name)
-    flags: dict[str, str] = {}
-    for name in seen.values():
-        flag = f"{name}_is_missing"
-        while flag in data.conts or flag in data.cats or flag in flags:
-            flag += "_"
-        flags[flag] = name
-    return flags

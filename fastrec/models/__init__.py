@@ -11,6 +11,7 @@ from fastrec.models.field_net import FieldNet
 from fastrec.models.learned_tables import load_tables, save_tables, table_frame
 from fastrec.models.matrix_factorization import MatrixFactorization
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
+from fastrec.models.real_mlp import RealMLP
 from fastrec.models.tabm import MeanOverMembers, TabM
 from fastrec.models.tabular_net import TabularNet
 from fastrec.models.two_tower import TwoTower, item_log_q
@@ -25,6 +26,7 @@ __all__ = [
     "MatrixFactorization",
     "MeanOverMembers",
     "PiecewiseLinear",
+    "RealMLP",
     "TabM",
     "TableSlice",
     "TabularNet",

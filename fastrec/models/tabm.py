@@ -129,14 +129,16 @@ class TabM(FieldNet):
         """The loss to train with: each member's, averaged.
 
         Args:
-            loss: a loss of ``[b, out_sz]`` and targets; it also settles ``combine`` where that was left open.
+            loss: a loss of ``[b, out_sz]`` and targets; it also settles ``combine`` where that was left open, by its
+                kind or an attribute of that name.
 
         Returns:
             The loss of ``[b, k, out_sz]``, with the given one's activation and decisions.
         """
         own = loss.loss if isinstance(loss, MeanOverMembers) else loss
         if self.combine is None:
-            self.combine = "softmax" if isinstance(own, _SOFTMAX) else "sigmoid" if isinstance(own, _SIGMOID) else None
+            found = "softmax" if isinstance(own, _SOFTMAX) else "sigmoid" if isinstance(own, _SIGMOID) else None
+            self.combine = getattr(own, "combine", found)
         return MeanOverMembers(own)
 
     def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
@@ -245,7 +247,8 @@ class MeanOverMembers:
     Everything else (``activation``, ``decodes``, ``reduction``, ``n_out`` …) is the given loss's.
 
     Args:
-        loss: a loss of ``[b, out_sz]`` and targets, which averages rows or lists.
+        loss: a loss of ``[b, out_sz]`` and targets, which averages rows or lists. One of your own that is a mean over
+            rows may say so by an attribute ``by_row = True``: all members go through it at once.
     """
 
     def __init__(self, loss: Any) -> None:
@@ -265,7 +268,7 @@ class MeanOverMembers:
         if pred.ndim != 3:
             return self.loss(pred, *targets, **options)
         k = pred.shape[1]
-        if isinstance(self.loss, _BY_ROW):
+        if isinstance(self.loss, _BY_ROW) or getattr(self.loss, "by_row", False):
             return self.loss(pred.flatten(0, 1), *(t.repeat_interleave(k, 0) for t in targets), **options)
         return torch.stack([self.loss(pred[:, i], *targets, **options) for i in range(k)]).mean()
 

@@ -9,7 +9,7 @@ this for Parquet files larger than memory.
 from fastrec.tabular.dataloaders import RecDataLoaders
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
-from fastrec.tabular.procs import Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss
+from fastrec.tabular.procs import Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
 from fastrec.tabular.stream import ParquetFrame
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ParquetFrame",
     "RankGauss",
     "RecDataLoaders",
+    "RobustScale",
     "TabularFrame",
     "TabularLoader",
 ]

@@ -55,7 +55,7 @@ class TabularFrame(PandasViews, Tabular):
     Args:
         df: a frame of pandas, polars or Arrow, a ``Table``, a dict of arrays, or a CSV or Parquet path.
         procs: ``Categorify``, ``FillMissing``, ``Normalize``: this library's or fastai's, classes or instances;
-            ``LogTransform``, ``RankGauss``, ``Features``.
+            ``LogTransform``, ``RankGauss``, ``RobustScale``, ``Features``.
         cat_names: categorical columns.
         cont_names: continuous columns.
         y_names: target columns; they may be absent from test frames.

@@ -28,6 +28,7 @@ from fastrec.tabular.procs.features import features_of
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.log_transform import LogTransform
 from fastrec.tabular.procs.rank_gauss import RankGauss
+from fastrec.tabular.procs.robust_scale import RobustScale
 from fastrec.tabular.targets import Labels, known
 from fastrec.tabular.writer import Prepared, Writer
 
@@ -82,7 +83,9 @@ class Recipe:
         """Whether no number can be missing any more when the procs are done."""
         logs = self.proc(LogTransform)
         return (
-            not self.conts or any(self.proc(k) for k in (FillMissing, RankGauss)) or bool(logs and logs.names is None)
+            not self.conts
+            or any(self.proc(k) for k in (FillMissing, RankGauss, RobustScale))
+            or bool(logs and logs.names is None)
         )
 
     def warn_of_gaps(self, numbers: torch.Tensor, rows: torch.Tensor | None, what: str) -> None:

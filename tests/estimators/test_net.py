@@ -141,7 +141,7 @@ def test_large_batches_are_trained_by_adamw_without_momentum_of_embeddings(monke
     embeddings, others = learn.opt.hypers
     assert [embeddings["mom"], others["mom"]] == [0.0, 0.5]
     assert [embeddings["sqr_mom"], others["sqr_mom"]] == [0.9, 0.9]
-    tables = {id(p) for p in model._net.embeds.parameters()}
+    tables = {id(p) for p in model._trained.net.embeds.parameters()}
     assert {id(p) for p in learn.opt.param_lists[0]} == tables
     losses = [c["train_loss"] for c in model.trace.curves]
     assert losses[-1] < losses[0]
@@ -186,7 +186,7 @@ def test_missing_values_get_one_flag_per_pattern():
         "a_is_missing": number,  # a name that a flag would have
     }
     model = small().fit(replace(data, table=Table(columns), cats=(), conts=list(columns)), seed=1)
-    assert model._flags == {"a_is_missing_": "a", "c_is_missing": "c"}
+    assert model._trained.flags == {"a_is_missing_": "a", "c_is_missing": "c"}
     assert model.predict(replace(data, table=Table(columns), cats=(), conts=list(columns))).isfinite().all()
 
 
@@ -308,7 +308,7 @@ def test_the_training_rows_are_not_kept(monkeypatch):
     seen.clear()
     gc.collect()
     assert [ref() for ref in kept] == [None] * 3
-    assert len(model._frame) == 0
+    assert len(model._trained.frame) == 0
 
 
 def test_saved_without_pickle_and_rebuilt_from_the_files(tmp_path: Path):

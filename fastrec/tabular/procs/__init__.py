@@ -21,6 +21,7 @@ from fastrec.tabular.procs.log_transform import LogTransform
 from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.procs.registry import as_procs, proc_from_state
+from fastrec.tabular.procs.robust_scale import RobustScale
 
 __all__ = [
     "Categorify",
@@ -31,6 +32,7 @@ __all__ = [
     "LogTransform",
     "Normalize",
     "RankGauss",
+    "RobustScale",
     "as_procs",
     "proc_from_state",
 ]

@@ -26,8 +26,9 @@ def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
     from fastrec.tabular.procs.features import Features  # these build on this module
     from fastrec.tabular.procs.log_transform import LogTransform
     from fastrec.tabular.procs.rank_gauss import RankGauss
+    from fastrec.tabular.procs.robust_scale import RobustScale
 
-    known = (Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss)
+    known = (Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss, RobustScale)
     return {c.__name__: c for c in known}[state["kind"]].from_state(state)
 
 
@@ -76,6 +77,6 @@ def _as_proc(proc: Any) -> FrameProc:
         return Normalize()
     raise DataError(
         f"{made!r} cannot prepare a TabularFrame's columns",
-        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, Features, "
-        "or subclass fastrec.tabular.procs.ContProc",
+        remedy="Use Categorify, FillMissing and Normalize (fastrec's or fastai's), LogTransform, RankGauss, "
+        "RobustScale, Features, or subclass fastrec.tabular.procs.ContProc",
     )

@@ -1,0 +1,69 @@
+"""How each model is trained on a table unless its user says otherwise: procs, options, epochs, batch, rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from fastrec.models import RealMLP, TabM, TabularNet
+from fastrec.tabular import Categorify, RankGauss, RobustScale
+from fastrec.validate import Rows, Task
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Defaults for a model.
+
+    Args:
+        epochs: how often every row is seen, at most.
+        max_rows: epochs are cut so that about so many rows are seen.
+        lr: the schedule's highest rate, at ``base_bs`` rows.
+        wd: weight decay.
+        procs: what prepares the columns.
+        options: of the model.
+        bs: rows in a batch; None: about a hundredth of the training rows, 256 to 2,048.
+        base_bs: the batch size that ``lr`` is for.
+    """
+
+    epochs: int = 16
+    max_rows: int = 8_000_000
+    lr: float = 2e-3
+    wd: float = 0.02
+    procs: tuple[Any, ...] = (Categorify, RankGauss)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    bs: int | None = None
+    base_bs: int = 256
+
+    def batch(self, n: int) -> int:
+        """Rows in a batch, for ``n`` training rows."""
+        if self.bs is not None:
+            return self.bs
+        return min(max(1 << round(n / 100).bit_length(), 256), 2_048)
+
+
+_TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "bn_cont": False, "act_cls": nn.SiLU}
+_RECIPES: dict[type[nn.Module], Recipe] = {
+    TabularNet: Recipe(options=_TABULAR),
+    TabM: Recipe(epochs=12, max_rows=2_000_000),
+}
+
+
+# arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
+# seen are bounded: to 31,000 updates.
+_CLASSES = Recipe(epochs=256, max_rows=8_000_000, lr=0.04, wd=0.02, procs=(Categorify, RobustScale), bs=256)
+_AMOUNTS = replace(_CLASSES, lr=0.2, options={"act": "mish"})
+
+
+def recipe_of(model: type[nn.Module], task: Task) -> Recipe:
+    """The recipe for a model; those without one of their own share the plain one."""
+    if issubclass(model, RealMLP):
+        return _AMOUNTS if task == "regression" else _CLASSES
+    return _RECIPES.get(model, Recipe())
+
+
+def default_model(data: Rows) -> str:
+    """The name of the model that ``model='auto'`` stands for."""
+    return "TabM"

@@ -1,0 +1,279 @@
+"""``NetModel``: a net of ``fastrec.models`` for tables with a target: classes, amounts or labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from fastai.data.block import RegressionBlock
+from fastai.torch_core import set_seed
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+from fastrec.estimators._architecture import Architecture, name_of
+from fastrec.estimators._head import Head
+from fastrec.estimators._held_out import held_out
+from fastrec.estimators._keep_best import KeepBest
+from fastrec.estimators._one_cycle import train_one_cycle
+from fastrec.estimators._real_mlp_training import train_real_mlp
+from fastrec.estimators._recipes import default_model, recipe_of
+from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
+from fastrec.estimators.base import Estimator, Trace
+from fastrec.metrics import Metric, get_metric
+from fastrec.models import RealMLP
+from fastrec.tabular import TabularFrame
+from fastrec.validate import Rows
+
+ClassWeights = Literal["balanced"] | Sequence[float] | None
+
+_AT_ONCE = 1 << 12  # rows that are scored at once: members of a TabM are many numbers a row
+_HELD_OUT = 1 / 8
+_SEEDS_APART = 7_919  # the seeds of a bag lie apart from those of folds, which follow one another
+_TARGETS, _WEIGHT = "__target_{}__", "__weight__"  # not names that a feature may have
+
+
+class NetModel(Estimator):
+    """A net for binary, multiclass, regression and multilabel tasks, with a strong default for tables.
+
+    Trained on seven eighths of the rows it is given; on the others (whole groups; the last ones where there is an
+    order; else drawn by class) it is scored after every epoch, and the best epoch's weights stay. Where values are
+    missing a flag goes in beside them (one for all columns that are missing in the same rows). The loss is the mean by
+    weight of the task's: cross-entropy, or the squared error of standardised targets.
+
+    What is left None is as the model's recipe has it. Every recipe bounds the number of rows that are seen, whatever
+    the size of the table: ``max_rows``.
+
+    Args:
+        name: the estimator's name.
+        model: a class of ``fastrec.models`` or its name, or a class of one's own that is called alike; ``'auto'``: the
+            one that does best on tables like these.
+        options: the model's own options.
+        epochs: how often every row is seen, at the size at which ``max_rows`` is not reached.
+        max_rows: epochs are cut so that at most about this many rows are seen; one epoch at least.
+        bs: rows in a batch.
+        lr: the schedule's highest rate.
+        wd: weight decay.
+        patience: training ends after so many epochs without a better score; None: never.
+        seeds: so many nets are trained, each with other rows held out; predictions are their mean.
+        stop_by: a metric's name, or a ``Metric``, whose best epoch counts; None: the task's loss.
+        class_weights: ``'balanced'`` (classes weigh alike in sum) or a weight for each class, on top of the rows'
+            weights: probabilities shift accordingly. For binary and multiclass tasks.
+        smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
+
+    Raises:
+        DataError: there is no such model or metric, or the model takes no such option.
+    """
+
+    tasks = ("binary", "multiclass", "regression", "multilabel")
+
+    def __init__(
+        self,
+        name: str = "net",
+        *,
+        model: type[nn.Module] | str = "auto",
+        options: Mapping[str, Any] | None = None,
+        epochs: int | None = None,
+        max_rows: int | None = None,
+        bs: int | None = None,
+        lr: float | None = None,
+        wd: float | None = None,
+        patience: int | None = None,
+        seeds: int = 1,
+        stop_by: str | Metric | None = None,
+        class_weights: ClassWeights = None,
+        smoothing: float = 0.0,
+    ) -> None:
+        if seeds < 1:
+            raise DataError(f"a bag of {seeds} nets", remedy="Give seeds=1 or more")
+        self.name, self.model, self.options = name, model, dict(options or {})
+        self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
+        self.patience, self.seeds, self.class_weights, self.smoothing = patience, seeds, class_weights, smoothing
+        self.stop_by = None if stop_by is None else get_metric(stop_by)
+        if model != "auto":
+            self.model = Architecture(model, self.options).model
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the nets."""
+        super().forget()
+        self._nets: list[TrainedNet] = []
+        self._head: Head | None = None
+
+    def fit(
+        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
+    ) -> NetModel:
+        """Train; the curves tell of the held-out rows and of ``valid``."""
+        self.check_task(train)
+        self.forget()
+        train = self._teaching(train)
+        valid = valid if valid is not None and len(valid) else None
+        self._head = head = Head.fit(train)
+        curves: list[dict[str, float]] = []
+        for i in range(self.seeds):
+            found = self._train(train, valid, head, seed=seed + i * _SEEDS_APART, device=device)
+            curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
+        self.trace = Trace(curves=curves)
+        return self
+
+    def predict(self, data: Rows) -> Tensor:
+        """Probabilities or values, float64 ``[n]`` or ``[n, k]`` on the CPU: the mean over the nets of the bag."""
+        if self._head is None or not self._nets:
+            raise self.not_fitted()
+        if not len(data):
+            return self._head.predict(torch.zeros((0, self._head.n_out), dtype=torch.float64))
+        return torch.stack([self._head.predict(net.outputs(data, _AT_ONCE)) for net in self._nets]).mean(0)
+
+    # Training --------------------------------------------------------------------------------------------------------
+
+    def _teaching(self, data: Rows) -> Rows:
+        """The rows that count, with the weights that they have in the loss but for a factor."""
+        if data.label is None:
+            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
+        if data.weight is not None and bool((data.weight == 0).any()):
+            data = data.take(data.weight > 0)
+        if not len(data):
+            raise DataError(f"{self.name} has no row to learn from", remedy="Give rows of a weight above 0")
+        if data.task in ("binary", "multiclass") and len(torch.unique(data.label)) < 2:
+            raise DataError(f"{self.name} was given rows of one class only", remedy="Give rows of two classes or more")
+        return data
+
+    def _row_weights(self, data: Rows) -> Tensor:
+        """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
+        weight = torch.ones(len(data), dtype=torch.float64) if data.weight is None else data.weight.double()
+        if self.class_weights is None:
+            return weight
+        if data.task not in ("binary", "multiclass"):
+            raise DataError(f"a {data.task} task has no class weights", remedy="Leave class_weights out")
+        assert data.label is not None
+        codes, k = data.label.long(), max(data.n_outputs, 2)
+        if isinstance(self.class_weights, str):
+            if self.class_weights != "balanced":
+                raise DataError(f"no class weights {self.class_weights!r}", remedy="Give 'balanced' or numbers")
+            each = 1 / torch.bincount(codes, weights=weight, minlength=k).clamp(min=1e-300)
+        else:
+            each = torch.tensor(list(self.class_weights), dtype=torch.float64)
+            if len(each) != k:
+                raise DataError(f"{len(each)} class weights for {k} classes", remedy="Give one for each class")
+        return weight * each[codes]
+
+    def _train(
+        self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
+    ) -> list[dict[str, float]]:
+        """Train one net of the bag; what was noted of its epochs."""
+        set_seed(seed)
+        weights = self._row_weights(data)
+        held = held_out(data, _HELD_OUT, seed)
+        train = data.take(~held)
+        architecture = self._architecture(data)
+        recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
+        n, m = len(train), head.targets(train).shape[1]
+        names = [*(_TARGETS.format(i) for i in range(m)), _WEIGHT]
+        targets = torch.cat([head.targets(train), _mean_one(weights[~held])[:, None]], 1)
+        frame = TabularFrame(
+            net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
+            procs=list(recipe.procs),
+            cat_names=list(train.cats),
+            cont_names=[*train.conts, *flags],
+            y_names=names,
+            y_block=RegressionBlock(),
+            y_dtype=torch.float32,
+            device=device,
+        )
+        bs = min(self.bs or recipe.batch(n), n)
+        # a batch of one row has no variance, which batch norm wants: the row comes in another epoch
+        lone = n % bs == 1 and n > bs
+        dls = frame.dataloaders(bs=bs, seed=seed, device=device or torch.device("cpu"), drop_last=lone)
+        plan = architecture.plan(dls, head.n_out)
+        net = architecture.build(plan)
+        trained = TrainedNet(architecture, plan, net, frame.new_empty(), flags)
+        out = data.take(held) if bool(held.any()) else None
+        report = _Report(trained, head, self.stop_by)
+        if out is not None:
+            report.add("held_out", out, weights[held])
+        if valid is not None:
+            report.add("valid", valid, self._row_weights(valid))
+        best = KeepBest(
+            report,
+            None if out is None else "held_out_loss" if self.stop_by is None else f"held_out_{self.stop_by.name}",
+            greater_is_better=self.stop_by is not None and self.stop_by.greater_is_better,
+            patience=self.patience,
+        )
+        most = self.max_rows or recipe.max_rows
+        epochs = max(1, min(self.epochs or recipe.epochs, math.ceil(most / n)))
+        wd = recipe.wd if self.wd is None else self.wd
+        rate = recipe.lr if self.lr is None else self.lr
+        loss = head.loss(self.smoothing)
+        if isinstance(net, RealMLP):
+            train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=[best])
+        else:
+            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=[best])
+        net.eval()
+        self._nets.append(trained)
+        return best.records
+
+    def _architecture(self, data: Rows) -> Architecture:
+        asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)
+        return replace(asked, options={**recipe_of(asked.model, data.task).options, **self.options})
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments but the model's options, which ``write`` keeps."""
+        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing")
+        model = self.model if isinstance(self.model, str) else name_of(self.model)
+        weights = self.class_weights if isinstance(self.class_weights, str | None) else list(self.class_weights)
+        stop_by = None if self.stop_by is None else self.stop_by.name
+        own = {n: getattr(self, n) for n in names}
+        return {**own, "model": model, "class_weights": weights, "stop_by": stop_by}
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """A folder for each net of the bag (see ``TrainedNet.write``)."""
+        if self._head is None or not self._nets:
+            raise self.not_fitted()
+        about = []
+        for i, net in enumerate(self._nets):
+            (folder / f"net_{i}").mkdir()
+            about.append(net.write(folder / f"net_{i}"))
+        return {"nets": about, "head": self._head.to_state(), "own_options": list(self.options)}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self._head = Head.from_state(about["head"])
+        nets = enumerate(about["nets"])
+        self._nets = [TrainedNet.read(folder / f"net_{i}", own, self._head.loss()) for i, own in nets]
+        self.options = {n: self._nets[0].architecture.options[n] for n in about["own_options"]}
+
+
+class _Report:
+    """What is noted of a net after an epoch: the loss of held-out and other rows, and the metric if one is given."""
+
+    def __init__(self, trained: TrainedNet, head: Head, metric: Metric | None) -> None:
+        self.trained, self.head, self.metric, self.loss = trained, head, metric, head.loss()
+        self.sets: dict[str, tuple[TabularFrame, Rows, Tensor, Tensor]] = {}
+
+    def add(self, name: str, data: Rows, weights: Tensor) -> None:
+        """Rows to score, and their weights in the loss."""
+        known = self.trained.frame
+        frame = known.new(net_columns(data, self.trained.flags, [*known.cat_names, *known.cont_names]))
+        frame.process()
+        self.sets[name] = frame, data, self.head.targets(data), weights
+
+    def __call__(self, net: nn.Module) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for name, (frame, data, targets, weights) in self.sets.items():
+            outputs = outputs_of(net, frame, _AT_ONCE)
+            each = self.loss.each(outputs, targets)
+            found[f"{name}_loss"] = float((each * weights).sum() / weights.sum())
+            if self.metric is not None:
+                predicted = self.head.predict(outputs)
+                score = self.metric(data.label, predicted, groups=data.groups, weight=data.weight)
+                found[f"{name}_{self.metric.name}"] = score
+        return found
+
+
+def _mean_one(weights: Tensor) -> Tensor:
+    return weights / weights.mean()

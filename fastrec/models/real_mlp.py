@@ -1,0 +1,296 @@
+"""RealMLP: a multi-layer perceptron whose every detail was chosen by benchmarks on tables (arXiv 2407.04491)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
+
+import torch
+import torch.nn.functional as F
+from fastai.layers import SigmoidRange
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+from fastrec.models.embedding import side_by_side
+from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.fields import of_width
+from fastrec.models.mlp import dropouts
+from fastrec.models.one_hot import OneHotTables
+from fastrec.models.training_rows import training_rows
+
+Act = Literal["selu", "mish"]
+
+RATES = {"weights": 1.0, "biases": 0.1, "scale": 6.0, "numbers": 0.1, "activations": 0.1}  # times the rate
+UNDECAYED = "biases"
+_SIMPLEX = 5  # rows that a bias is drawn among
+_ACTS = {"selu": F.selu, "mish": F.mish}
+
+
+class RealMLP(FieldNet):
+    """A multi-layer perceptron with RealMLP's inputs, layers and first weights.
+
+    Categories of up to ``max_one_hot`` values are one-hot (two values: one number, -1 and 1), all others embedded.
+    Numbers are embedded by ``PBLD``. Then a diagonal layer that scales every input, and blocks of ``NTKLinear``,
+    a parametric activation and dropout. The first batch of a training sets the weights: each neuron's outputs get
+    standard deviation 1, and its bias lies among its outputs.
+
+    The paper's recipe of training is ``NetModel(model=RealMLP)``: parts learn at rates of their own (``rate_groups``),
+    numbers come through ``RobustScale``. With another way of training use ``splitter=RealMLP.rate_groups`` where rates
+    of several groups are given.
+
+    Args:
+        emb_szs: ``(rows, ·)`` for each categorical column, in the order of the batch, the one for missing included; the
+            width is not used.
+        n_cont: number of continuous columns.
+        out_sz: number of outputs.
+        layers: width of each hidden layer, one or more.
+        ps: dropout after each hidden layer, one for all or one each.
+        act: ``'selu'`` (the paper's for classes) or ``'mish'`` (for amounts).
+        frequencies: how many cosines a number is embedded by.
+        d_embedding: width of a number's vector, the number itself among it.
+        sigma: scale of the frequencies to begin with.
+        max_one_hot: the most values of a one-hot column.
+        emb_dim: width of the embedding of the others.
+        shares: for each categorical column the share of the training rows that has each id, ``[rows]``, by which
+            one-hot columns are centred and scaled; ``rec_learner`` takes them from the data; None: as if equal.
+        y_range: ``(low, high)`` that a sigmoid squeezes the outputs into; none by default.
+        **inputs: options of the inputs, see ``FieldNet``; ``bn_cont`` is off by default.
+
+    Raises:
+        DataError: no input columns or hidden layers at all, another activation, or ``ps`` not as long as ``layers``.
+    """
+
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int,
+        layers: Sequence[int] = (256, 256, 256),
+        *,
+        ps: float | Sequence[float] | None = 0.15,
+        act: Act = "selu",
+        frequencies: int = 16,
+        d_embedding: int = 4,
+        sigma: float = 0.1,
+        max_one_hot: int = 9,
+        emb_dim: int = 8,
+        shares: Sequence[Tensor] | None = None,
+        y_range: tuple[float, float] | None = None,
+        **inputs: Unpack[InputOptions],
+    ) -> None:
+        if not layers or act not in _ACTS:
+            raise DataError(f"RealMLP of {len(layers)} layers and {act!r}", remedy="Give layers; 'selu' or 'mish'")
+        names = inputs.get("cat_names") or [str(i) for i in range(len(emb_szs))]
+        one_hot = [i for i, (rows, _) in enumerate(emb_szs) if rows - 1 <= max_one_hot]
+        embedded = [i for i in range(len(emb_szs)) if i not in one_hot]
+        own = {**inputs, "cat_names": [names[i] for i in embedded], "bn_cont": False}
+        # one-hot columns count as numbers here: the base refuses a net without any column
+        super().__init__(of_width([emb_szs[i] for i in embedded], emb_dim), n_cont + len(one_hot), **own)
+        self.n_cont, self.n_dense = n_cont, self.n_dense - len(one_hot)
+        self.bn_cont = nn.BatchNorm1d(n_cont) if n_cont and inputs.get("bn_cont", False) else None
+        if self.embeds is not None:
+            self.embeds.reset_parameters(1.0)
+        self.n_columns, self._embedded = len(emb_szs), embedded
+        found = None if shares is None else [shares[i] for i in one_hot]
+        self.one_hot = (
+            OneHotTables([emb_szs[i][0] for i in one_hot], one_hot, [names[i] for i in one_hot], found)
+            if one_hot
+            else None
+        )
+        self.numbers = PBLD(n_cont, frequencies, d_embedding, sigma) if n_cont else None
+        n_in = self.n_emb + self.n_dense + (self.one_hot.width if self.one_hot is not None else 0)
+        n_in += n_cont * (d_embedding - 1)
+        self.scale = nn.Parameter(torch.ones(n_in))
+        sizes = [n_in, *layers]
+        blocks: list[nn.Module] = []
+        for i, p in enumerate(dropouts(ps, len(layers))):
+            blocks += [NTKLinear(sizes[i], sizes[i + 1]), ParametricAct(sizes[i + 1], act)]
+            blocks += [nn.Dropout(p)] if p else []
+        self.layers = nn.Sequential(*blocks, NTKLinear(sizes[-1], out_sz))
+        self.squeeze = SigmoidRange(*y_range) if y_range is not None else nn.Identity()
+        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
+        self._begun = False
+
+    @classmethod
+    def options_for(cls, dls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Options that the data give, for ``rec_learner``, but for those that are given: shares of categories."""
+        names = list(dls.cat_names)
+        if not names or "shares" in given:
+            return {}
+        cats, _, _ = training_rows(dls, 1_000_000)
+        classes = dls.train_ds.classes
+        counts = [torch.bincount(cats[:, i].long(), minlength=len(classes[n])) for i, n in enumerate(names)]
+        return {"shares": [(c / c.sum()).float().cpu() for c in counts]}
+
+    @staticmethod
+    def rate_groups(net: nn.Module) -> list[list[nn.Parameter]]:
+        """A Learner's ``splitter``: the parameters by the parts of ``RATES``, in its order; a part may be empty."""
+        parts: dict[str, list[nn.Parameter]] = {name: [] for name in RATES}
+        for name, parameter in net.named_parameters():
+            parts[_part_of(name)].append(parameter)
+        return list(parts.values())
+
+    def forward(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> Tensor:
+        """Outputs for a batch.
+
+        Args:
+            x_cat: ids ``[b, categorical columns]``, integers; unused where there are none.
+            x_cont: numbers ``[b, n_cont]``, float; unused where there are none.
+            *extras: a ``ListBatch`` for each list column, then ``[b, d]`` for each vector column.
+
+        Returns:
+            ``[b, out_sz]``.
+
+        Raises:
+            DataError: an id is out of range.
+        """
+        pieces = self._one_hot_pieces(x_cat)
+        if self.embeds is not None:
+            own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
+            pieces += self.embed_pieces(own, extras)
+        pieces += self.dense_pieces(x_cont, extras)
+        x = side_by_side(pieces) * self.scale
+        if self.training and not self._begun and not torch.compiler.is_compiling():
+            self._begin(x.detach())
+        return self.squeeze(self.layers(x))
+
+    def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
+        """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
+        pieces = super().dense_pieces(x_cont, extras)
+        return pieces if self.numbers is None else [self.numbers(pieces[0]), *pieces[1:]]
+
+    def _one_hot_pieces(self, x_cat: Tensor | None) -> list[Tensor]:
+        if self.one_hot is None:
+            return []
+        return [self.one_hot(x_cat, self.n_columns)]
+
+    def _begin(self, x: Tensor) -> None:
+        """Set the weights by the first rows that are trained on, layer by layer; loaded weights stay as they are."""
+        self._begun = True
+        if bool(self.begun):
+            return
+        self.begun.fill_(True)
+        with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+            x = x.float()
+            for layer in self.layers:
+                if isinstance(layer, NTKLinear):
+                    layer.begin(x)
+                if not isinstance(layer, nn.Dropout):
+                    x = layer(x)
+
+
+class NTKLinear(nn.Module):
+    """A linear layer in the neural tangent parametrisation: ``W x / √n + b`` for ``n`` inputs.
+
+    Weights begin as numbers of variance 1, so that a rate means the same for layers of any width
+    (arXiv 1806.07572, section 2; arXiv 2407.04491, section 3).
+
+    Args:
+        n_in: width of the inputs.
+        n_out: width of the outputs.
+    """
+
+    def __init__(self, n_in: int, n_out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(n_out, n_in))
+        self.bias = nn.Parameter(torch.randn(n_out))
+        self.gain = n_in**-0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[b, n_out]`` of ``[b, n_in]``."""
+        return F.linear(x * self.gain, self.weight, self.bias)
+
+    def begin(self, x: Tensor) -> None:
+        """Set weights and biases by a batch of inputs ``[b, n_in]``.
+
+        Weights are divided by the standard deviation of their neuron's outputs; a bias is less a mean of five rows'
+        outputs, with weights drawn evenly from those that sum to 1 (*he+5*, arXiv 1903.11482, section 4).
+        """
+        out = F.linear(x * self.gain, self.weight)
+        if len(x) > 1:
+            sd = out.std(0, correction=0)
+            sd = torch.where(sd > 1e-6, sd, torch.ones_like(sd))  # of equal rows: weights as they were drawn
+            self.weight.div_(sd[:, None])
+            out = out / sd
+        n_out = len(self.weight)
+        rows = torch.randint(len(x), (_SIMPLEX, n_out), device=x.device)
+        mix = torch.empty(_SIMPLEX, n_out, device=x.device).exponential_()
+        self.bias.copy_(-(out.gather(0, rows) * mix / mix.sum(0)).sum(0))
+
+    def extra_repr(self) -> str:
+        """Widths."""
+        return f"{self.weight.shape[1]}, {self.weight.shape[0]}"
+
+
+class ParametricAct(nn.Module):
+    """``(1 - α) x + α f(x)`` with an α for each neuron, from 1 (arXiv 2407.04491, section 3).
+
+    Args:
+        n: number of neurons.
+        act: ``f``.
+    """
+
+    def __init__(self, n: int, act: Act) -> None:
+        super().__init__()
+        self.act = act
+        self.alpha = nn.Parameter(torch.ones(n))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[b, n]`` of ``[b, n]``."""
+        return x + self.alpha * (_ACTS[self.act](x) - x)
+
+    def extra_repr(self) -> str:
+        """Neurons and function."""
+        return f"{len(self.alpha)}, {self.act}"
+
+
+class PBLD(nn.Module):
+    """Each number as itself beside a linear function of cosines: periodic, bias, linear, densenet.
+
+    ``(x, W₂ cos(2π w₁ x + b₁) + b₂)``, a ``w₁ b₁ W₂ b₂`` for each column; ``w₁`` from a normal of scale ``sigma``,
+    ``b₁`` evenly from -π to π, ``W₂`` and ``b₂`` as in ``nn.Linear`` (arXiv 2407.04491, section 3, after 2203.05556).
+
+    Args:
+        n: number of columns.
+        frequencies: cosines of each.
+        d_embedding: width of each column's vector.
+        sigma: scale of the frequencies.
+
+    Raises:
+        DataError: a width below 2, or no frequency.
+    """
+
+    def __init__(self, n: int, frequencies: int = 16, d_embedding: int = 4, sigma: float = 0.1) -> None:
+        super().__init__()
+        if d_embedding < 2 or frequencies < 1:
+            raise DataError(
+                f"numbers as vectors of {d_embedding} by {frequencies} cosines", remedy="Give 2 and 1, or more"
+            )
+        limit = frequencies**-0.5
+        self.frequency = nn.Parameter(sigma * torch.randn(n, frequencies))
+        self.phase = nn.Parameter(torch.empty(n, frequencies).uniform_(-math.pi, math.pi))
+        self.weight = nn.Parameter(torch.empty(n, frequencies, d_embedding - 1).uniform_(-limit, limit))
+        self.shift = nn.Parameter(torch.empty(n, d_embedding - 1).uniform_(-limit, limit))
+        self.register_buffer("turn", torch.tensor(2 * math.pi), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[b, columns · d_embedding]`` of numbers ``[b, columns]``: the columns' vectors side by side."""
+        waves = torch.cos(self.turn * x[..., None] * self.frequency + self.phase)  # [b, columns, frequencies]
+        made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1) + self.shift
+        return torch.cat([x[..., None], made.to(x.dtype)], -1).flatten(1)
+
+    def extra_repr(self) -> str:
+        """Columns, cosines and width."""
+        n, frequencies, d = self.weight.shape
+        return f"{n} columns, {frequencies} cosines, {d + 1} wide"
+
+
+def _part_of(name: str) -> str:
+    """The part of ``RATES`` that a parameter belongs to."""
+    if name.startswith("numbers."):
+        return "numbers"
+    if name == "scale":
+        return "scale"
+    last = name.rpartition(".")[2]
+    return {"alpha": "activations", "bias": "biases"}.get(last, "weights")

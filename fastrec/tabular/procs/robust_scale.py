@@ -1,0 +1,85 @@
+"""``RobustScale``: continuous columns by median and quartiles, outliers drawn in smoothly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fastrec.errors import NotFittedError
+from fastrec.tabular.procs.base import ContProc
+
+__all__ = ["RobustScale"]
+
+_LIMIT = 3.0  # what the largest values come near to
+_LARGE = 1e150  # its square is a number; infinite values count as this
+
+
+class RobustScale(ContProc):
+    """Continuous columns less their median, over the distance between their quartiles, within ±3.
+
+    ``z = (x - median) · s`` with ``s = 1 / (q₇₅ - q₂₅)``; where the quartiles are equal ``2 / (max - min)``, and 0 for
+    a column of one value. Then ``z / √(1 + (z / 3)²)``, which hardly changes small values and goes no further than 3.
+    All over the training rows' finite values; a missing value is 0, as the median is.
+
+    Source: arXiv 2407.04491, section 3 ("robust scaling and smooth clipping").
+    """
+
+    order = 99
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.centers: dict[str, float] = {}
+        self.scales: dict[str, float] = {}
+
+    def reset(self, names: Sequence[str]) -> None:
+        """Forget what was learnt and make ready to learn these columns."""
+        self.centers, self.scales = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+
+    def fit(self, name: str, values: torch.Tensor) -> None:
+        """Learn a column's median and scale."""
+        present = values[values.isfinite()].cpu()
+        if not len(present):
+            return
+        self.centers[name], self.scales[name] = _center_and_scale(present)
+
+    def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Scaled and clipped values."""
+        if name not in self.scales:
+            raise NotFittedError(f"RobustScale has not seen column {name!r}", remedy="Fit it in a TabularFrame first")
+        if self.scales[name] == 0:
+            return torch.zeros_like(values)
+        scaled = ((values - self.centers[name]) * self.scales[name]).clamp(-_LARGE, _LARGE)
+        return torch.where(values.isnan(), 0.0, scaled / (1 + (scaled / _LIMIT) ** 2).sqrt())
+
+    def invert(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """The raw values, as far as rounding at the limits lets them be had; a missing one is the median."""
+        if self.scales[name] == 0:
+            return torch.full_like(values, self.centers[name])
+        scaled = values / (1 - (values / _LIMIT) ** 2).clamp(min=1e-12).sqrt()
+        return scaled / self.scales[name] + self.centers[name]
+
+    def to_state(self) -> dict[str, Any]:
+        """Centre and scale of every column."""
+        return {"kind": self.name, "columns": {n: [self.centers[n], self.scales[n]] for n in self.centers}}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> RobustScale:
+        """The inverse of ``to_state``."""
+        proc = cls()
+        proc.centers = {n: float(c) for n, (c, _) in state["columns"].items()}
+        proc.scales = {n: float(s) for n, (_, s) in state["columns"].items()}
+        return proc
+
+
+def _center_and_scale(values: torch.Tensor) -> tuple[float, float]:
+    """Median, and the scale by quartiles or by the range, of finite values; quantiles interpolate between ranks."""
+    ranked = torch.sort(values).values
+    places = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64) * (len(ranked) - 1)
+    low = places.long()
+    high = (low + 1).clamp(max=len(ranked) - 1)
+    first, median, third = torch.lerp(ranked[low], ranked[high], places - low).tolist()
+    spread, reach = third - first, float(ranked[-1] - ranked[0])
+    scale = 1 / spread if spread > 0 else 2 / reach if reach > 0 else 0.0
+    return median, scale if scale < float("inf") else 0.0
