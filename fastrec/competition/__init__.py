@@ -13,11 +13,12 @@ from fastrec._core.lazy import lazily
 
 if TYPE_CHECKING:
     from fastrec.competition.check import CheckReport, check_submission
+    from fastrec.competition.data import CompetitionData
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import predict_run
-    from fastrec.competition.recipe import Competition, CompetitionData
+    from fastrec.competition.recipe import Competition
     from fastrec.competition.run import run_competition
     from fastrec.competition.runs import compare_runs, list_runs
     from fastrec.competition.score import ScoreReport, score_submission
@@ -62,7 +63,7 @@ __getattr__ = lazily(
         "RankedLists": "ordering",
         "rank_lists": "ordering",
         "ranked_strings": "ordering",
-        "CompetitionData": "recipe",
+        "CompetitionData": "data",
         "Competition": "recipe",
         "run_competition": "run",
         "read_folder": "data_folder",

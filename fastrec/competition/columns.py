@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fastrec.competition.recipe import Competition, CompetitionData
+from fastrec.competition.data import CompetitionData
+from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
 from fastrec.table import Column
 from fastrec.validate import Target

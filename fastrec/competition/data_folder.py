@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
+from fastrec.competition.data import CompetitionData
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
 from fastrec.table.read import read_file
-
-if TYPE_CHECKING:
-    from fastrec.competition.recipe import CompetitionData
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
 SAMPLES = ("sample_submission", "sampleSubmission", "sample")
@@ -52,8 +49,6 @@ def read_folder(folder: Path, *, rows: int | None = None, device: torch.device |
         MissingFileError: there is no folder, or no ``train`` in it.
         FastrecError: a file cannot be read.
     """
-    from fastrec.competition.recipe import CompetitionData
-
     files = table_files(folder)
     if "train" not in files:
         raise MissingFileError(

@@ -12,9 +12,10 @@ import torch
 from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.columns import choose_columns
+from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import Parts
 from fastrec.competition.prepare import Prepared
-from fastrec.competition.recipe import Competition, CompetitionData
+from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
 from fastrec.errors import DataError, DataWarning

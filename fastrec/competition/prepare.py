@@ -12,8 +12,9 @@ import torch
 
 from fastrec import __version__
 from fastrec._core.atomic import atomic_folder
+from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import Parts
-from fastrec.competition.recipe import Competition, CompetitionData
+from fastrec.competition.recipe import Competition
 from fastrec.errors import FastrecError
 from fastrec.features import FeatureSet
 from fastrec.features._engine.digests import NoDigestError, columns_digest, digest, generator_digest

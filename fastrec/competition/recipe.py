@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
-from fastrec.estimators import ConstantModel, Estimator, NetRanker, XGBModel, XGBRanker
+from fastrec.estimators import ConstantModel, Estimator, LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
 from fastrec.stacking import Stack
@@ -23,30 +24,6 @@ from fastrec.validate import Folds, Target, Task
 from fastrec.validate.target import Scale
 
 FOLDS = 5
-
-
-@dataclass
-class CompetitionData:
-    """A competition's data: rows to learn from and rows to predict, and what their features are made from.
-
-    Args:
-        train: labelled rows. In a ranking task candidates: lists stand together, in ascending order of the list column.
-        test: the rows to predict, without their target; in a ranking task one list per target row. None: there are
-            none, and the submission has the training rows with their out-of-fold predictions.
-        targets: the id columns of the submission. In a ranking task whose form has one line per list, one row per test
-            list, in the order of the lists; else one row per test row. None: the test rows' own columns.
-        tables: other tables by name (an event log, item properties).
-        truth: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a
-            ranking task, else a table with the target column(s).
-        oracle: the expected score of the true probabilities, where they are known.
-    """
-
-    train: Table
-    test: Table | None = None
-    targets: Table | None = None
-    tables: Mapping[str, Table] = field(default_factory=dict)
-    truth: Any = None
-    oracle: float | None = None
 
 
 class Competition(ABC):
@@ -148,14 +125,18 @@ class Competition(ABC):
         return [] if self.task == "ranking" else [ConstantModel("constant")]
 
     def models(self, *, bs: int | None) -> Sequence[Estimator]:
-        """The base models of the stack.
+        """The base models of the stack; by default XGBoost, a net and, where it is installed, LightGBM.
 
         Args:
             bs: the nets' batch size; None: their own.
         """
         if self.task == "ranking":
             return [NetRanker("net", bs=bs), XGBRanker("xgb")]
-        return [XGBModel("xgb", class_weight=self.class_weight)]
+        weight = self.class_weight
+        models = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weights=weight)]
+        if find_spec("lightgbm") is not None:
+            models.insert(1, LGBMModel("lgbm", class_weight=weight))
+        return models
 
     def stack(self) -> Stack:
         """The second level."""

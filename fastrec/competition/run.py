@@ -15,10 +15,11 @@ from xgboost.core import XGBoostError
 from fastrec._core.atomic import atomic_folder, is_plain_name
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
+from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.parts import Parts
-from fastrec.competition.recipe import Competition, CompetitionData
+from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
 from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators._held_out import held_out, too_few
+from fastrec.estimators._held_out import some_held_out, too_few
 from fastrec.estimators._learnable import (
     ClassWeight,
     assembled,
@@ -112,7 +112,7 @@ class TreeModel(Estimator, abstract=True):
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
         params = self._params(train, seed, device)
-        held = None if self.early_stopping_rounds is None else held_out(train, name=self.name)
+        held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
         self._inputs = TreeInputs.fit(used, self.columns)

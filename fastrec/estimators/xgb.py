@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 import xgboost as xgb
 
-from fastrec.estimators._held_out import held_out
+from fastrec.estimators._held_out import some_held_out
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators._xgb_calls import (
     gains,
@@ -90,7 +90,7 @@ class XGBRanker(Ranker):
         ranks = self.objective.startswith("rank:")
         params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective}
         params = params_for_xgboost(params, seed, device)
-        held = None if self.early_stopping_rounds is None else held_out(train, name=self.name)
+        held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
         used = train if held is None else train.take(~held)
         self._inputs = TreeInputs.fit(used, self.columns)
         data = self._training_matrix(used, params)

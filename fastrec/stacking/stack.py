@@ -237,13 +237,8 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
             how = "are not known to be out of fold" if one.folds is None else "were made by other folds"
             raise LeakageError(
                 f"the training predictions of {one.name} {how}",
-<<<<<<< HEAD
-                remedy="Cross-fit all models on the stack's folds; to vouch for predictions that were made elsewhere, "
-                "give Predictions(…, folds=folds_digest(rows of each fold, n))",
-=======
                 remedy="Cross-fit all models on the stack's folds; to vouch for predictions made elsewhere, but out of "
                 "these folds, give Predictions(…, folds=folds_digest(rows of each fold, n))",
->>>>>>> g-stack
             )
         if train.task == "ranking":
             continue  # a missing score puts a candidate last

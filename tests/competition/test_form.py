@@ -17,8 +17,8 @@ from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import (
     RECSYS2019,
-    CompetitionData,
     Competition,
+    CompetitionData,
     SubmissionFormat,
     check_submission,
     run_competition,

@@ -197,7 +197,14 @@ assert not any(m.startswith(("competitions", "tests", "test_")) for m in sys.mod
 
 def test_predict_in_a_process_that_knows_no_recipe(runs, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", CODE, str(runs["multiclass"]), str(data_of(runs, "multiclass")), str(tmp_path / "o.csv")],
+        [
+            sys.executable,
+            "-c",
+            CODE,
+            str(runs["multiclass"]),
+            str(data_of(runs, "multiclass")),
+            str(tmp_path / "o.csv"),
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, XGBModel, XGBRanker
+from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, XGBModel, XGBRanker
 from fastrec.table import Table
 from fastrec.validate import TASKS, Lists, Rows
 
@@ -32,6 +32,7 @@ MADE = {
     "lgbm-codes": lambda: LGBMModel("l", eta=0.3, rounds=10, early_stopping_rounds=None, native_cats=False),
     "catboost": lambda: CatBoostModel("cat", eta=0.3, depth=3, **TREES),
     "constant": lambda: ConstantModel(),
+    "net": lambda: NetModel("net", model="TabularNet", epochs=12, bs=64, options={"layers": [16]}),
 }
 NEEDS = {"lgbm": "lightgbm", "lgbm-codes": "lightgbm", "catboost": "catboost"}
 CASES = []

@@ -58,6 +58,7 @@ CONTRACT = {
     "CatBoostModel",
     "ConstantModel",
     "LGBMModel",
+    "NetModel",
 }  # tests/estimators/test_contract.py saves and loads them, by task
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
@@ -126,13 +127,8 @@ def saved(tmp_path_factory):
     return folder / "saved", rankers, lists_of(other), np.load(folder / "scores.npz")
 
 
-<<<<<<< HEAD
 def test_every_estimator_is_among_the_cases():
     assert set(ESTIMATORS) == set(MADE) | CONTRACT
-=======
-def test_every_ranker_is_among_the_cases():
-    assert {name for name, cls in ESTIMATORS.items() if "ranking" in cls.tasks} == set(MADE)
->>>>>>> g-nets
     assert all(cls.__module__.startswith("fastrec.") for cls in ESTIMATORS.values())
 
 
@@ -286,13 +282,8 @@ def test_rankers_and_models_of_ones_own(saved, tmp_path):
     data = saved[2]
     for ranker in (Constant("x"), NetRanker("flat", model=Flat, options={"layers": [4]}, **SMALL)):
         ranker.fit(lists_of(rows(0)), seed=1).save(tmp_path / ranker.name)
-<<<<<<< HEAD
         torch.testing.assert_close(Estimator.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
-    assert type(Estimator.load(tmp_path / "flat")._net) is Flat
-=======
-        torch.testing.assert_close(Ranker.load(tmp_path / ranker.name).predict(data), ranker.predict(data))
-    assert type(Ranker.load(tmp_path / "flat")._trained.net) is Flat
->>>>>>> g-nets
+    assert type(Estimator.load(tmp_path / "flat")._trained.net) is Flat
     # known by another module's name, a class is taken where it is the one that is asked
     about = json.loads((tmp_path / "x" / "estimator.json").read_text())
     (tmp_path / "x" / "estimator.json").write_text(json.dumps({**about, "class": "elsewhere:Constant"}))

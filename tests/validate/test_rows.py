@@ -59,7 +59,7 @@ def test_a_label_of_another_shape_is_refused(task, label, n):
 
 
 def test_there_are_five_tasks():
-    with pytest.raises(DataError, match="no task 'rank'.*ranking, binary, multiclass, regression, multilabel"):
+    with pytest.raises(DataError, match=r"no task 'rank'.*ranking, binary, multiclass, regression, multilabel"):
         rows("rank", [0.0])
 
 
@@ -119,7 +119,7 @@ def test_the_positive_class_can_be_named():
     target = Target.fit(FRAME, "yn", positive="N")
     assert target.encode(FRAME).tolist() == [0, 1, 0, 1]
     assert target.decode(torch.tensor([0, 1])).to_pylist() == ["Y", "N"]
-    with pytest.raises(DataError, match="no row has the class 'X'.*N, Y"):
+    with pytest.raises(DataError, match=r"no row has the class 'X'.*N, Y"):
         Target.fit(FRAME, "yn", positive="X")
 
 
