@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.data import CompetitionData
-from fastrec.competition.parts import Parts
+from fastrec.competition.parts import KeptModels, Parts
 from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
@@ -22,7 +22,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.table import Table
-from fastrec.validate import CrossFit, Folds, Lists, Predictions, Rows, Target
+from fastrec.validate import CrossFit, Folds, Lists, Predictions, Rows, Target, Trained
 
 
 @dataclass
@@ -36,6 +36,7 @@ class Fitted:
         stack: the second level as it was fitted.
         form: the form of the submission.
         decision: how classes are made of predictions.
+        refitted: test rows were predicted by models of all training rows.
     """
 
     recipe: Competition
@@ -54,6 +55,7 @@ class Fitted:
     stack: Any = None
     form: Form | None = None
     decision: Decision = field(default_factory=Decision)
+    refitted: bool = False
 
     def rows(self, table: Table, *, labelled: bool) -> Rows:
         """A table as estimators take it."""
@@ -104,7 +106,7 @@ def fit_recipe(
     """
     target = recipe.find_target(found.train)
     if target is not None:
-        found = _with_targets(recipe, found, target)
+        found = _with_targets(recipe, _truth_apart(found, target), target)
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
@@ -152,6 +154,8 @@ def _fit_models(
             pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
             cross.fold(*pair, inside, made.test, train_rows=outside)
     made.predictions = cross.finish()
+    if (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None:
+        _refit(made, cross.models, device=device, seed=seed, store=store, stages=stages)
     with stages.stage("stack", len(train)) as advance:
         base = [made.predictions[m.name] for m in models]
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
@@ -176,7 +180,43 @@ def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -
         stacklevel=2,
     )
     rows = known.nonzero().squeeze(1).to(found.train.device)
-    return CompetitionData(**{**vars(found), "train": found.train.take(rows)})
+    return replace(found, train=found.train.take(rows))
+
+
+def _refit(
+    made: Fitted,
+    models: Sequence[Estimator],
+    *,
+    device: torch.device,
+    seed: int,
+    store: KeptModels | None,
+    stages: Stages,
+) -> None:
+    """Models of all training rows predict the test rows, in place of the mean of the folds' models."""
+    made.refitted = True
+    with stages.stage("refit", len(made.train) * sum(m.learns for m in models)) as advance:
+        for model in models:
+            found = None if store is None else store.find(model.name, len(made.folds))
+            if found is None:
+                fitted = model.fresh().fit(made.train, None, seed=seed, device=device)
+                found = Trained(fitted, torch.zeros(0, dtype=torch.float64), fitted.predict(made.test))
+                if store is not None:
+                    store.keep(model.name, len(made.folds), found)
+            one = made.predictions[model.name]
+            made.predictions[model.name] = replace(one, test=found.test, models=[found.model])
+            if model.learns:
+                advance(len(made.train))
+
+
+def _truth_apart(found: CompetitionData, target: Target) -> CompetitionData:
+    """The data with test rows that do not show their target: where they had one, it is the truth."""
+    test, truth = found.test, found.truth
+    there = [] if test is None else [n for n in target.names if n in test]
+    if not there:
+        return found
+    if truth is None and len(there) == len(target.names) and bool(target.known(test).all()):
+        truth = test.select(target.names)
+    return replace(found, test=test.drop(there), truth=truth)
 
 
 def _counted(recipe: Competition, train: Rows) -> torch.Tensor:

@@ -49,6 +49,8 @@ class Competition(ABC):
         time_gap: what is left out between training and scored rows, in the unit of ``time``.
         history: features look back to training rows from the rows to predict (lags of a series): the target of rows
             that are scored is hidden from them.
+        refit: test rows are predicted by models of all training rows; False: by the mean of the folds' models, which is
+            the steadier where folds are at random. With ``time`` the folds' models lack the last rows: it is on then.
         list_column: ranking: the list of each candidate, int64.
         label: ranking: 1 for the candidate that was chosen.
         item: ranking: the candidate's id, as submitted.
@@ -72,6 +74,7 @@ class Competition(ABC):
     time: str | None = None
     time_gap: Any = 0
     history = False
+    refit: bool | None = None
     list_column = "list_id"
     label = "clicked"
     item = "item_id"

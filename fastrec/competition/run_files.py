@@ -240,7 +240,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "folds": len(made.folds),
         "folds_method": made.folds.method,
         "folds_why": made.folds.why,
-        "test_predictions": "mean of the folds' models",
+        "test_predictions": "models of all training rows" if made.refitted else "mean of the folds' models",
         "finished": now(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",

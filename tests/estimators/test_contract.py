@@ -18,7 +18,8 @@ import torch
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, XGBModel, XGBRanker
 from fastrec.table import Table
-from fastrec.validate import TASKS, Lists, Rows
+from fastrec.validate import Lists, Rows
+from fastrec.validate.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
 TREES = {"rounds": 40, "early_stopping_rounds": 5}
