@@ -315,9 +315,8 @@ def test_inputs_of_any_library():
     kinds = [np.array, torch.tensor, pd.Series, lambda x: torch.tensor(x)[:, None], lambda x: pd.DataFrame({"a": x})]
     for kind in kinds:
         assert score("auc", kind(y), kind(p), kind([1.0] * 4)) == expected
-    assert score("rmse", pd.DataFrame({"a": y, "b": y}), torch.tensor([p, p], dtype=torch.float64).T) == score(
-        "rmse", y, p
-    )
+    twice = torch.tensor([p, p], dtype=torch.float64).T
+    assert score("rmse", pd.DataFrame({"a": y, "b": y}), twice) == score("rmse", y, p)
 
 
 @pytest.mark.parametrize(
