@@ -53,10 +53,11 @@ class Metric:
                 Tensor, array, Series or frame.
             prediction: ``[n]`` (a number a row), ``[n, k]`` (one for each class, or for each target).
             groups: ``[n]`` integers, the list of each row; for the metrics of lists.
-            weight: ``[n]`` weights >= 0, or None; a list weighs the mean of its rows' weights.
+            weight: ``[n]`` weights >= 0, or None; a row of weight 0 does not count. A list weighs the mean of its
+                rows' weights.
 
         Returns:
-            The metric; NaN where it is not defined, such as the AUC of one class.
+            The metric; NaN where it is not defined, such as the AUC of one class, or where all weights are 0.
 
         Raises:
             DataError: lengths differ, a value is missing or out of its range (with its row), no groups for a metric
@@ -66,8 +67,13 @@ class Metric:
         if self.needs_groups and groups is None:
             remedy = "Pass groups=, the list number of every row"
             raise DataError(f"{self.name} is a metric of lists, and no groups were given", remedy=remedy)
-        p = self._prepared(target, p)
-        return float(self.function(target, p, groups=groups, weight=row_weights(weight, p)))
+        p, w = self._prepared(target, p), row_weights(weight, p)
+        if w is not None and groups is None and bool((w == 0).any()):  # as if they were not there; in a list they are
+            kept = w > 0
+            if not bool(kept.any()):
+                return math.nan
+            target, p, w = target[kept], p[kept], w[kept]
+        return float(self.function(target, p, groups=groups, weight=w))
 
     def better(self, a: float, b: float) -> bool:
         """Whether ``a`` is better than ``b``; NaN is worse than every number."""
@@ -82,7 +88,7 @@ class Metric:
         of_classes = y.ndim == 1 and p.ndim == 2
         if self.wants == "probabilities":
             check_probabilities(p, of_classes=of_classes)
-        elif self.wants == "values":
+        elif self.wants in ("values", "classes"):
             bad = p.isinf() if p.ndim == 1 else p.isinf().any(1)
             refuse_rows(bad, "prediction", "is infinite", "Look at what predicted it")
         if of_classes and p.shape[1] == 2 and "binary" in self.tasks and self.wants != "values" and (y <= 1).all():

@@ -94,10 +94,9 @@ def gini(y: Tensor, p: Tensor, *, weight: Tensor | None, **_: Any) -> float:
     if y.ndim == 2:
         return sum(gini(y[:, j], p[:, j], weight=weight) for j in range(y.shape[1])) / y.shape[1]
     w = torch.ones_like(y) if weight is None else weight
-    weighed = y[w > 0]
-    if not len(weighed) or bool((weighed == weighed[0]).all()):
+    if bool((y == y[0]).all()):
         return float("nan")
-    y = y - weighed.min()  # the diagonal moves with it, the quotient does not
+    y = y - y.min()  # the diagonal moves with it, the quotient does not
     diagonal = (w * y).sum() * w.sum() / 2
     return float((area_under_steps(y, p, w) - diagonal) / (area_under_steps(y, y, w) - diagonal))
 

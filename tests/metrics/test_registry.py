@@ -221,6 +221,21 @@ def test_regression_as_scikit_learn(name, rows, two):
     assert close(score(name, y, p, w), expected)
 
 
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multilabel"])
+@given(data=st.data())
+@quick
+def test_a_row_of_weight_0_is_as_good_as_gone(task, data):
+    rows = {"binary": binary(), "multiclass": several(), "regression": numbers(), "multilabel": labels()}[task]
+    y, p, w = data.draw(rows)
+    gone = np.array(data.draw(st.lists(st.booleans(), min_size=len(y), max_size=len(y))))
+    w = np.where(gone, 0, w)
+    for name in m.metrics_for(task):
+        if m.get_metric(name).needs_groups or (name, task) == ("quadratic_kappa", "regression"):
+            continue
+        without = NAN if gone.all() else score(name, y[~gone], p[~gone], w[~gone])
+        assert close(score(name, y, p, w), without), name
+
+
 def test_zero_targets():
     y, p, w = np.array([0.0, 2.0, 4.0]), np.array([5.0, 1.0, 5.0]), np.array([9.0, 1.0, 3.0])
     assert close(score("rmspe", y, p), math.sqrt((0.25 + 0.0625) / 2))
@@ -315,9 +330,8 @@ def test_inputs_of_any_library():
     kinds = [np.array, torch.tensor, pd.Series, lambda x: torch.tensor(x)[:, None], lambda x: pd.DataFrame({"a": x})]
     for kind in kinds:
         assert score("auc", kind(y), kind(p), kind([1.0] * 4)) == expected
-    assert score("rmse", pd.DataFrame({"a": y, "b": y}), torch.tensor([p, p], dtype=torch.float64).T) == score(
-        "rmse", y, p
-    )
+    twice = torch.tensor([p, p], dtype=torch.float64).T
+    assert score("rmse", pd.DataFrame({"a": y, "b": y}), twice) == score("rmse", y, p)
 
 
 @pytest.mark.parametrize(
@@ -327,6 +341,7 @@ def test_inputs_of_any_library():
         ("mrr", [0, 1], [0.1, NAN], {"groups": [0, 0]}, r"column 'prediction', row 1: a value is NaN"),
         ("rmse", [NAN, 1], [0.1, 1], {}, r"column 'y', row 0: a value is missing"),
         ("rmse", [0, 1], [0.1, math.inf], {}, r"column 'prediction', row 1: a value is infinite"),
+        ("accuracy", [0, 1], [0.1, math.inf], {}, r"column 'prediction', row 1: a value is infinite"),
         ("rmse", [0, 1], [0.1], {}, r"y has 2 rows, prediction has 1"),
         ("rmse", [], [], {}, r"no rows"),
         ("rmse", [0, 1], [0.1, 1], {"w": [1]}, r"weight has 1 rows, prediction has 2"),
