@@ -270,7 +270,7 @@ def test_folds_cut_elsewhere():
 
 
 def test_folds_do_not_change_with_what_made_them():
-    codes = torch.tensor([0, 1, 0, 1])
+    codes = torch.tensor([0, 1, 0, 1], dtype=torch.int32)  # as they are kept
     folds = Folds(codes)
     codes[:] = 0
     folds.codes[:] = 0
