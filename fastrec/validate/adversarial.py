@@ -101,13 +101,13 @@ def adversarial_validation(
     Raises:
         DataError: a column cannot be used, there is none, or a side has fewer than 5 rows.
     """
-    names, left_out = _usable(train, test, columns)
-    sides = [Table.read(side, names, device="cpu") for side in (train, test)]
+    sides = [Table.read(side, columns, device="cpu") for side in (train, test)]
+    names, left_out = _usable(sides, columns)
     of = (len(sides[0]), len(sides[1]))
     if min(of) < _FOLDS:
         raise DataError(f"train has {of[0]} rows, test {of[1]}", remedy=f"Give {_FOLDS} of each, at least")
     rng = np.random.default_rng(seed)
-    sides = [_drawn(side, rng) for side in sides]
+    sides = [_drawn(side.select(names), rng) for side in sides]
     rows = (len(sides[0]), len(sides[1]))
     both = concat(sides)
     from_test = torch.cat([torch.zeros(rows[0]), torch.ones(rows[1])]).double()
@@ -121,9 +121,8 @@ def adversarial_validation(
     return AdversarialReport(_auc_interval(scores, from_test, seed=seed), shifts, rows, of, left_out)
 
 
-def _usable(train: Any, test: Any, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
+def _usable(sides: Sequence[Table], columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """The columns to look at, and those that no classifier takes."""
-    sides = [Table.read(side, columns) if columns is not None else Table.read(side) for side in (train, test)]
     names = [n for n in sides[0].names if n in sides[1]]
     odd = [n for n in names if any(side[n].kind not in ("number", "datetime", "category") for side in sides)]
     if odd and columns is not None:

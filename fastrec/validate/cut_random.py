@@ -139,7 +139,7 @@ def strata_of(column: Column, bins: int | None, folds: int) -> tuple[torch.Tenso
             f"column {column.name!r}: {int(few.sum())} classes have fewer rows than the {folds} folds, class {value!r} "
             f"{int(counts[rarest])}: some folds are without them",
             DataWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     return codes, f"the classes of {column.name}"
 

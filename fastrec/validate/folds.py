@@ -57,6 +57,11 @@ class Folds:
             raise DataError(
                 f"folds are {layers.dtype} of shape {tuple(layers.shape)}", remedy="Give integers [n] or [r, n]"
             )
+        if int(layers.min()) < -1 or not 0 <= int(layers.max()) < layers.numel():
+            raise DataError(
+                f"folds are numbered {int(layers.min())} to {int(layers.max())}",
+                remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
+            )
         self._layers = layers.to(torch.int32, copy=True).view(-1, layers.shape[-1])
         self._train = {int(k): rows.cpu().clone() for k, rows in (train or {}).items()}
         self._method, self._why = method, why
@@ -64,11 +69,9 @@ class Folds:
         self._check()
 
     def _check(self) -> None:
-        if self._count < 1 or int(self._layers.min()) < -1 or not self._train.keys() <= set(range(self._count)):
-            raise DataError(
-                f"folds are numbered {int(self._layers.min())} to {self._count - 1}, training rows {list(self._train)}",
-                remedy="Number the folds 0, 1, 2, …, and give -1 to rows that none scores",
-            )
+        odd = self._train.keys() - set(range(self._count))
+        if odd:
+            raise DataError(f"there are training rows of fold {min(odd)}, and no such fold", remedy="Leave them out")
         by_layer = [torch.bincount(layer[layer >= 0].long(), minlength=self._count) for layer in self._layers]
         sizes = torch.stack(by_layer)
         self._layer_of = sizes.argmax(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ class Mirror(NamedTuple):
 
 def mirror(train: Any, test: Any, *, target: str | None, time: str | None, group: str | None, folds: int) -> Mirror:
     """How the test was cut from the rows: see ``Folds.like``."""
+    train, test = (Table.read(t) if isinstance(t, str | Path) else t for t in (train, test))
     known = set(column_names(test))
     names = [n for n in column_names(train) if n in known and n != target]
     if time == AUTO:

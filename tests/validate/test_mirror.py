@@ -42,8 +42,8 @@ def test_a_test_that_comes_later_gives_folds_as_long_and_as_far():
     folds.check_time(train.day)
 
 
-@pytest.mark.parametrize("form", ["text", "number", "second", "table"])
-def test_times_of_any_form_are_seen(form):
+@pytest.mark.parametrize("form", ["text", "number", "second", "table", "file"])
+def test_times_of_any_form_are_seen(form, tmp_path):
     rows = visits()
     if form == "text":
         rows["day"] = rows.day.dt.strftime("%Y-%m-%d")
@@ -55,6 +55,10 @@ def test_times_of_any_form_are_seen(form):
     train, test = rows[cut], rows[~cut]
     if form == "table":
         train, test = Table.read(train), Table.read(test)
+    if form == "file":
+        train.to_parquet(tmp_path / "train.parquet")
+        test.to_csv(tmp_path / "test.csv")
+        train, test = tmp_path / "train.parquet", tmp_path / "test.csv"
     folds = Folds.like(train, test, group=None)
     assert "by time" in folds.method
     assert "train is long enough for 1 of 5 folds" in folds.why  # 200 days, test has 100
