@@ -3,16 +3,18 @@
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` trains a net of
 ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
-trees for any task.
+trees for any task, ``sk_model.py`` wraps any estimator of scikit-learn, ``cuml_model.py`` takes cuML's where a GPU is.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.estimators.catboost_model import CatBoostModel
 from fastrec.estimators.constant import ConstantModel
+from fastrec.estimators.cuml_model import CuMLModel
 from fastrec.estimators.lgbm_model import LGBMModel
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.net_model import NetModel
 from fastrec.estimators.rule import ColumnRanker
+from fastrec.estimators.sk_model import SKModel
 from fastrec.estimators.xgb import XGBRanker
 from fastrec.estimators.xgb_model import XGBModel
 
@@ -20,10 +22,12 @@ __all__ = [
     "CatBoostModel",
     "ColumnRanker",
     "ConstantModel",
+    "CuMLModel",
     "Estimator",
     "LGBMModel",
     "NetRanker",
     "Ranker",
+    "SKModel",
     "Trace",
     "XGBModel",
     "XGBRanker",

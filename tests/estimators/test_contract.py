@@ -14,9 +14,28 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+<<<<<<< HEAD
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, XGBModel, XGBRanker
+=======
+from fastrec.errors import DataError, DataWarning, NotFittedError
+from fastrec.estimators import (
+    CatBoostModel,
+    ConstantModel,
+    CuMLModel,
+    Estimator,
+    LGBMModel,
+    SKModel,
+    XGBModel,
+    XGBRanker,
+)
+>>>>>>> g-trees
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 from fastrec.validate.tasks import TASKS
@@ -32,9 +51,19 @@ MADE = {
     "lgbm": lambda: LGBMModel("lgbm", eta=0.3, num_leaves=8, **TREES),
     "lgbm-codes": lambda: LGBMModel("l", eta=0.3, rounds=10, early_stopping_rounds=None, native_cats=False),
     "catboost": lambda: CatBoostModel("cat", eta=0.3, depth=3, **TREES),
+    "sk-forest": lambda: SKModel("forest", RandomForestClassifier(20, min_samples_leaf=5), cats="code"),
+    "sk-pipe": lambda: SKModel(
+        "pipe", make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler(), GaussianNB()), prepare=False
+    ),
+    "sk-amounts": lambda: SKModel("trees", HistGradientBoostingRegressor(max_iter=20), cats="code"),
+    "cuml-linear": lambda: CuMLModel("linear"),
+    "cuml-knn": lambda: CuMLModel("knn", neighbors=20),
+    "cuml-forest": lambda: CuMLModel("random_forest", trees=10, depth=6),
+    "cuml-svm": lambda: CuMLModel("svm"),
     "constant": lambda: ConstantModel(),
     "net": lambda: NetModel("net", model="TabularNet", epochs=12, bs=64, options={"layers": [16]}),
 }
+NO_WEIGHTS = {"cuml-knn"}  # it says so, in a warning
 NEEDS = {"lgbm": "lightgbm", "lgbm-codes": "lightgbm", "catboost": "catboost"}
 CASES = []
 for _name, _make in MADE.items():
@@ -46,7 +75,7 @@ N_OUT = {"multiclass": 3, "multilabel": 2}
 CITIES = ["bergen", "oslo", "rome"]
 
 
-def frame_of(seed: int, n: int = 480) -> pd.DataFrame:
+def frame_of(seed: int, n: int = 320) -> pd.DataFrame:
     """Rows with missing values; ``x`` and ``city`` say something of every target, ``z`` and ``item`` nothing."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame({"x": rng.normal(size=n), "z[m]": rng.normal(size=n)})
@@ -84,7 +113,7 @@ def train_of(task: str) -> Rows:
 
 @cache
 def test_of(task: str) -> Rows:
-    frame = frame_of(1, 240)
+    frame = frame_of(1, 200)
     frame.loc[:5, "city"] = "unseen"
     frame.loc[4:9, ["x", "z[m]"]] = np.nan
     frame.loc[4:9, "city"] = None
@@ -196,6 +225,10 @@ def test_weights_move_predictions_to_the_rows_that_have_them(name, task):
     rows = train_of(task)
     value = torch.from_numpy((frame_of(0).signal + frame_of(0).noise).to_numpy(copy=True))
     weighted = replace(rows, weight=torch.where(value > 0, 0.01, 1.0).double())
+    if name in NO_WEIGHTS:
+        with pytest.warns(DataWarning, match="takes no weights"):
+            MADE[name]().fit(weighted, seed=3)
+        return
     less = MADE[name]().fit(weighted, seed=3).predict(test_of(task))
     low, before = (p if p.ndim == 1 else p[:, 0] for p in (less, predicted(name, task)))
     fall = float((low - before).mean())
@@ -217,7 +250,7 @@ def test_weights_of_lists_move_scores(name, task):
 @pytest.mark.parametrize(("name", "task"), [c for c in LEARN if c.values[1] in ("binary", "multiclass", "multilabel")])
 def test_class_weights(name, task):
     """The weight of class 1 moves predictions towards it, and balanced weights towards a class that is rare."""
-    if not hasattr(MADE[name](), "class_weight"):
+    if not hasattr(MADE[name](), "class_weight") or name in NO_WEIGHTS:
         pytest.skip("it takes none")
     model = MADE[name]()
     rows = train_of(task)
