@@ -20,10 +20,6 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-<<<<<<< HEAD
-from fastrec.errors import DataError, NotFittedError
-from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, XGBModel, XGBRanker
-=======
 from fastrec.errors import DataError, DataWarning, NotFittedError
 from fastrec.estimators import (
     CatBoostModel,
@@ -31,11 +27,11 @@ from fastrec.estimators import (
     CuMLModel,
     Estimator,
     LGBMModel,
+    NetModel,
     SKModel,
     XGBModel,
     XGBRanker,
 )
->>>>>>> g-trees
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 from fastrec.validate.tasks import TASKS
