@@ -36,6 +36,7 @@ class Fitted:
         stack: the second level as it was fitted.
         form: the form of the submission.
         decision: how classes are made of predictions.
+        permutation: feature → by how much the best base model's score is worse where its values are shuffled.
         refitted: test rows were predicted by models of all training rows.
     """
 
@@ -56,6 +57,7 @@ class Fitted:
     form: Form | None = None
     decision: Decision = field(default_factory=Decision)
     refitted: bool = False
+    permutation: dict[str, float] = field(default_factory=dict)
 
     def rows(self, table: Table, *, labelled: bool) -> Rows:
         """A table as estimators take it."""
