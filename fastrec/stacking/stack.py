@@ -22,6 +22,7 @@ from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
 from fastrec.stacking.row_blends import MeanBlend, OneBase
+from fastrec.stacking.row_inputs import in_columns
 from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
 from fastrec.validate import Predictions, Rows
@@ -243,7 +244,7 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
         if train.task == "ranking":
             continue  # a missing score puts a candidate last
         for values, rows in ((one.oof, folds.scored), (one.test, torch.ones(len(test), dtype=torch.bool))):
-            bad = rows & ~values.reshape(len(values), -1).isfinite().all(1) if len(values) else rows
+            bad = rows & ~in_columns(values).isfinite().all(1)
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
                 raise DataError(f"a prediction of {one.name} is no number", row=row, remedy="Look at what predicted it")
