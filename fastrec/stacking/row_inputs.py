@@ -32,11 +32,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in predicted.items():
-<<<<<<< HEAD
-        wide = values if values.dim() > 1 else values[:, None]
-=======
         wide = in_columns(values)
->>>>>>> g-stack
         if wide.shape != (len(data), data.n_scores):
             raise DataError(
                 f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task",

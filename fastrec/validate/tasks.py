@@ -42,11 +42,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
         )
     if task == "ranking":
         return
-<<<<<<< HEAD
     value = (label if label.ndim == 2 else label.unsqueeze(1)).double()
-=======
-    value = (label if wide else label[:, None]).double()
->>>>>>> g-stack
     bad, problem = ~value.isfinite(), "missing or infinite"
     if not bool(bad.any()) and task in ("binary", "multilabel"):
         bad, problem = (value != 0) & (value != 1), "neither 0 nor 1"
