@@ -167,6 +167,12 @@ def _fit_models(
         )
         made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))
+    if not made.refitted:
+        with stages.stage("permutation") as advance:
+            rows = made.rows(made.prepared.fold(0)[1], labelled=True)
+            model = made.predictions[made.stack.best_base].models[0]
+            made.permutation = permutation_importance(model, rows, made.scorer, seed=seed)
+            advance(len(rows))
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:

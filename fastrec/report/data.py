@@ -171,7 +171,7 @@ def _add_intervals(results: RunResults, scores: dict[str, Any], greater: bool) -
     standings = {}
     for name, interval in found.items():
         other = gap and name != results.best
-        to_best = Interval(-gap[0], -gap[2], -gap[1]) if other and results.best == "stack" else None
+        to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other and results.best == "stack" else None
         standings[name] = Standing(interval, to_best)
     results.standings["oof"] = standings
 

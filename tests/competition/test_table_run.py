@@ -325,11 +325,11 @@ def test_a_second_run_refits_only_what_has_changed(tmp_path):
     again = run_competition(Recipe("binary"), data, tmp_path / "run")
     assert same_files(copy, again) == []
     reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 3 * 5 + 1  # every model of every fold, and the features of all rows
+    assert reused == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
     other = [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]
     changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run")
     reused = json.loads((changed / "scores.json").read_text())["reused"]
-    assert reused == 2 * 5 + 1 + 2 * 5  # but for the deep trees, and the features of each fold
+    assert reused == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
     assert filecmp.cmp(again / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
     assert not filecmp.cmp(again / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
     scores = json.loads((changed / "scores.json").read_text())
