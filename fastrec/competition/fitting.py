@@ -14,6 +14,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
+from fastrec.competition.permute import permutation_importance
 from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
