@@ -95,7 +95,7 @@ def test_a_form_that_no_file_can_have_is_refused(change):
 class Baskets(Competition):
     """Lists of 33 products, of which a low price is bought."""
 
-    name, submission = "Baskets", LONG
+    name, task, submission = "Baskets", "ranking", LONG
     fold_key = "basket"
 
     def load(self, data, *, rows, device):
