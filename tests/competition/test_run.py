@@ -20,7 +20,7 @@ from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
-from fastrec.competition import check_submission, run, run_competition, score_submission
+from fastrec.competition import check_submission, run_competition, run_files, score_submission
 from fastrec.competition.run import check_candidates, check_run_folder
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
@@ -89,10 +89,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_run_directory_is_complete(made):
     names = {"config.json", "curves.json", "features", "importance.json", "lists.parquet", "models", "oof"}
+    names |= {"decision.json", "folds.parquet", "permutation.json", "stack"}
     assert {p.name for p in made.iterdir()} == names | {"report.html", "scores.json", "submission.csv", "test"}
     for split in ("oof", "test"):
         assert sorted(p.stem for p in (made / split).iterdir()) == sorted(MODELS)
-    for name in MODELS:
+    for name in set(MODELS) - {"stack"}:
         assert sorted(p.name for p in (made / "models" / name).iterdir()) == [f"fold{k}" for k in range(5)]
     page = (made / "report.html").read_text()
     assert "<html" in page
