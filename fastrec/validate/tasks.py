@@ -42,7 +42,7 @@ def check_label(label: torch.Tensor, task: Task, n_outputs: int) -> None:
         )
     if task == "ranking":
         return
-    value = label.reshape(len(label), -1).double()
+    value = (label if wide else label[:, None]).double()
     bad, problem = ~value.isfinite(), "missing or infinite"
     if not bool(bad.any()) and task in ("binary", "multilabel"):
         bad, problem = (value != 0) & (value != 1), "neither 0 nor 1"
