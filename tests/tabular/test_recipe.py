@@ -23,6 +23,7 @@ from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.column_parts import Columns
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.splits import joined_rows
+from fastrec.tabular.training_rows import TrainingRows
 
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]
 
@@ -134,7 +135,11 @@ def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, l
     columns = Columns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
     categorify = Categorify(min_count=least, max_size=most, unseen=unseen)
     categorify.reset(["x"])
-    codes = codes_of(columns, "x", categorify, fit_rows=fit_rows).of(columns.rows(0, len(values))).tolist()
+    codes = (
+        codes_of(columns, "x", categorify, training=TrainingRows(fit_rows, columns))
+        .of(columns.rows(0, len(values)))
+        .tolist()
+    )
     in_order = column if order is None else column.take(torch.tensor(order))
     vocab = Vocab.fit(in_order.take(torch.arange(fit_rows)), min_count=least, max_size=most, unseen=unseen)
     assert categorify["x"] == vocab.classes
@@ -252,7 +257,7 @@ def pack(df):
     names = [[n for n in df if n[0] == kind] for kind in "cx"]
     return TabularFrame(df, [Categorify, FillMissing, Normalize], *names)
 
-pack(make(2000))
+pack(make(300_000))  # so many that the loops are compiled, which takes memory once
 df = make(1_000_000)
 gc.collect()
 pa.default_memory_pool().release_unused()
