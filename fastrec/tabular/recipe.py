@@ -233,7 +233,7 @@ class Recipe:
         """Learn from a column; it is given back where there are few rows, so that it is read once."""
         column, procs = columns.raw(name), self.cont_procs
         if not (training.by_loops and _learn(procs, column, training)):
-            values = numbers_of(column, training.rows)
+            values = numbers_of(column, columns.rows(0, training.count))  # a mode hangs on their order
             for i, proc in enumerate(procs):
                 proc.fit(name, values)
                 values = proc.apply(name, values) if i < len(procs) - 1 else values

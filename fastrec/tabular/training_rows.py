@@ -110,8 +110,10 @@ class TrainingRows:
         if len(sample) < _SAMPLE // 2 or not np.isfinite(sample[[0, -1]]).all():
             return None
         middle, off = len(sample) // 2, 2 * int(len(sample) ** 0.5)  # four standard deviations of the middle's rank
-        first, last = (float(sample[middle + d]) if median else np.nan for d in (-off, off))
-        between, shift = np.empty(self.count // 4 if median else 0), float(sample.mean())
+        near = max(middle - off, 0), min(middle + off, len(sample) - 1)
+        first, last = (float(sample[i]) if median else np.nan for i in near)
+        room = self.count // 4 + frames().PIECE if median else 0
+        between, shift = np.empty(room), float(sample.mean())
         count, gaps, total, squares, *ranks = frames().look(*found, self.chosen, self.size, shift, first, last, between)
         mean, squares = total / count, squares - total * (total / count)
         if not np.isfinite(squares) or mean * mean * count > _FAR * squares:

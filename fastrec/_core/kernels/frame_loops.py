@@ -16,7 +16,7 @@ TYPES = tuple(np.dtype(t) for t in ("f8", "f4", "i8", "i4", "i2", "i1", "u1"))  
 _F64, _F32, _I64, _I32, _I16, _I8, _U8 = range(7)
 ADDRESS, TYPE, WORD, WIDE, IS_NUMBER, TABLE, LOW, HIGH, FLAG = range(9)  # fields of a column that is packed
 FIELDS = 9
-_PIECE = 1024  # rows that are looked at together
+PIECE = 1024  # rows that are looked at together
 _WORDS = 1 << 13  # 4-byte words of packed rows that are made before they are put in their places
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _CODE = np.uint64(0xFFFFFFFF)  # of a place in a table of text
@@ -60,9 +60,9 @@ def count_whole(address, kind, chosen, n, low, counts):
         low: the smallest number.
         counts: int64 ``[high - low + 1]``, changed.
     """
-    values, every = np.empty(_PIECE, np.int64), len(chosen) == 0
-    for start in range(0, n, _PIECE):
-        m = min(_PIECE, n - start)
+    values, every = np.empty(PIECE, np.int64), len(chosen) == 0
+    for start in range(0, n, PIECE):
+        m = min(PIECE, n - start)
         _read(address, kind, start, m, values)
         for i in range(_u64(m)):
             counts[_u64(values[i] - low)] += every or chosen[_u64(start) + i]
@@ -78,17 +78,17 @@ def look(address, kind, chosen, n, shift, first, last, between):
         n: how many rows there are.
         shift: a number near the mean.
         first, last: numbers below and above the median, in order.
-        between: float64, changed: the numbers between the two, as far as there is room.
+        between: float64, changed: the numbers between the two, as far as there is room for them and one piece more.
 
     Returns:
         How many numbers are there, how many are missing, the sum of their distances from ``shift``, that of their
         squares, how many are below ``first``, at most ``first``, below ``last``, at most ``last``, and between them.
     """
-    values, every = np.empty(_PIECE, np.float64), len(chosen) == 0
+    values, every = np.empty(PIECE, np.float64), len(chosen) == 0
     count, gaps, total, squares, held = 0, 0, 0.0, 0.0, 0
     below_first, to_first, below_last, to_last = 0, 0, 0, 0
-    for start in range(0, n, _PIECE):
-        m = min(_PIECE, n - start)
+    for start in range(0, n, PIECE):
+        m = min(PIECE, n - start)
         _read(address, kind, start, m, values)
         k, here = _u64(0), 0
         for i in range(_u64(m)):
