@@ -62,8 +62,7 @@ class ImplicitALS(FactorModel):
         """The vectors that fit best, given those of the other side.
 
         Where ``YᵀY`` is the diagonal ``D`` (a turn of the basis), with a history's vectors ``Z`` and extra confidences
-        ``C``, the
-        solution ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C)`` is also ``(D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)`` with
+        ``C``, the solution ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C)`` is also ``(D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)``, where
         ``K = Z (D + reg)⁻¹ Zᵀ``: as many equations as the history has interactions, most often few.
         """
         spread, basis = torch.linalg.eigh(other.T @ other)

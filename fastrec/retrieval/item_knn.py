@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
 from fastrec.retrieval.base import Recommender
+
+_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 
 
 class ItemKNN(Recommender):
@@ -47,6 +50,33 @@ class ItemKNN(Recommender):
         norms = squares[shared.row] ** (1 - self.asymmetry) * squares[shared.col] ** self.asymmetry
         similar = csr_matrix((shared.data / (norms + self.shrink), (shared.row, shared.col)), shape=shared.shape)
         return {"similar": largest_of_rows(similar, self.k)}
+
+    def nearest(self, users: Any, items: Any, k: int = 1) -> torch.Tensor:
+        """How like the item is to the items of the user's history that are most like it.
+
+        Args:
+            users, items: ``[n]`` ids.
+            k: how many items of the history.
+
+        Returns:
+            float64 ``[n, k]`` on the CPU: the largest similarities times the interaction's weight, largest first; 0
+            where there are no more.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: the lengths differ.
+        """
+        who, what = self._codes(users, items)
+        known = np.flatnonzero((who >= 0) & (what >= 0))
+        result = np.zeros((len(who), k))
+        to_items = csr_matrix(self._learned["similar"].T) if len(known) else None
+        for rows in np.split(known, range(_AT_ONCE, len(known), _AT_ONCE)) if len(known) else []:
+            found = largest_of_rows(csr_matrix(self._matrix[who[rows]].multiply(to_items[what[rows]])), k).tocoo()
+            order = np.lexsort((-found.data, found.row))
+            counts = np.bincount(found.row, minlength=len(rows))
+            place = np.arange(len(order)) - (np.cumsum(counts) - counts)[found.row[order]]
+            result[rows[found.row[order]], place] = found.data[order]
+        return torch.from_numpy(result)
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
         return (self._matrix[users] @ self._learned["similar"]).toarray()

@@ -187,3 +187,17 @@ def test_finds_planted_tastes(model):
         liked, other = scores[u, open_pairs[u] & same[u]], scores[u, open_pairs[u] & ~same[u]]
         wins.append((liked[:, None] > other).mean())
     assert np.mean(wins) > 0.85
+
+
+@pytest.mark.parametrize("at_once", [7, 1 << 16])
+def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypatch, at_once):
+    monkeypatch.setattr("fastrec.retrieval.item_knn._AT_ONCE", at_once)
+    model = ItemKNN(shrink=1.0)
+    all_scores(model, matrix)
+    similar = matrix.T @ matrix / (np.linalg.norm(matrix, axis=0)[:, None] * np.linalg.norm(matrix, axis=0) + 1.0)
+    np.fill_diagonal(similar, 0)
+    every = np.indices(matrix.shape).reshape(2, -1)
+    expected = [np.sort(matrix[u] * similar[i])[::-1][:3] for u, i in every.T]
+    found = model.nearest(every[0], [f"i{j:02d}" for j in every[1]], 3)
+    np.testing.assert_allclose(found, expected)
+    assert model.nearest([99, 0], ["i00", "none"]).tolist() == [[0.0], [0.0]]
