@@ -25,7 +25,7 @@ from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
 from fastrec.estimators._recipes import Recipe
 from fastrec.metrics import as_metric, get_metric
-from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
+from fastrec.models import MeanOverMembers, TabM, TabularNet
 from fastrec.table import Table
 from fastrec.validate import Rows
 
