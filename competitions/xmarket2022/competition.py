@@ -17,27 +17,25 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
 
 from competitions.xmarket2022.data import read
 from competitions.xmarket2022.describe import columns
-from fastrec.competition import Candidates, Competition, SubmissionFormat
+from fastrec.competition import Competition, CompetitionData, ValueForm
 from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
-from fastrec.features import FeatureSet
 
 
 class XMarket2022(Competition):
     """Candidates are those of the run file; users without an answer are to be ranked."""
 
     name = "WSDM Cup 2022 (XMarket)"
+    task = "ranking"
+    also = ("ndcg@10", "hit_rate@10")
     label = "taken"
     item = "itemId"
     fold_key = "userId"
     counted = "is_real"  # not the lists made by hiding an interaction
     weight = "weight"
-    submission = SubmissionFormat(keys=("userId",), prediction="items", max_items=100)
+    submission = ValueForm(ids=("userId", "itemId"), values=("score",), sep="\t", per_list=100)
 
-    def load(self, data: Path, *, rows: int | None, device: torch.device) -> Candidates:
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         return read(data, rows=rows, device=device)
-
-    def features(self) -> FeatureSet:
-        return FeatureSet([], key=self.fold_key)
 
     @property
     def categories(self) -> Sequence[str]:

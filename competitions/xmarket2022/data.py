@@ -13,7 +13,7 @@ import pyarrow.csv as pa_csv
 import torch
 
 from competitions.xmarket2022.describe import Lists, describe
-from fastrec.competition import Candidates
+from fastrec.competition import CompetitionData
 from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.table import Table, Vocab, as_column, concat
 
@@ -57,7 +57,7 @@ class Market:
     answers: np.ndarray
 
 
-def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Candidates:
+def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
     """Read the files and lay out the candidates, described by their scores.
 
     Lists whose user has a line in ``valid_qrel.tsv`` are for training, the others are the test.
@@ -92,7 +92,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Cand
     targets = Table({"userId": market.user_ids.decode(torch.from_numpy(lists.users[asked]))})
     truth_file = folder / TRUTH
     truth = _truth(truth_file, market, asked) if truth_file.exists() and asked.any() else None
-    return Candidates(train.to(device), test.to(device), targets, truth=truth)
+    return CompetitionData(train.to(device), test.to(device), targets, truth=truth)
 
 
 def read_market(folder: Path) -> Market:
