@@ -24,7 +24,7 @@ class Recipe:
         wd: weight decay.
         procs: what prepares the columns.
         options: of the model.
-        bs: rows in a batch; None: about a hundredth of the training rows, 256 to 2,048.
+        bs: rows in a batch; None: a hundredth of the training rows, up to a power of two, 256 to 2,048.
         base_bs: the batch size that ``lr`` is for.
     """
 

@@ -273,7 +273,7 @@ def test_any_number_of_rows_and_any_batch(n, bs):
 
 
 def test_batches_of_the_recipe():
-    assert [Recipe().batch(n) for n in (10, 26_000, 100_000, 10**7)] == [256, 256, 1_024, 2_048]
+    assert [Recipe().batch(n) for n in (10, 22_000, 26_000, 100_000, 10**7)] == [256, 256, 512, 1_024, 2_048]
     assert Recipe(bs=77).batch(10**6) == 77
 
 
@@ -413,7 +413,7 @@ def test_what_cannot_be_learnt_is_named():
         small().predict(data)
     for wrong in ({"seeds": 0}, {"model": "XMLP"}, {"options": {"depth": 3}}, {"stop_by": "aucc"}):
         with pytest.raises(DataError):
-            small(**wrong)
+            NetModel(**{"model": "TabularNet", **wrong})
     with pytest.raises(DataError, match="depth"):
         NetModel(options={"depth": 3}).fit(data)
 
