@@ -25,7 +25,7 @@ from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
 from fastrec.estimators._recipes import Recipe
 from fastrec.metrics import as_metric, get_metric
-from fastrec.models import MeanOverMembers, TabM, TabularNet
+from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -422,15 +422,16 @@ def test_what_cannot_be_learnt_is_named():
 
 
 def test_the_default_is_a_model_for_the_tables_width():
-    for numbers, model in ((2, TabM), (150, TabM), (151, TabularNet)):
+    cases = [("binary", 2, TabM), ("binary", 150, TabM), ("binary", 151, TabularNet)]
+    for task, numbers, model in [*cases, ("regression", 150, RealMLP), ("regression", 151, TabularNet)]:
         columns = {str(i): torch.arange(16) % (i % 5 + 2) for i in range(numbers)}
-        data = Rows(Table(columns), "binary", conts=list(columns), label=(torch.arange(16) % 2).double())
+        data = Rows(Table(columns), task, conts=list(columns), label=(torch.arange(16) % 2).double())
         net = NetModel(epochs=1, options={"layers": [4]}).fit(data)
         assert net.settings()["model"] == "auto"
         assert net._nets[0].architecture.model is model
         options = net._nets[0].architecture.options
         assert options["layers"] == [4]  # one's own over the recipe's
-        assert model is TabularNet or options["k"] == 8
+        assert model is not TabM or options["k"] == 8
 
 
 # Saving --------------------------------------------------------------------------------------------------------------
