@@ -238,9 +238,9 @@ def test_weights_and_class_weights_move_probabilities():
     data = table("binary", 600)
     plain = small(epochs=6).fit(data, seed=1).predict(data).mean()
     heavy = replace(data, weight=torch.where(data.label == 1, 8.0, 1.0))
-    for more in (small(epochs=6).fit(heavy, seed=1), small(epochs=6, class_weights=[1, 8]).fit(data, seed=1)):
+    for more in (small(epochs=6).fit(heavy, seed=1), small(epochs=6, class_weight={1: 8}).fit(data, seed=1)):
         assert more.predict(data).mean() > plain + 0.1
-    a, b = (m.predict(data) for m in (small(class_weights=[1, 8]).fit(data), small().fit(heavy)))
+    a, b = (m.predict(data) for m in (small(class_weight={1: 8}).fit(data), small().fit(heavy)))
     torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
@@ -248,13 +248,13 @@ def test_balanced_classes_weigh_alike():
     label = torch.tensor([0, 0, 0, 1, 2, 2])
     data = Rows(Table({"x": torch.zeros(6)}), "multiclass", conts=["x"], label=label, n_outputs=4)
     weight = torch.tensor([1.0, 1, 2, 3, 0.5, 0.5])
-    got = small(class_weights="balanced")._row_weights(replace(data, weight=weight))
-    assert got.tolist() == pytest.approx([0.25, 0.25, 0.5, 1, 0.5, 0.5])
+    got = small(class_weight="balanced")._row_weights(replace(data, weight=weight))
+    assert got.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 8 / 3, 4 / 3, 4 / 3])
     for wrong in ([1, 2], "even"):
-        with pytest.raises(DataError, match="class weights"):
-            small(class_weights=wrong)._row_weights(data)
-    with pytest.raises(DataError, match="regression task has no class weights"):
-        small(class_weights="balanced").fit(table("regression"))
+        with pytest.raises(DataError, match="class_weight"):
+            small(class_weight=wrong)
+    with pytest.raises(DataError, match="regression task no classes"):
+        small(class_weight="balanced").fit(table("regression"))
 
 
 def test_epochs_are_cut_where_rows_are_many():
