@@ -137,7 +137,8 @@ class NetModel(Estimator):
 
     def _row_weights(self, data: Rows) -> Tensor:
         """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
-        assert data.label is not None
+        if data.label is None:
+            raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
         found = output_weight(data, data.label, self.class_weight)
         return torch.ones(len(data), dtype=torch.float64) if found is None else found
 
