@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -222,7 +223,7 @@ def test_an_older_run_is_2019s_and_a_damaged_one_is_named(run, tmp_path):
 
 
 def test_lists_that_are_too_long_are_still_refused(run):
-    short = SubmissionFormat(**{**LONG.to_state(), "keys": LONG.keys, "targets": LONG.targets, "max_items": 30})
+    short = replace(LONG, max_items=30)
     with pytest.raises(SubmissionError, match="more than 30"):
         check_submission(run / "run" / "submission.csv", run / "test.csv", short)
 

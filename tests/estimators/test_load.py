@@ -55,12 +55,8 @@ MADE = {
     "BoostedBlend": [lambda: BoostedBlend(BLENDED, rounds=3, max_depth=2)],
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
-CONTRACT = {
-    "CatBoostModel",
-    "ConstantModel",
-    "LGBMModel",
-    "NetModel",
-}  # tests/estimators/test_contract.py saves and loads them, by task
+# tests/estimators/test_contract.py saves and loads these, by task
+CONTRACT = {"CatBoostModel", "ConstantModel", "CuMLModel", "LGBMModel", "NetModel", "SKModel"}
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
 import sys

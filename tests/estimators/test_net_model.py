@@ -25,7 +25,7 @@ from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
 from fastrec.estimators._recipes import Recipe
 from fastrec.metrics import as_metric, get_metric
-from fastrec.models import MeanOverMembers, TabM, TabularNet
+from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -238,9 +238,9 @@ def test_weights_and_class_weights_move_probabilities():
     data = table("binary", 600)
     plain = small(epochs=6).fit(data, seed=1).predict(data).mean()
     heavy = replace(data, weight=torch.where(data.label == 1, 8.0, 1.0))
-    for more in (small(epochs=6).fit(heavy, seed=1), small(epochs=6, class_weights=[1, 8]).fit(data, seed=1)):
+    for more in (small(epochs=6).fit(heavy, seed=1), small(epochs=6, class_weight={1: 8}).fit(data, seed=1)):
         assert more.predict(data).mean() > plain + 0.1
-    a, b = (m.predict(data) for m in (small(class_weights=[1, 8]).fit(data), small().fit(heavy)))
+    a, b = (m.predict(data) for m in (small(class_weight={1: 8}).fit(data), small().fit(heavy)))
     torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
 
 
@@ -248,13 +248,13 @@ def test_balanced_classes_weigh_alike():
     label = torch.tensor([0, 0, 0, 1, 2, 2])
     data = Rows(Table({"x": torch.zeros(6)}), "multiclass", conts=["x"], label=label, n_outputs=4)
     weight = torch.tensor([1.0, 1, 2, 3, 0.5, 0.5])
-    got = small(class_weights="balanced")._row_weights(replace(data, weight=weight))
-    assert got.tolist() == pytest.approx([0.25, 0.25, 0.5, 1, 0.5, 0.5])
+    got = small(class_weight="balanced")._row_weights(replace(data, weight=weight))
+    assert got.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 8 / 3, 4 / 3, 4 / 3])
     for wrong in ([1, 2], "even"):
-        with pytest.raises(DataError, match="class weights"):
-            small(class_weights=wrong)._row_weights(data)
-    with pytest.raises(DataError, match="regression task has no class weights"):
-        small(class_weights="balanced").fit(table("regression"))
+        with pytest.raises(DataError, match="class_weight"):
+            small(class_weight=wrong)
+    with pytest.raises(DataError, match="regression task no classes"):
+        small(class_weight="balanced").fit(table("regression"))
 
 
 def test_epochs_are_cut_where_rows_are_many():
@@ -273,7 +273,7 @@ def test_any_number_of_rows_and_any_batch(n, bs):
 
 
 def test_batches_of_the_recipe():
-    assert [Recipe().batch(n) for n in (10, 26_000, 100_000, 10**7)] == [256, 256, 1_024, 2_048]
+    assert [Recipe().batch(n) for n in (10, 22_000, 26_000, 100_000, 10**7)] == [256, 256, 512, 1_024, 2_048]
     assert Recipe(bs=77).batch(10**6) == 77
 
 
@@ -413,7 +413,7 @@ def test_what_cannot_be_learnt_is_named():
         small().predict(data)
     for wrong in ({"seeds": 0}, {"model": "XMLP"}, {"options": {"depth": 3}}, {"stop_by": "aucc"}):
         with pytest.raises(DataError):
-            small(**wrong)
+            NetModel(**{"model": "TabularNet", **wrong})
     with pytest.raises(DataError, match="depth"):
         NetModel(options={"depth": 3}).fit(data)
 
@@ -422,15 +422,16 @@ def test_what_cannot_be_learnt_is_named():
 
 
 def test_the_default_is_a_model_for_the_tables_width():
-    for numbers, model in ((2, TabM), (150, TabM), (151, TabularNet)):
+    cases = [("binary", 2, TabM), ("binary", 150, TabM), ("binary", 151, TabularNet)]
+    for task, numbers, model in [*cases, ("regression", 150, RealMLP), ("regression", 151, TabularNet)]:
         columns = {str(i): torch.arange(16) % (i % 5 + 2) for i in range(numbers)}
-        data = Rows(Table(columns), "binary", conts=list(columns), label=(torch.arange(16) % 2).double())
+        data = Rows(Table(columns), task, conts=list(columns), label=(torch.arange(16) % 2).double())
         net = NetModel(epochs=1, options={"layers": [4]}).fit(data)
         assert net.settings()["model"] == "auto"
         assert net._nets[0].architecture.model is model
         options = net._nets[0].architecture.options
         assert options["layers"] == [4]  # one's own over the recipe's
-        assert model is TabularNet or options["k"] == 8
+        assert model is not TabM or options["k"] == 8
 
 
 # Saving --------------------------------------------------------------------------------------------------------------
