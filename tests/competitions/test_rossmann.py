@@ -84,7 +84,7 @@ def test_the_calendar_is_that_of_a_plain_loop(rows):
         assert r["open_after"] == sum(day + k * DAY in own for k in range(1, 8))
         assert r["promo_after"] == sum(promo.get(day + k * DAY, 0) for k in range(1, 8))
         assert r["school_before"] == sum(own.get(day - k * DAY, 0) for k in range(1, 8))
-        assert (r["month"], r["month_day"], r["year_day"] + 1) == (day.month, day.day, day.dayofyear)
+        assert (r["month"], r["month_day"], r["year_day"] + 1) == (day.month, day.day, day.day_of_year)
         started = r["Promo2"] == 1 and day >= pd.Timestamp(int(r["Promo2SinceYear"]), 1, 1) + pd.Timedelta(
             days=7 * r["Promo2SinceWeek"] + 1
         )
@@ -215,7 +215,7 @@ def test_simulated_files_have_the_form_of_the_real_ones(folder, tmp_path):
     names = "Store DayOfWeek Date Sales Customers Open Promo StateHoliday SchoolHoliday StoreType Assortment"
     names += " CompetitionDistance CompetitionOpenSinceMonth CompetitionOpenSinceYear Promo2 Promo2SinceWeek"
     assert list(table) == [*names.split(), "Promo2SinceYear", "PromoInterval"]
-    assert (table.DayOfWeek == table.Date.dt.dayofweek + 1).all()
+    assert (table.DayOfWeek == table.Date.dt.day_of_week + 1).all()
     assert (table.Open == 1).all()
     assert (table.Sales > 0).all()
     assert not table.duplicated(["Store", "Date"]).any()
