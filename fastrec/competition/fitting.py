@@ -250,6 +250,7 @@ def _keys(made: Fitted, models: Sequence[Estimator], seed: int, device: torch.de
 
 
 def _settings(model: Estimator) -> dict[str, Any]:
-    """What a model is made with; a net's architecture says it apart."""
+    """What a model, and one that it holds, is made with; a net's architecture says it apart."""
     about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
-    return {"settings": model.settings(), **{n: repr(v) for n, v in sorted(about.items())}}
+    inner = {n: (class_digest(type(v)), _settings(v)) for n, v in about.items() if isinstance(v, Estimator)}
+    return {"settings": model.settings(), **{n: repr(v) for n, v in sorted(about.items()) if n not in inner}, **inner}

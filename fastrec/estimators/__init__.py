@@ -3,7 +3,8 @@
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` trains a net of
 ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
-trees for any task, ``sk_model.py`` wraps any estimator of scikit-learn, ``cuml_model.py`` takes cuML's where a GPU is.
+trees for any task, ``sk_model.py`` wraps any estimator of scikit-learn, ``cuml_model.py`` takes cuML's where a GPU is;
+``offset_model.py`` corrects what a column foretells.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
@@ -13,6 +14,7 @@ from fastrec.estimators.cuml_model import CuMLModel
 from fastrec.estimators.lgbm_model import LGBMModel
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.net_model import NetModel
+from fastrec.estimators.offset_model import OffsetModel
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.sk_model import SKModel
 from fastrec.estimators.xgb import XGBRanker
@@ -26,6 +28,7 @@ __all__ = [
     "Estimator",
     "LGBMModel",
     "NetRanker",
+    "OffsetModel",
     "Ranker",
     "SKModel",
     "Trace",

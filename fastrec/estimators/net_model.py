@@ -62,6 +62,8 @@ class NetModel(Estimator):
         class_weight: ``'balanced'``, or the weight of each class by its number, on top of the rows' weights:
             probabilities shift accordingly. For binary and multiclass tasks; None: all alike.
         smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
+        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last epoch's,
+            where the newest rows are worth more than knowing when to stop.
 
     Raises:
         DataError: there is no such model or metric, or the model takes no such option.
@@ -85,6 +87,7 @@ class NetModel(Estimator):
         stop_by: str | Metric | None = None,
         class_weight: ClassWeight = None,
         smoothing: float = 0.0,
+        keep_best: bool = True,
     ) -> None:
         if seeds < 1:
             raise DataError(f"a bag of {seeds} nets", remedy="Give seeds=1 or more")
@@ -92,6 +95,7 @@ class NetModel(Estimator):
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
+        self.keep_best = keep_best
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -148,7 +152,7 @@ class NetModel(Estimator):
         """Train one net of the bag; what was noted of its epochs."""
         set_seed(seed)
         weights = self._row_weights(data)
-        held = held_out(data, _HELD_OUT, seed)
+        held = held_out(data, _HELD_OUT, seed) if self.keep_best else torch.zeros(len(data), dtype=torch.bool)
         train = data.take(~held)
         architecture = self._architecture(data)
         recipe, flags = recipe_of(architecture.model, data.task), missing_flags(train)
@@ -205,7 +209,7 @@ class NetModel(Estimator):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but the model's options, which ``write`` keeps."""
-        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing")
+        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best")
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None else self.stop_by.name
         own = {n: getattr(self, n) for n in names}

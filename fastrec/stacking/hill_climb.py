@@ -98,7 +98,7 @@ class HillClimb(Estimator):
         return {
             "models": self.models,
             "name": self.name,
-            "metric": metric if _is_known(metric) else None,
+            "metric": metric if is_known(metric) else None,
             "steps": self.steps,
             "rows": self.rows,
         }
@@ -156,7 +156,7 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
     return best
 
 
-def _is_known(name: str | None) -> bool:
+def is_known(name: str | None) -> bool:
     try:
         get_metric(str(name))
     except DataError:

@@ -1,0 +1,92 @@
+"""Rossmann Store Sales: the sales of every store for the six weeks to come.
+
+The recipe, from top to bottom: which rows, what is known ahead of each day, what the sales before the six weeks say,
+which models learn from it. Run it with ``fastrec run competitions/rossmann --data DIR --out DIR``, or as a script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from competitions.rossmann.data import HORIZON, read
+from competitions.rossmann.history import store_history
+from fastrec.competition import Competition, CompetitionData
+from fastrec.estimators import Estimator, NetModel, OffsetModel, XGBModel
+from fastrec.features import Cyclic, FeatureSet
+from fastrec.validate import Folds, Target
+
+
+class Rossmann(Competition):
+    """The last six weeks of the file are the test; what is chosen is chosen on the three times six weeks before."""
+
+    name = "Rossmann Store Sales"
+    task = "regression"
+    target = "Sales"
+    scale = "log"
+    metric = "rmspe"
+    also = ("rmse", "mape")
+    ids = ("Store", "Date")
+    time = "day"
+    weight = "weight"  # 0 in the first half year, of which there is too little history
+    history = True  # features of the test weeks look back to the training rows
+
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
+        return read(data, rows=rows, device=device)
+
+    def folds(self, found: CompetitionData, target: Target | None) -> Folds:
+        return Folds.time_series(found.train, "day", 3, horizon=f"{HORIZON}D")
+
+    def features(self) -> FeatureSet:
+        """What sales before the six weeks say (``history.py``), and the season; the rest is known ahead (``data.py``)."""
+        return FeatureSet([store_history, Cyclic("day", "dayofyear")])
+
+    @property
+    def categories(self) -> Sequence[str]:
+        return ["Store", "StoreType", "Assortment", "StateHoliday", "DayOfWeek", "month", "promo2_month"]
+
+    @property
+    def plain(self) -> Sequence[str]:
+        """What is known of each day before it comes."""
+        known = ["Promo", "SchoolHoliday", "Promo2", "CompetitionDistance", "competition_months", "promo2_weeks"]
+        when = ["ahead", "month_day", "year_day", "week", "year"]
+        near = [f"{n}_{w}" for n in ("closed", "long_closed", "holiday") for w in ("since", "until")]
+        week = [f"{n}_{w}" for n in ("open", "promo", "school") for w in ("before", "after")]
+        return [*known, *when, *near, *week]
+
+    def models(self, *, bs: int | None) -> Sequence[Estimator]:
+        # Every model corrects the regression's forecast. Rounds and epochs are fixed, by out-of-fold score on a fifth
+        # of the stores: rows to stop by would be the newest, which are worth most.
+        models = [
+            XGBModel(
+                "xgb",
+                rounds=250,
+                early_stopping_rounds=None,
+                eta=0.07,
+                max_depth=7,
+                colsample_bytree=0.4,
+                min_child_weight=30,
+                max_bin=128,
+            ),
+            NetModel(
+                "net",
+                model="TabularNet",
+                options={"layers": [256, 128], "ps": 0.1, "embed_p": 0.1},
+                epochs=5,
+                bs=bs or 1024,
+                keep_best=False,
+            ),
+        ]
+        return [OffsetModel(m, "forecast") for m in models]
+
+
+if __name__ == "__main__":
+    from fastrec.cli import script
+
+    script(Rossmann)

@@ -1,0 +1,134 @@
+"""The files of the Rossmann competition as rows: what is known ahead of each day, and when its sales are forecast."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fastrec.competition import CompetitionData
+from fastrec.errors import DataError, MissingFileError
+from fastrec.table import Table
+from fastrec.table.read import read_file
+
+HORIZON = 42  # days: six weeks are forecast at once
+_LEARNED_AFTER = 4 * HORIZON  # days: of earlier rows too little is known
+_MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
+_FAR = 15  # days; what is farther is not told apart
+
+
+def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
+    """Read ``rossmann.parquet`` and hold its last six weeks out as the test.
+
+    Args:
+        folder: holds ``rossmann.parquet``: an open day of a store a row, with the columns of ``train.csv`` and
+            ``store.csv``.
+        rows: use only about this many rows: those of the first stores.
+        device: where the tables go.
+
+    Raises:
+        MissingFileError: it is not there.
+        DataError: it covers too few weeks.
+    """
+    path = folder / "rossmann.parquet"
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="See the competition's README.md")
+    table = Table.read(read_file(path))
+    if rows is not None and rows < len(table):
+        stores, counts = torch.unique(table["Store"].integer(), return_counts=True)
+        some = stores[: int((counts.cumsum(0) < rows).sum()) + 1]
+        table = table.take(torch.isin(table["Store"].integer(), some))
+    table = with_calendar(table).to(device)
+    is_test = table["origin"].integer() == table["origin"].integer().max()
+    if bool(is_test.all()):
+        raise DataError(f"the file covers {HORIZON} days or fewer", file=path, remedy="Give a longer one")
+    test = table.take(is_test)
+    return CompetitionData(table.take(~is_test), test.drop(["Sales"]), truth=test.select(["Sales"]))
+
+
+def with_calendar(table: Table) -> Table:
+    """The rows with what is known of each day before it comes: nothing here is made from sales.
+
+    Sales are forecast for six weeks at once: ``origin`` is the first of the row's six weeks, which are counted back
+    from the last day of the file; what is known of sales is those of days before it.
+    """
+    day = (table["Date"].number().numpy() / 86_400).astype(np.int64)
+    date = day.astype("datetime64[D]")
+    store, codes = np.unique(table["Store"].integer().numpy(), return_inverse=True)
+    first, last = int(day.min()), int(day.max())
+    origin = last + 1 - HORIZON * ((last - day) // HORIZON + 1)
+    at = codes, day - first
+    calendar = np.arange(first, last + 1).astype("datetime64[D]")
+    weekday = (np.arange(first, last + 1) + 3) % 7  # Monday 0
+    is_open = np.zeros((len(store), len(calendar)), dtype=bool)
+    is_open[at] = True
+    promo = np.zeros(len(calendar), dtype=bool)
+    promo[day[table["Promo"].number().numpy() > 0] - first] = True  # it is the same in all stores
+    school = np.zeros(is_open.shape, dtype=bool)
+    school[at] = table["SchoolHoliday"].number().numpy() > 0
+    closed = ~is_open & (weekday != 6)  # a holiday, or works
+    often = closed.mean(0) > 0.6
+    long = closed & _spread(closed, 5)  # six days or more around: works
+    year, month = date.astype("datetime64[Y]"), date.astype("datetime64[M]")
+    month_day = (date - month).astype(int) + 1
+    shut = {"closed": closed, "long_closed": long, "holiday": np.broadcast_to(often, closed.shape)}
+    near = {f"{n}_{w}": _days_to(m, back=w == "since")[at] for n, m in shut.items() for w in ("since", "until")}
+    around = {"open": is_open, "promo": np.broadcast_to(promo, closed.shape), "school": school}
+    share = {f"{n}_{w}": _count(m, 7, back=w == "before")[at] for n, m in around.items() for w in ("before", "after")}
+    months = (year.astype(int) + 1970) * 12 + (month - year.astype("datetime64[M]")).astype(int) + 1
+    columns = {
+        "origin": (origin * 86_400).astype("datetime64[s]"),
+        "ahead": (day - origin).astype(np.float64),
+        "month_day": month_day.astype(np.float64),
+        "year_day": (date - year).astype(np.float64),
+        "month": (month - year.astype("datetime64[M]")).astype(np.float64) + 1,
+        "week": ((date - year).astype(np.float64) // 7),
+        "year": year.astype(np.float64) + 1970,
+        **near,
+        **share,
+        **_of_store(table, months, day),
+        "Date": date.astype(str),  # as it is submitted
+        "day": date.astype("datetime64[s]"),
+        "weight": (origin - origin.min() >= _LEARNED_AFTER).astype(np.float64),
+    }
+    return table.with_columns(columns).drop(["Open", "Customers"])
+
+
+def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np.ndarray]:
+    """How long there has been a competitor, and the store's own lasting promotion."""
+    since = (
+        table["CompetitionOpenSinceYear"].number().numpy() * 12 + table["CompetitionOpenSinceMonth"].number().numpy()
+    )
+    begin = (table["Promo2SinceYear"].number().numpy() - 1970) * 365.25 + table["Promo2SinceWeek"].number().numpy() * 7
+    weeks = np.clip((day - begin) // 7, -1, 200)
+    coded = table["PromoInterval"].coded()  # 'Jan,Apr,Jul,Oct': every third month from January on
+    phase = np.array([-1, *(_MONTHS.index(text[:3]) // 3 for text in coded.keys.columns[0].to_pylist())])[coded.codes]
+    running = np.where((phase >= 0) & (weeks >= 0), (months - 1 - phase) % 3, -1)
+    return {
+        "competition_months": np.clip(months - since, -12, 60),
+        "promo2_weeks": weeks,
+        "promo2_month": running + 0.0,
+    }
+
+
+def _spread(marks: np.ndarray, days: int) -> np.ndarray:
+    """Where at least ``days`` of the six days before and the six after are marked."""
+    return _count(marks, 7, back=True) + _count(marks, 7, back=False) >= days
+
+
+def _count(marks: np.ndarray, days: int, *, back: bool) -> np.ndarray:
+    """How many of the days before (or after) each are marked: float64 ``[stores, days]``."""
+    total = np.concatenate([np.zeros((len(marks), 1)), np.cumsum(marks, 1)], 1)
+    place = np.arange(marks.shape[1])
+    low, high = (place - days, place) if back else (place + 1, place + 1 + days)
+    return total[:, high.clip(0, len(place))] - total[:, low.clip(0, len(place))]
+
+
+def _days_to(marks: np.ndarray, *, back: bool) -> np.ndarray:
+    """Days since the last (or until the next) marked day: float64 ``[stores, days]``, 15 where it is farther."""
+    marks = marks if back else marks[:, ::-1]
+    place = np.arange(marks.shape[1])
+    last = np.maximum.accumulate(np.where(marks, place, -_FAR), 1)
+    found = np.minimum(place - last, _FAR).astype(np.float64)
+    return found if back else found[:, ::-1]
