@@ -62,8 +62,8 @@ class NetModel(Estimator):
         class_weight: ``'balanced'``, or the weight of each class by its number, on top of the rows' weights:
             probabilities shift accordingly. For binary and multiclass tasks; None: all alike.
         smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
-        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last epoch's,
-            where the newest rows are worth more than knowing when to stop.
+        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last
+            epoch's, where the newest rows are worth more than knowing when to stop.
 
     Raises:
         DataError: there is no such model or metric, or the model takes no such option.

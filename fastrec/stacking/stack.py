@@ -89,8 +89,9 @@ class Stack:
         """What is tried.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, the
-        same with the constant that the metric likes best (amounts), and trees that start from the sum. All: hill climbing on the metric, and each base model alone.
+        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, the same with
+        the constant that the metric likes best (amounts), and trees that start from the sum. All: hill climbing on the
+        metric, and each base model alone.
 
         Args:
             models: the base models' names.
