@@ -307,6 +307,21 @@ def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, attributes, messa
     assert not (tmp_path / "run").exists()
 
 
+class Untrainable(XGBModel):
+    """A model that must not be reached."""
+
+    def fit(self, *args, **options):
+        raise AssertionError("trained")
+
+
+def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):
+    data = write(tmp_path / "data", "binary")
+    for name in ("logistic", "mean", "hill_climb"):
+        recipe = Recipe("binary", models=lambda bs, name=name: [XGBModel("shallow", **TREES), Untrainable(name)])
+        with pytest.raises(DataError, match=f"two blends have the name '{name}'"):
+            run_competition(recipe, data, tmp_path / "run", resume=False)
+
+
 # Going on after a kill -----------------------------------------------------------------------------------------------
 
 
