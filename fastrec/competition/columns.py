@@ -12,6 +12,8 @@ from fastrec.errors import DataError
 from fastrec.table import Column
 from fastrec.validate import Target
 
+_INDEX = "__index_level_"  # so begin the columns of Parquet files in which pandas keeps a frame's index
+
 
 def choose_columns(
     recipe: Competition, found: CompetitionData, target: Target | None, made: Sequence[str]
@@ -49,7 +51,7 @@ def _own_columns(recipe: Competition, found: CompetitionData, target: Target | N
     apart = {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *([] if target is None else target.names)}
     cats, conts = [], []
     for name in found.train.names:
-        if name in apart or (found.test is not None and name not in found.test):
+        if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
             continue
         column = found.train[name].plain()
         if column.kind == "category" or _is_flag(column):

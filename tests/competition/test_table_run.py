@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
+from fastrec.competition.columns import choose_columns
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
@@ -305,6 +306,16 @@ def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, attributes, messa
     with pytest.raises(FastrecError, match=message):
         run_competition(Recipe("binary", **attributes), data, tmp_path / "run", resume=False)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_index_that_pandas_keeps_in_a_parquet_file_is_no_feature(tmp_path):
+    for name, frame in (("train", TRAIN), ("test", TEST)):
+        kept = frame[["id", "x", "city", "binary"]].sample(frac=1, random_state=0)
+        kept.to_parquet(tmp_path / f"{name}.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "train.parquet").names
+    recipe = Competition.__new__(type("Own", (Competition,), {"name": "own", "target": "binary", "ids": ("id",)}))
+    found = recipe.load(tmp_path, rows=None, device=torch.device("cpu"))
+    assert choose_columns(recipe, found, recipe.find_target(found.train), []) == (["city"], ["x"])
 
 
 class Untrainable(XGBModel):
