@@ -232,6 +232,9 @@ def _id_text(ids: Any, name: str) -> pa.Array:
     if column.null_count:
         row = int(np.flatnonzero(column.is_null())[0])
         raise DataError("an id is missing", column=name, row=row, remedy="Fill it first")
+    if pa.types.is_timestamp(column.type):  # days as days, moments to the second
+        midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
+        return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
     if not (is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)):
         raise DataError(
             f"ids are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"

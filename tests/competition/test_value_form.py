@@ -35,6 +35,14 @@ def test_what_is_written_is_what_a_person_would_write(tmp_path):
     assert (tmp_path / "s.tsv").read_text() == "u\ti\ts\n1\tx\t0.123\n1\ty\t2.000\n"
 
 
+def test_times_are_ids_too(tmp_path):
+    days = pd.to_datetime(["2015-07-31", "2015-08-01"])
+    FORM.write(tmp_path / "d.csv", {"id": days.to_numpy()}, {"p": [0.5, 1.0]})
+    assert (tmp_path / "d.csv").read_text() == "id,p\n2015-07-31,0.5\n2015-08-01,1.0\n"
+    FORM.write(tmp_path / "s.csv", {"id": (days + pd.Timedelta("90s")).to_numpy()}, {"p": [0.5, 1.0]})
+    assert (tmp_path / "s.csv").read_text().splitlines()[1].startswith("2015-07-31 00:01:30")
+
+
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
 @settings(max_examples=30, deadline=None)
 def test_numbers_come_back_to_the_bit(tmp_path_factory, values):
