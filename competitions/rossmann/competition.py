@@ -44,7 +44,7 @@ class Rossmann(Competition):
         return Folds.time_series(found.train, "day", 3, horizon=f"{HORIZON}D")
 
     def features(self) -> FeatureSet:
-        """What sales before the six weeks say (``history.py``), and the season; the rest is known ahead (``data.py``)."""
+        """What earlier sales say (``history.py``), and the season; the rest is known ahead (``data.py``)."""
         return FeatureSet([store_history, Cyclic("day", "dayofyear")])
 
     @property

@@ -97,13 +97,14 @@ def with_calendar(table: Table) -> Table:
 
 def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np.ndarray]:
     """How long there has been a competitor, and the store's own lasting promotion."""
-    since = table["CompetitionOpenSinceYear"].number().numpy() * 12 + table["CompetitionOpenSinceMonth"].number().numpy()
-    begin = (table["Promo2SinceYear"].number().numpy() - 1970) * 365.25 + table["Promo2SinceWeek"].number().numpy() * 7
-    weeks = np.clip((day - begin) // 7, -1, 200)
+    rival_year, rival_month = (table[f"CompetitionOpenSince{part}"].number().numpy() for part in ("Year", "Month"))
+    year, week = (table[f"Promo2Since{part}"].number().numpy() for part in ("Year", "Week"))
+    weeks = np.clip((day - (year - 1970) * 365.25 - week * 7) // 7, -1, 200)
     coded = table["PromoInterval"].coded()  # 'Jan,Apr,Jul,Oct': every third month from January on
     phase = np.array([-1, *(_MONTHS.index(text[:3]) // 3 for text in coded.keys.columns[0].to_pylist())])[coded.codes]
     running = np.where((phase >= 0) & (weeks >= 0), (months - 1 - phase) % 3, -1)
-    return {"competition_months": np.clip(months - since, -12, 60), "promo2_weeks": weeks, "promo2_month": running + 0.0}
+    competition = np.clip(months - rival_year * 12 - rival_month, -12, 60)
+    return {"competition_months": competition, "promo2_weeks": weeks, "promo2_month": running + 0.0}
 
 
 def _spread(marks: np.ndarray, days: int) -> np.ndarray:

@@ -90,6 +90,7 @@ _FLOW = [
     ("segments", "sums, ranks, windows", 345, 150, 170),
     ("models", "DLRM, DCN-v2, TabM …", 545, 150, 170),
     ("losses, optim", "and metrics of lists", 735, 150, 170),
+    ("retrieval", "who took what: kNN, EASE", 345, 350, 170),
     ("validate", "frozen folds", 165, 270, 150),
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),

@@ -100,7 +100,8 @@ def script(recipe: type[Competition]) -> None:
 
 
 def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
-    with readable_errors() as stages:
+    kept = "the same command goes on from what is finished" if options.get("resume") else "nothing was written"
+    with readable_errors(kept) as stages:
         from fastrec._core.malloc import keep_memory
         from fastrec.competition import run as library
         from fastrec.report.page import leaderboard_table
@@ -289,7 +290,7 @@ def _load(folder: str | Path, name: str) -> ModuleType:
 
 
 @contextmanager
-def readable_errors() -> Iterator[Any]:
+def readable_errors(stopped: str = "nothing was written") -> Iterator[Any]:
     """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
     from fastrec._core.progress import Stages
 
@@ -309,7 +310,7 @@ def readable_errors() -> Iterator[Any]:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            typer.echo("stopped; nothing was written", err=True)
+            typer.echo(f"stopped; {stopped}", err=True)
             raise typer.Exit(130) from None
         except Exception as error:
             if not _is_out_of_memory(error):

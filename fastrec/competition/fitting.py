@@ -14,6 +14,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
+from fastrec.competition.permute import permutation_importance
 from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
@@ -36,6 +37,7 @@ class Fitted:
         stack: the second level as it was fitted.
         form: the form of the submission.
         decision: how classes are made of predictions.
+        permutation: feature → by how much the best base model's score is worse where its values are shuffled.
         refitted: test rows were predicted by models of all training rows.
     """
 
@@ -56,6 +58,7 @@ class Fitted:
     form: Form | None = None
     decision: Decision = field(default_factory=Decision)
     refitted: bool = False
+    permutation: dict[str, float] = field(default_factory=dict)
 
     def rows(self, table: Table, *, labelled: bool) -> Rows:
         """A table as estimators take it."""
@@ -165,6 +168,12 @@ def _fit_models(
         )
         made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))
+    if not made.refitted:
+        with stages.stage("permutation") as advance:
+            rows = made.rows(made.prepared.fold(0)[1], labelled=True)
+            model = made.predictions[made.stack.best_base].models[0]
+            made.permutation = permutation_importance(model, rows, made.scorer, seed=seed)
+            advance(len(rows))
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:

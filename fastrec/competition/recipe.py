@@ -136,7 +136,7 @@ class Competition(ABC):
         if self.task == "ranking":
             return [NetRanker("net", bs=bs), XGBRanker("xgb")]
         weight = self.class_weight
-        models = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weights=weight)]
+        models = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weight=weight)]
         if find_spec("lightgbm") is not None:
             models.insert(1, LGBMModel("lgbm", class_weight=weight))
         return models

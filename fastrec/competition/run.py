@@ -37,7 +37,7 @@ def run_competition(
     bs: int | None = None,
     stages: Stages | None = None,
     command: str | None = None,
-    resume: bool = True,
+    resume: bool = False,
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 

@@ -24,7 +24,7 @@ from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import write_submission_of
 from fastrec.metrics import get_metric, reciprocal_ranks
 from fastrec.table import Table, save_state
-from fastrec.validate import Rows
+from fastrec.validate import Rows, Target
 
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
 
@@ -57,6 +57,8 @@ def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
     importance = {n: p.importance for n, p in made.predictions.items() if p.importance}
     write_json(part / "curves.json", curves)
     write_json(part / "importance.json", importance)
+    if made.permutation:
+        write_json(part / "permutation.json", made.permutation)
     write_json(part / "config.json", _config(made, about))
     write_json(part / "decision.json", asdict(made.decision))
     _write_submission(part / "submission.csv", made)
@@ -191,6 +193,18 @@ def _row_table(made: Fitted) -> pa.Table:
     return pa.concat_tables(tables, promote_options="default")
 
 
+def _about_target(recipe: Competition, target: Target) -> dict[str, Any]:
+    return {"ids": list(recipe.ids), "target": target.names, "outputs": _outputs(target)}
+
+
+def _outputs(target: Target) -> list[str]:
+    """Classes, or targets, as the report calls them."""
+    classes = target.classes if target.task in ("binary", "multiclass") else None
+    return (
+        target.outputs if classes is None or target.task == "multiclass" else list(map(str, classes.values.to_pylist()))
+    )
+
+
 def _label_names(made: Fitted) -> list[str]:
     return made.target.names  # a multiclass task's labels are codes in one column
 
@@ -251,7 +265,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "models": [n for n in made.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in made.found.tables.items()},
         "history": recipe.history,
-        **(lists if made.target is None else {"ids": list(recipe.ids), "target": made.target.names}),
+        **(lists if made.target is None else _about_target(recipe, made.target)),
         "submission": made.form.to_state(),
     }
 

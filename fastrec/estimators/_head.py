@@ -118,4 +118,4 @@ class RowLoss(nn.Module):
 def _matrix(data: Rows) -> Tensor:
     if data.label is None:
         raise DataError("rows came without labels", remedy="Give label=, or leave valid out")
-    return data.label.double().reshape(len(data), -1)
+    return (data.label if data.label.ndim == 2 else data.label[:, None]).double()

@@ -144,7 +144,8 @@ class CatBoostModel(TreeModel):
             trees.fit(pool, eval_set=self._pool(held), **stop)
         found = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
-        curve = next((v for n, v in found.items() if n == metric), next(iter(found.values()), []))
+        # a metric may be called by its name with options that were not given; YetiRank tells of another one first
+        curve = next((v for n, v in found.items() if n == metric or n.startswith(f"{metric}:")), [])
         gains = trees.get_feature_importance(type="PredictionValuesChange")
         return Grown(trees, curve, dict(zip(self._inputs.names, map(float, gains), strict=True)))
 

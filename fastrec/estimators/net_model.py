@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from fastai.data.block import RegressionBlock
@@ -18,6 +18,7 @@ from fastrec.estimators._architecture import Architecture, name_of
 from fastrec.estimators._head import Head
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
+from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
 from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of
@@ -27,8 +28,6 @@ from fastrec.metrics import Metric, get_metric
 from fastrec.models import RealMLP
 from fastrec.tabular import TabularFrame
 from fastrec.validate import Rows
-
-ClassWeights = Literal["balanced"] | Sequence[float] | None
 
 _AT_ONCE = 1 << 12  # rows that are scored at once: members of a TabM are many numbers a row
 _HELD_OUT = 1 / 8
@@ -60,11 +59,11 @@ class NetModel(Estimator):
         patience: training ends after so many epochs without a better score; None: never.
         seeds: so many nets are trained, each with other rows held out; predictions are their mean.
         stop_by: a metric's name, or a ``Metric``, whose best epoch counts; None: the task's loss.
-        class_weights: ``'balanced'`` (classes weigh alike in sum) or a weight for each class, on top of the rows'
-            weights: probabilities shift accordingly. For binary and multiclass tasks.
+        class_weight: ``'balanced'``, or the weight of each class by its number, on top of the rows' weights:
+            probabilities shift accordingly. For binary and multiclass tasks; None: all alike.
         smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
-        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last epoch's,
-            where the newest rows are worth more than knowing when to stop.
+        keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last
+            epoch's, where the newest rows are worth more than knowing when to stop.
 
     Raises:
         DataError: there is no such model or metric, or the model takes no such option.
@@ -86,7 +85,7 @@ class NetModel(Estimator):
         patience: int | None = None,
         seeds: int = 1,
         stop_by: str | Metric | None = None,
-        class_weights: ClassWeights = None,
+        class_weight: ClassWeight = None,
         smoothing: float = 0.0,
         keep_best: bool = True,
     ) -> None:
@@ -94,8 +93,8 @@ class NetModel(Estimator):
             raise DataError(f"a bag of {seeds} nets", remedy="Give seeds=1 or more")
         self.name, self.model, self.options = name, model, dict(options or {})
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
-        self.patience, self.seeds, self.class_weights, self.smoothing = patience, seeds, class_weights, smoothing
-        self.keep_best = keep_best
+        self.patience, self.seeds, self.smoothing, self.keep_best = patience, seeds, smoothing, keep_best
+        self.class_weight = check_class_weight(class_weight, name=name)
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -113,7 +112,8 @@ class NetModel(Estimator):
         """Train; the curves tell of the held-out rows and of ``valid``."""
         self.check_task(train)
         self.forget()
-        train = self._teaching(train)
+        self._check_class_weight(train)
+        train = learnable(train, name=self.name)
         valid = valid if valid is not None and len(valid) else None
         self._head = head = Head.fit(train)
         curves: list[dict[str, float]] = []
@@ -133,36 +133,16 @@ class NetModel(Estimator):
 
     # Training --------------------------------------------------------------------------------------------------------
 
-    def _teaching(self, data: Rows) -> Rows:
-        """The rows that count, with the weights that they have in the loss but for a factor."""
-        if data.label is None:
-            raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
-        if data.weight is not None and bool((data.weight == 0).any()):
-            data = data.take(data.weight > 0)
-        if not len(data):
-            raise DataError(f"{self.name} has no row to learn from", remedy="Give rows of a weight above 0")
-        if data.task in ("binary", "multiclass") and len(torch.unique(data.label)) < 2:
-            raise DataError(f"{self.name} was given rows of one class only", remedy="Give rows of two classes or more")
-        return data
+    def _check_class_weight(self, data: Rows) -> None:
+        check_classes(data, self.class_weight, name=self.name)
+        if self.class_weight is not None and data.task == "multilabel":  # a row has one weight for all labels
+            raise DataError(f"{self.name} has no class weights for several labels", remedy="Leave out class_weight")
 
     def _row_weights(self, data: Rows) -> Tensor:
         """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
-        weight = torch.ones(len(data), dtype=torch.float64) if data.weight is None else data.weight.double()
-        if self.class_weights is None:
-            return weight
-        if data.task not in ("binary", "multiclass"):
-            raise DataError(f"a {data.task} task has no class weights", remedy="Leave class_weights out")
         assert data.label is not None
-        codes, k = data.label.long(), max(data.n_outputs, 2)
-        if isinstance(self.class_weights, str):
-            if self.class_weights != "balanced":
-                raise DataError(f"no class weights {self.class_weights!r}", remedy="Give 'balanced' or numbers")
-            each = 1 / torch.bincount(codes, weights=weight, minlength=k).clamp(min=1e-300)
-        else:
-            each = torch.tensor(list(self.class_weights), dtype=torch.float64)
-            if len(each) != k:
-                raise DataError(f"{len(each)} class weights for {k} classes", remedy="Give one for each class")
-        return weight * each[codes]
+        found = output_weight(data, data.label, self.class_weight)
+        return torch.ones(len(data), dtype=torch.float64) if found is None else found
 
     def _train(
         self, data: Rows, valid: Rows | None, head: Head, *, seed: int, device: torch.device | None
@@ -229,10 +209,9 @@ class NetModel(Estimator):
         """The constructor's arguments but the model's options, which ``write`` keeps."""
         names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best")
         model = self.model if isinstance(self.model, str) else name_of(self.model)
-        weights = self.class_weights if isinstance(self.class_weights, str | None) else list(self.class_weights)
         stop_by = None if self.stop_by is None else self.stop_by.name
         own = {n: getattr(self, n) for n in names}
-        return {**own, "model": model, "class_weights": weights, "stop_by": stop_by}
+        return {**own, "model": model, "class_weight": self.class_weight, "stop_by": stop_by}
 
     def write(self, folder: Path) -> dict[str, Any]:
         """A folder for each net of the bag (see ``TrainedNet.write``)."""

@@ -51,9 +51,7 @@ class OffsetModel(Estimator):
             self.model = self.model.fresh()
         self._mean: float | None = None
 
-    def fit(
-        self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
-    ) -> Self:
+    def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Learn the correction."""
         self.check_task(train)
         if train.label is None:

@@ -119,6 +119,7 @@ def lamb(
     clamp: float | None = None,
     debias: Literal["paper"] | bool = "paper",
     adapt_1d: bool = False,
+    adapt_tables: bool = True,
 ) -> TorchOptim:
     """LAMB as a Learner's ``opt_func``; settings: ``partial(lamb, clamp=10)``.
 
@@ -133,10 +134,12 @@ def lamb(
         debias: see ``Lamb``.
         adapt_1d: see ``Lamb``; False, as the paper's authors train: with a trust ratio a bias hardly leaves zero.
 
+        adapt_tables: see ``Lamb``; False is what the benchmark of extreme batches does best with.
+
     Returns:
         The wrapped optimizer, whose ``lr``, ``mom``, ``sqr_mom`` and ``wd`` fastai can schedule.
     """
-    settings = {"clamp": clamp, "debias": debias, "adapt_1d": adapt_1d}
+    settings = {"clamp": clamp, "debias": debias, "adapt_1d": adapt_1d, "adapt_tables": adapt_tables}
     return TorchOptim(params, Lamb, lr=lr, betas=(mom, sqr_mom), eps=eps, weight_decay=wd, **settings)
 
 

@@ -81,7 +81,8 @@ def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> Markup:
         x_low, x_high = x_low - 0.5, x_high + 0.5
     across = _scale(x_low, x_high, _LEFT + 6, WIDTH - _RIGHT - 6)
     up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
-    x_ticks = [t for t in ticks(x_low, x_high, most=7) if t == int(t) and x_low <= t <= x_high]
+    counts = x_high - x_low >= 3  # epochs are whole, shares are not
+    x_ticks = [t for t in ticks(x_low, x_high, most=7) if x_low <= t <= x_high and (t == int(t) or not counts)]
     parts = _grid(y_ticks, up)
     parts += [_text(across(t), HEIGHT - _BOTTOM + 16, f"{t:g}", "middle") for t in x_ticks]
     parts.append(_text((WIDTH + _LEFT) / 2, HEIGHT - 8, x_label, "middle"))

@@ -17,6 +17,7 @@ from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval
 from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.report.row_data import RowResults, read_rows
 
 Split = Literal["oof", "test"]
 SPLITS: tuple[Split, Split] = ("test", "oof")
@@ -63,6 +64,9 @@ class RunResults:
         transductive: features whose target-free statistics saw the test rows; None where the run did not say.
         rows: what was counted (rows, sessions …) → number.
         config: the run's settings.
+        task: its task.
+        of_rows: the best model's rows summed up, and models beside each other.
+        permutation: feature → by how much the score is worse where its values are shuffled.
     """
 
     name: str
@@ -81,6 +85,9 @@ class RunResults:
     transductive: list[str] | None = None
     rows: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
+    task: str = "ranking"
+    of_rows: RowResults | None = None
+    permutation: dict[str, float] = field(default_factory=dict)
 
 
 def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResults:
@@ -109,7 +116,8 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
     lists = _read_lists(run / "lists.parquet")
     curves, importance = (_read_json(run / f"{name}.json") or {} for name in ("curves", "importance"))
     figures = {"test": _figures(scores.get("models")), "oof": _figures(scores.get("oof"))}
-    models = _ascending(figures)
+    greater = scores.get("greater_is_better") is not False
+    models = _ascending(figures, greater)
     results = RunResults(
         name=run.resolve().name,
         metric=str(scores.get("metric") or "score").upper(),
@@ -123,10 +131,17 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         transductive=scores.get("transductive"),
         rows=dict(scores.get("rows") or {}),
         config=_read_json(run / "config.json") or {},
+        task=str(scores.get("task") or "ranking"),
+        permutation=_figures(_read_json(run / "permutation.json")),
     )
     if lists is not None:
         for split in SPLITS:
             _add_lists(results, split, lists, repeats=repeats, seed=seed)
+    elif results.task != "ranking":
+        _add_intervals(results, scores, greater)
+    if models:
+        outputs = list(results.config.get("outputs") or [])
+        results.of_rows = read_rows(run, results.task, outputs, models[-1], models)
     return results
 
 
@@ -138,9 +153,27 @@ def share_of_way(results: RunResults, split: Split = "test") -> float | None:
     return (scores[results.best] - floor) / (results.oracle - floor)
 
 
-def _ascending(figures: dict[Split, dict[str, float]]) -> list[str]:
-    names = dict.fromkeys([*figures["oof"], *figures["test"]])
-    return sorted(names, key=lambda name: (name in figures["oof"], figures["oof"].get(name, figures["test"].get(name))))
+def _ascending(figures: dict[Split, dict[str, float]], greater: bool) -> list[str]:
+    """Models from the worst to the best; of equal ones the stack last."""
+    names, sign = dict.fromkeys([*figures["oof"], *figures["test"]]), 1 if greater else -1
+    return sorted(
+        names,
+        key=lambda n: (n in figures["oof"], sign * figures["oof"].get(n, figures["test"].get(n)), n == "stack"),
+    )
+
+
+def _add_intervals(results: RunResults, scores: dict[str, Any], greater: bool) -> None:
+    """The stack's interval and the best base model's, which a run without lists says itself."""
+    found = {n: Interval(*v) for n, v in (scores.get("intervals") or {}).items() if v}
+    if not found:
+        return
+    gap = scores.get("stack_over_best")
+    standings = {}
+    for name, interval in found.items():
+        other = gap and name != results.best
+        to_best = Interval(0.0 - gap[0], 0.0 - gap[2], 0.0 - gap[1]) if other and results.best == "stack" else None
+        standings[name] = Standing(interval, to_best)
+    results.standings["oof"] = standings
 
 
 def _add_lists(results: RunResults, split: Split, lists: pa.Table, *, repeats: int, seed: int) -> None:
@@ -237,9 +270,13 @@ _SHAPES: dict[str, Any] = {  # "*": every name; a list: of such things; text: a 
         "seconds": _FIGURES,
         "transductive": ["anything"],
         "rows": {"*": "anything"},
+        "task": "text",
+        "intervals": {"*": ["a number"]},
+        "stack_over_best": ["a number"],
     },
     "curves.json": {"*": [_FIGURES]},
     "importance.json": {"*": _FIGURES},
+    "permutation.json": _FIGURES,
     "config.json": {"*": "anything"},
 }
 _KINDS: dict[str, tuple[type, ...]] = {"a number": (int, float), "text": (str,), "anything": (object,)}

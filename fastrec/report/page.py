@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from fastrec._core.atomic import atomic_file
 from fastrec.report import charts as charts
 from fastrec.report.data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
 from fastrec.report.render import render
+from fastrec.report.row_sections import row_sections
+from fastrec.report.section import Panel, Section
 from fastrec.report.text import (
     TITLES,
     all_models,
@@ -25,31 +25,12 @@ from fastrec.report.text import (
     signed,
     standing_of,
     total_seconds,
+    unit_of,
 )
 
 __all__ = ["leaderboard_table", "read_run", "write_report"]
 
 _TOP_FEATURES = 25
-
-
-@dataclass(frozen=True)
-class Section:
-    """One card of the page: ``data`` for its template, or the sentence that says why there is nothing to show."""
-
-    title: str
-    template: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
-    absent: str = ""
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A picture under a heading."""
-
-    heading: str
-    chart: Markup
-    legend: str = ""  # markup, if any
 
 
 @dataclass(frozen=True)
@@ -97,8 +78,8 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     sections = [
         _leaderboard_section(results, colours, repeats),
         _curves_section(results),
-        _slices_section(results, colours, "by_length"),
-        _slices_section(results, colours, "by_touched"),
+        *(_slices_section(results, colours, w) for w in ("by_length", "by_touched") if results.task == "ranking"),
+        *row_sections(results.of_rows, results.best or "", results.permutation),
         _importance_section(results, colours),
         _seconds_section(results),
         _transductive_section(results),
@@ -130,7 +111,8 @@ def _summary(results: RunResults) -> str:
         return "This run reported no scores."
     split: Split = "test" if results.scores["test"] else "oof"
     score, standing = score_of(results, split, results.best), standing_of(results, split, results.best)
-    where = "on the test lists" if split == "test" else "out of fold (no ground truth was given for the test lists)"
+    unit = unit_of(results)
+    where = f"on the test {unit}" if split == "test" else f"out of fold (no ground truth was given for the test {unit})"
     known = f" (95 %: {ends(standing.score, 3)})" if standing else ""
     text = f"reaches {results.metric} {score:.4f}{known} {where}"
     floor = results.scores[split].get("display_order")
@@ -173,8 +155,10 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
         "same lists, those where every model's rank is known. A grey difference has 0 in its interval: the lists do "
         "not tell the two apart."
-        if results.standings
+        if results.standings and results.task == "ranking"
         else "In ascending order. The run holds no lists.parquet, so there are no intervals."
+        if results.task == "ranking"
+        else "From the worst to the best. The interval is a bootstrap's over rows, or over whole groups."
     )
     return Section("Leaderboard", "leaderboard.html", data, note)
 

@@ -117,3 +117,8 @@ def total_seconds(results: RunResults) -> float | None:
 def count_lists(n: int | None) -> str:
     """A number of lists in words, empty for none."""
     return f"{n:,} list{'s' if n != 1 else ''}" if n else ""
+
+
+def unit_of(results: RunResults) -> str:
+    """What is scored: lists or rows."""
+    return "lists" if results.task == "ranking" else "rows"

@@ -32,7 +32,7 @@ def by_row(predicted: Mapping[str, torch.Tensor], data: Rows, extra: Sequence[st
     columns: dict[str, Any] = {n: data.table[n] for n in extra}
     used = [n for n in extra if n not in data.cats]
     for model, values in predicted.items():
-        wide = values if values.dim() > 1 else values[:, None]
+        wide = in_columns(values)
         if wide.shape != (len(data), data.n_scores):
             raise DataError(
                 f"{model} predicts {tuple(values.shape)} for {len(data)} rows of a {data.task} task",
@@ -67,7 +67,7 @@ def labels_of(data: Rows) -> torch.Tensor:
     """
     if data.label is None:
         raise DataError("a blend was given rows without labels to learn from", remedy="Give label=")
-    return data.label.double().reshape(len(data), -1)
+    return in_columns(data.label.double())
 
 
 def weights_of(data: Rows) -> torch.Tensor:
@@ -78,6 +78,11 @@ def weights_of(data: Rows) -> torch.Tensor:
     if not bool((weight > 0).any()):
         raise DataError("no row has a weight above 0", remedy="Give at least one row that counts")
     return weight / weight.mean()
+
+
+def in_columns(values: torch.Tensor) -> torch.Tensor:
+    """``[n]`` as ``[n, 1]``."""
+    return values[:, None] if values.ndim == 1 else values
 
 
 def as_task(values: torch.Tensor, data: Rows) -> torch.Tensor:

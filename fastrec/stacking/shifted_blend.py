@@ -52,7 +52,8 @@ class ShiftedBlend(RidgeBlend):
     ) -> Estimator:
         """Find the weights, then the constant; ``valid`` is not looked at."""
         super().fit(train)
-        assert self.weights is not None and self.constant is not None
+        assert self.weights is not None
+        assert self.constant is not None
         metric = get_metric(default_metric(train.task) if self.metric is None else self.metric)
         said = self.linear(train)[:, 0]
         sign = -1.0 if metric.greater_is_better else 1.0

@@ -22,6 +22,7 @@ from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
 from fastrec.stacking.row_blends import MeanBlend, OneBase
+from fastrec.stacking.row_inputs import in_columns
 from fastrec.stacking.shifted_blend import ShiftedBlend
 from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
@@ -88,8 +89,9 @@ class Stack:
         """What is tried.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, the
-        same with the constant that the metric likes best (amounts), and trees that start from the sum. All: hill climbing on the metric, and each base model alone.
+        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, of amounts the
+        same with the constant that the metric likes best, and trees that start from the sum. All: hill climbing on the
+        metric, and each base model alone.
 
         Args:
             models: the base models' names.
@@ -245,7 +247,7 @@ def refuse_others(base: Sequence[Predictions], train: Rows, test: Rows, folds: L
         if train.task == "ranking":
             continue  # a missing score puts a candidate last
         for values, rows in ((one.oof, folds.scored), (one.test, torch.ones(len(test), dtype=torch.bool))):
-            bad = rows & ~values.reshape(len(values), -1).isfinite().all(1) if len(values) else rows
+            bad = rows & ~in_columns(values).isfinite().all(1)
             if bool(bad.any()):
                 row = int(bad.nonzero()[0])
                 raise DataError(f"a prediction of {one.name} is no number", row=row, remedy="Look at what predicted it")

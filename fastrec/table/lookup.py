@@ -52,6 +52,16 @@ class Lookup:
             values = values.to(torch.int64)
         return self._on(values.device).find(values)
 
+    def table(self) -> tuple[torch.Tensor, int, int] | None:
+        """Codes int32 of all whole numbers from one to another, on the CPU, where they are so kept; others are absent.
+
+        Returns:
+            The codes, and the numbers that the first and the last are of; any smaller one has the code of the first,
+            any larger that of the last.
+        """
+        found = self._on(torch.device("cpu")) if self.kind == "whole" else None
+        return (found.table, found.low, found.high) if isinstance(found, _Narrow) else None
+
     def distinct(self, values: pa.Array) -> torch.Tensor:
         """Codes int64 ``[m]`` of distinct Arrow values of any comparable type, on the CPU.
 

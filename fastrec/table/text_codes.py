@@ -1,4 +1,4 @@
-"""Text coded by its distinct values; text of one width up to eight bytes is coded as whole numbers.
+"""Text coded by its distinct values; without compiled loops text of one width up to eight bytes as whole numbers.
 
 Hashed ids, country and language codes, flags and zero-padded numbers all have one width. Eight bytes are one machine
 word, and Arrow tells words apart two to three times as fast as text.
@@ -10,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core.kernels import compiled, frames
 from fastrec.table.key_types import is_text
 
 _WORD = 8  # bytes
+_WORTH = 1 << 18  # rows: fewer take Arrow some milliseconds, and the compiler seconds, once
 _BLOCK = 1 << 15  # rows: their lengths stay in the cache
 _OFFSETS = {"string": np.int32, "large_string": np.int64}
 
@@ -28,6 +30,8 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
         which they first appear: value ``i`` has code ``i + 1``.
     """
     array = array.cast(pa.large_string()) if str(array.type) == "string_view" else array
+    if str(array.type) in _OFFSETS and len(array) >= _WORTH and compiled(len(array)):
+        return _by_loops(array)
     words, width = _words(array)
     encoded = (array if words is None else pa.array(words)).dictionary_encode()
     distinct = encoded.dictionary
@@ -38,6 +42,16 @@ def encode(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
             codes[pc.is_valid(array).to_numpy(zero_copy_only=False)] = _plus_one(encoded.indices)
             return codes, distinct
     return _plus_one(encoded.indices), distinct.cast(pa.large_string()) if is_text(distinct.type) else distinct
+
+
+def _by_loops(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """``encode`` of text; compiled loops take a third of Arrow's time."""
+    _, ends, data = array.buffers()
+    offsets = np.frombuffer(ends, dtype=_OFFSETS[str(array.type)])[array.offset : array.offset + len(array) + 1]
+    valid = pc.is_valid(array).to_numpy(zero_copy_only=False) if array.null_count else np.empty(0, np.bool_)
+    codes, rows = np.empty(len(array), dtype=np.int32), np.empty(len(array), dtype=np.int64)
+    count = frames().code_text(offsets, data.address if data is not None else 0, valid, codes, rows)
+    return codes, array.take(pa.array(rows[:count])).cast(pa.large_string())
 
 
 def _plus_one(indices: pa.Array) -> np.ndarray:

@@ -13,6 +13,7 @@ from fastrec.table import Coded, Column, Keys, Vocab
 from fastrec.table.lookup import Lookup
 from fastrec.tabular.column_parts import Columns, Rows, take_values
 from fastrec.tabular.procs.categorify import Categorify
+from fastrec.tabular.training_rows import TrainingRows
 
 _BLOCK = 1 << 15  # rows at a time: they stay in the cache, and torch does not spread them over threads of its own
 _SPAN = 1 << 16  # a range of whole numbers that is counted in a table however few the rows
@@ -41,14 +42,16 @@ class Codes:
         return codes.masked_fill_(values.isnan(), 0) if values.is_floating_point() else codes
 
 
-def codes_of(columns: Columns, name: str, categorify: Categorify | None, *, fit_rows: int | None = None) -> Codes:
+def codes_of(
+    columns: Columns, name: str, categorify: Categorify | None, *, training: TrainingRows | None = None
+) -> Codes:
     """A column's codes.
 
     Args:
         columns: where it is.
         name: the column.
         categorify: knows its classes; None: its values are codes.
-        fit_rows: its classes are learnt now, from that many first rows; None: they are known.
+        training: its classes are learnt now, from these rows; None: they are known.
 
     Returns:
         The codes; they hold no memory beyond the frame's, or one to four bytes for each row.
@@ -59,11 +62,11 @@ def codes_of(columns: Columns, name: str, categorify: Categorify | None, *, fit_
     column = columns.raw(name)
     if categorify is None:
         return Codes(_plain_codes(column))
-    if fit_rows is not None:
-        rows, options = columns.ascending(fit_rows), categorify.options_of(name)
-        vocab = _fit_whole(column, rows, options)
+    if training is not None:
+        options = categorify.options_of(name)
+        vocab = _fit_whole(column, training, options)
         if vocab is None:
-            return _fit_keys(column, rows, categorify, options)
+            return _fit_keys(column, training, categorify, options)
         categorify.set_vocab(name, vocab)
     vocab = categorify.vocab_of(name)
     codes = codes_in(vocab, column)
@@ -72,10 +75,13 @@ def codes_of(columns: Columns, name: str, categorify: Categorify | None, *, fit_
     return _narrow(codes.of, len(vocab), len(column), columns.device)
 
 
-def _fit_keys(column: Column, rows: Rows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
+def _fit_keys(column: Column, training: TrainingRows, categorify: Categorify, options: Mapping[str, Any]) -> Codes:
     """The codes of a column whose classes are learnt from its distinct values."""
     coded = _coded(column)
-    counts = torch.bincount(take_values(coded.codes, rows), minlength=coded.size)[1:].cpu()
+    counts = training.count_whole(coded.codes, 0, coded.size)
+    if counts is None:
+        counts = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size).cpu()
+    counts = counts[1:]
     vocab, table = Vocab.of_keys(coded.keys, counts, ordered=column.ordered, name=column.name, **options)
     categorify.set_vocab(column.name, vocab)
     return _gathered(coded, table, len(vocab))
@@ -87,14 +93,13 @@ def _gathered(coded: Coded, table: torch.Tensor, size: int) -> Codes:
     return _narrow(lambda rows: table.index_select(0, coded.codes[rows]), size, len(coded.codes), coded.codes.device)
 
 
-def classes_of(column: Column, rows: int) -> pa.Array:
-    """The values of a column's first rows, each once: sorted, or in the order of its categories."""
-    first = slice(0, rows)
-    vocab = _fit_whole(column, first, {})
+def classes_of(column: Column, training: TrainingRows) -> pa.Array:
+    """The values of a column's training rows, each once: sorted, or in the order of its categories."""
+    vocab = _fit_whole(column, training, {})
     if vocab is not None:
         return vocab.values
     coded = _coded(column)
-    used = torch.bincount(coded.codes[first], minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
+    used = torch.bincount(take_values(coded.codes, training.rows), minlength=coded.size)[1:].nonzero().squeeze(1).cpu()
     known = coded.keys.take(used)
     return known.columns[0] if column.ordered is not None else known.take(known.sort_order()).columns[0]
 
@@ -115,27 +120,38 @@ def codes_in(vocab: Vocab, column: Column) -> Codes:
     return _gathered(coded, vocab.codes_of(coded.keys), len(vocab))
 
 
-def _fit_whole(column: Column, rows: Rows, options: Mapping[str, Any]) -> Vocab | None:
+def _fit_whole(column: Column, training: TrainingRows, options: Mapping[str, Any]) -> Vocab | None:
     """The classes of whole numbers in a range narrow enough to be counted in a table; None: of any others."""
     values = column.values
     if column.kind != "number" or values.is_floating_point() or not len(values):
         return None
-    values = take_values(values.view(torch.uint8) if values.dtype == torch.bool else values, rows)
+    values = values.view(torch.uint8) if values.dtype == torch.bool else values
+    by_loops = training.by_loops and column.missing is None
+    values = training.numbers(values) if by_loops else take_values(values, training.rows)
     if not len(values):
         return None
     low, high = (int(v) for v in torch.aminmax(values))
     if high - low >= max(_SPAN, len(values)):
         return None
-    missing = None if column.missing is None else take_values(column.missing, rows)
+    counts = training.count_whole(values, low, high - low + 1) if by_loops else None
+    if counts is None:
+        missing = None if column.missing is None else take_values(column.missing, training.rows)
+        values = take_values(values, training.rows) if by_loops else values
+        counts = _counted(values, missing, low, high)
+    used = counts.nonzero().squeeze(1)
+    kept = (used + low).to(column.values.dtype).cpu().numpy()
+    return Vocab.of_counts(pa.array(kept), counts[used].cpu(), name=column.name, **options)
+
+
+def _counted(values: torch.Tensor, missing: torch.Tensor | None, low: int, high: int) -> torch.Tensor:
+    """How often each whole number from ``low`` to ``high`` is there, int64 ``[high - low + 1]``."""
     counts = torch.zeros(high - low + 1, dtype=torch.int64, device=values.device)
     step = len(values) if values.is_cuda else max(_BLOCK, len(counts))
     for start in range(0, len(values), step):
         place = values[start : start + step].to(torch.int64) - low
         place = place if missing is None else place[~missing[start : start + step]]
         counts += torch.bincount(place, minlength=len(counts))
-    used = counts.nonzero().squeeze(1)
-    kept = (used + low).to(column.values.dtype).cpu().numpy()
-    return Vocab.of_counts(pa.array(kept), counts[used].cpu(), name=column.name, **options)
+    return counts
 
 
 def _coded(column: Column) -> Coded:

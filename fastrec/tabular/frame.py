@@ -44,6 +44,7 @@ from fastrec.tabular.procs.registry import as_procs
 from fastrec.tabular.recipe import Recipe, check_unique, loaded, read_for, size_of
 from fastrec.tabular.splits import joined_rows, split_rows
 from fastrec.tabular.targets import Labels
+from fastrec.tabular.training_rows import TrainingRows
 from fastrec.tabular.views import PandasViews
 
 __all__ = ["TabularFrame"]
@@ -256,7 +257,7 @@ class TabularFrame(PandasViews, Tabular):
             )
             plain.extras = ExtraColumns(list(self.list_names), list(self.vector_names))
             table = read_for(self._raw, plain, y_needed=False)
-            plain.labels.fit({n: table[n] for n in self.y_names if n in table}, len(table))
+            plain.labels.fit({n: table[n] for n in self.y_names if n in table}, TrainingRows(len(table)))
             self._pack(plain, table, fit_rows=len(table))
             self._raw = None
         return self._packed

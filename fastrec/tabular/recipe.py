@@ -19,7 +19,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.table import Column, Table, Vocab, column_names
 from fastrec.table.read import check_names, read_file
 from fastrec.tabular.cat_codes import Codes, codes_of
-from fastrec.tabular.column_parts import Columns, numbers_of
+from fastrec.tabular.column_parts import Columns, numbers_of, plain_numbers
 from fastrec.tabular.extras import ExtraColumns
 from fastrec.tabular.packed import Layout, Packed
 from fastrec.tabular.procs.base import ContProc, FrameProc
@@ -27,9 +27,11 @@ from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.features import features_of
 from fastrec.tabular.procs.fill_missing import FillMissing
 from fastrec.tabular.procs.log_transform import LogTransform
+from fastrec.tabular.procs.normalize import Normalize
 from fastrec.tabular.procs.rank_gauss import RankGauss
 from fastrec.tabular.procs.robust_scale import RobustScale
 from fastrec.tabular.targets import Labels, known
+from fastrec.tabular.training_rows import TrainingRows
 from fastrec.tabular.writer import Prepared, Writer
 
 _BLOCK = 1 << 15  # rows that are prepared and packed at a time: they stay in the cache, and torch starts no threads
@@ -152,7 +154,7 @@ class Recipe:
         """Learn the targets from the first ``rows`` rows of a table; all else is learnt by ``pack``, on the way."""
         columns = Columns.of(table)
         with on_one_thread():
-            self.labels.fit({n: columns[n] for n in self.labels.names}, rows)
+            self.labels.fit({n: columns.raw(n) for n in self.labels.names}, TrainingRows(rows, columns))
         for proc in self.cont_procs:
             proc.reset(self.conts)
         categorify = self.proc(Categorify)
@@ -184,15 +186,15 @@ class Recipe:
 
     def _pack(self, columns: Columns, *, fit_rows: int | None, into: Packed | None) -> Packed:
         n, names, categorify, before = len(columns), self.labels.names, self.proc(Categorify), held()
-        targets = [columns[name] for name in names] if all(name in columns for name in names) else []
+        targets = [columns.as_they_stand()[name] for name in names] if all(name in columns for name in names) else []
         with_y = into.layout.n_y is not None if into is not None else known(targets)
-        tasks: list[Callable[[], Any]] = [partial(self.labels.encode, c) for c in targets if with_y and n]
+        training = None if fit_rows is None else TrainingRows(fit_rows, columns)
+        tasks: list[Callable[[], Any]] = [partial(self._encode, columns, c) for c in targets if with_y and n]
         n_y = len(tasks)
         # Those that take longest come first, so that no thread waits for another one at the end.
-        tasks += [partial(codes_of, columns, name, categorify, fit_rows=fit_rows) for name in self.cats]
-        if fit_rows is not None:
-            columns.ascending(fit_rows)  # kept for all of them
-            tasks += [partial(self._fit_cont, columns, name, fit_rows) for name in self.conts if self.cont_procs]
+        tasks += [partial(codes_of, columns, name, categorify, training=training) for name in self.cats]
+        if training is not None:
+            tasks += [partial(self._fit_cont, columns, name, training) for name in self.conts if self.cont_procs]
         made = run_parallel(lambda task: task(), tasks, rows=n)
         codes, read = made[n_y : n_y + len(self.cats)], dict(filter(None, made[n_y + len(self.cats) :]))
         del targets, tasks  # they may hold copies
@@ -223,14 +225,34 @@ class Recipe:
         step = _BLOCK if packed.device.type == "cpu" else _DEVICE_BLOCK
         Writer(prepared, columns, packed, step=step, few=_FEW).write()
 
-    def _fit_cont(self, columns: Columns, name: str, rows: int) -> tuple[str, Column] | None:
+    def _encode(self, columns: Columns, column: Column) -> torch.Tensor:
+        """A target's codes or numbers, in the frame's order where each of its rows counts once, else in the rows'."""
+        try:
+            return self.labels.encode(column)
+        except DataError:  # which row is the first at fault hangs on their order
+            return self.labels.encode(columns[column.name])
+
+    def _fit_cont(self, columns: Columns, name: str, training: TrainingRows) -> tuple[str, Column] | None:
         """Learn from a column; it is given back where there are few rows, so that it is read once."""
-        column, last = columns.raw(name), len(self.cont_procs) - 1
-        values = numbers_of(column, columns.rows(0, rows))
-        for i, proc in enumerate(self.cont_procs):
-            proc.fit(name, values)
-            values = proc.apply(name, values) if i < last else values
+        column, procs = columns.raw(name), self.cont_procs
+        if not (training.by_loops and _learn(procs, column, training)):
+            values = numbers_of(column, columns.rows(0, training.count))  # a mode hangs on their order
+            for i, proc in enumerate(procs):
+                proc.fit(name, values)
+                values = proc.apply(name, values) if i < len(procs) - 1 else values
         return (name, column) if len(columns) <= _FEW else None
+
+
+def _learn(procs: Sequence[ContProc], column: Column, training: TrainingRows) -> bool:
+    """Learn from a column by one loop over it; False: its values themselves are wanted."""
+    values, fill = plain_numbers(column), next((p for p in procs if type(p) is FillMissing), None)
+    if values is None or not all(type(p) in (FillMissing, Normalize) for p in procs):
+        return False
+    median = fill is not None and fill.fill_strategy == "median"
+    summary = training.summary(values, median=median) if fill is None or median else None
+    for proc in procs if summary is not None else ():
+        summary = proc.learn(column.name, summary)
+    return summary is not None
 
 
 def loaded(df: Any) -> Any:

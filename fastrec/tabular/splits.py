@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from fastcore.foundation import L
 
 from fastrec.errors import DataError, DataWarning
 from fastrec.tabular.recipe import _BLOCK
@@ -27,8 +28,8 @@ def split_rows(splits: Any, n: int) -> list[torch.Tensor]:
         )
     rows = [_row_numbers(s, n) for s in splits]
     for part in rows:
-        bad = part[(part < 0) | (part >= n)]
-        if len(bad):
+        if len(part) and not (int(part.min()) >= 0 and int(part.max()) < n):
+            bad = part[(part < 0) | (part >= n)]
             raise DataError(
                 f"splits name row {int(bad[0])}, but there are {n} rows", remedy="Make the splits for this frame"
             )
@@ -55,11 +56,12 @@ def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
     """A validation row that was trained on makes the score look better than it is."""
     if len(rows) < 2:
         return
-    trained = torch.zeros(n, dtype=torch.bool)
-    trained[rows[0]] = True
-    both = torch.cat(list(rows[1:]))
-    both = both[trained[both]]
-    if len(both):
+    trained = np.zeros(n, dtype=np.bool_)
+    trained[rows[0].numpy()] = True
+    both = torch.cat(list(rows[1:])) if len(rows) > 2 else rows[1]
+    also = trained[both.numpy()]
+    if also.any():
+        both = both[torch.from_numpy(also)]
         warnings.warn(
             f"{len(both)} rows are in training and in validation (the first is row {int(both[0])}): "
             "the validation score is not to be trusted",
@@ -68,9 +70,10 @@ def _warn_of_overlap(rows: Sequence[torch.Tensor], n: int) -> None:
         )
 
 
-def _of_list(split: list[Any]) -> np.ndarray:
+def _of_list(split: Iterable[Any]) -> np.ndarray:
     """Row numbers or a mask; numpy looks through a list once less where the type is known."""
-    return np.array(split, dtype=np.int64 if split and isinstance(split[0], np.int64) else None)
+    rows = split.items if isinstance(split, L) and isinstance(split.items, list) else list(split)
+    return np.array(rows, dtype=np.int64 if rows and isinstance(rows[0], np.int64) else None)
 
 
 def _row_numbers(split: Any, n: int) -> torch.Tensor:
@@ -79,6 +82,6 @@ def _row_numbers(split: Any, n: int) -> torch.Tensor:
         return torch.from_numpy(np.arange(start, stop, step, dtype=np.int64))
     if isinstance(split, torch.Tensor):
         split = split.cpu().numpy()
-    rows = split if isinstance(split, np.ndarray) else _of_list(list(split))
-    rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+    rows = split if isinstance(split, np.ndarray) else _of_list(split)
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64, copy=not rows.flags.writeable)
     return torch.from_numpy(np.ascontiguousarray(rows))

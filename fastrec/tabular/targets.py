@@ -14,6 +14,7 @@ from fastai.data.transforms import Categorize, CategoryMap, EncodedMultiCategori
 from fastrec.errors import DataError, NotFittedError
 from fastrec.table import Column, Vocab
 from fastrec.tabular.cat_codes import classes_of, encode_narrow
+from fastrec.tabular.training_rows import TrainingRows
 
 LabelKind = Literal["category", "multi", "number"]
 
@@ -43,13 +44,13 @@ class Labels:
         self.tfms = list(block.type_tfms)
         self.kind = _kind_of(self.tfms)
 
-    def fit(self, columns: Mapping[str, Column], rows: int) -> None:
-        """Learn classes, or the dtype of numbers, from the first ``rows`` rows."""
+    def fit(self, columns: Mapping[str, Column], training: TrainingRows) -> None:
+        """Learn classes, or the dtype of numbers, from training rows."""
         if self.block is None and self.names:
             numeric = all(c.kind == "number" and c.values.dtype != torch.bool for c in columns.values())
             self._set_block(RegressionBlock() if numeric else CategoryBlock())
         if self.kind == "category" and self.names:
-            self._fit_classes(columns[self.names[0]], rows)
+            self._fit_classes(columns[self.names[0]], training)
         elif self.kind == "multi":
             self.dtype = torch.float32
         else:
@@ -58,11 +59,11 @@ class Labels:
                 if getattr(tfm, "c", 0) is None:
                     tfm.c = len(self.names)
 
-    def _fit_classes(self, column: Column, rows: int) -> None:
+    def _fit_classes(self, column: Column, training: TrainingRows) -> None:
         tfm = next(t for t in self.tfms if isinstance(t, Categorize))
         self.dtype = torch.int64
         if tfm.vocab is None:
-            values = classes_of(column, rows)
+            values = classes_of(column, training)
             tfm.vocab = CategoryMap(values.to_pylist(), sort=False, add_na=tfm.add_na)
         else:
             tfm.vocab = CategoryMap(tfm.vocab, sort=False, add_na=tfm.add_na)

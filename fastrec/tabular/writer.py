@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from fastrec._core.threads import run_parallel
-from fastrec.table import Column
-from fastrec.tabular.cat_codes import Codes
+from fastrec.tabular.block_loops import BlockLoops, Prepared
 from fastrec.tabular.column_parts import Columns, Rows, as_number, numbers_of, plain_numbers
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.procs.base import ContProc
+from fastrec.tabular.training_rows import worth
 
 _SMALL = 1 << 12  # rows that a block has at least: every column costs some calls for each block
 _WORDS = 1 << 18  # 4-byte words of a block: half of what a cache holds
 _NUMBERS = 1 << 17  # float64 numbers that are prepared together
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """Columns on their way into packed rows.
-
-    Args:
-        codes: the codes of categorical columns.
-        conts: names of the continuous columns.
-        flags: continuous column → place of its ``_na`` column among the codes.
-        shift: code of False in a ``_na`` column.
-        procs: what prepares numbers, in its order.
-        ys: the targets ``[n]``, in the order of the packed rows.
-        read: continuous columns that were read before.
-    """
-
-    codes: Sequence[Codes]
-    conts: Sequence[str]
-    flags: Mapping[str, int]
-    shift: int
-    procs: Sequence[ContProc]
-    ys: Sequence[torch.Tensor]
-    read: Mapping[str, Column]
 
 
 class Writer:
@@ -69,16 +44,29 @@ class Writer:
         held = {m: i for m, i in places.items() if n <= few or columns.shares(m)}
         self.held = {i: as_number(made.read[m] if m in made.read else columns.raw(m)) for m, i in held.items()}
         self.plain = {i: plain_numbers(c) for i, c in self.held.items()} if on_host else {}
+        self.by_loops = self._loops(n * words) if on_host else None
         self.apart = [i for i in places.values() if i not in self.held]  # these are copies: one in memory at a time
 
     def write(self) -> None:
         """All rows."""
         n = len(self.columns) if self.packed.layout.words else 0
-        run_parallel(self._write_block, range(0, n, self.step), rows=n)
+        if self.by_loops is not None:
+            self.by_loops.write()
+        else:
+            run_parallel(self._write_block, range(0, n, self.step), rows=n)
         run_parallel(self._write_column, self.apart, rows=n)
-        if self.places is not None:
+        if self.places is not None and self.by_loops is None:
+            order = slice(None) if self.front is not None else self.columns.order
             for i, y in enumerate(self.made.ys):
-                self.packed.views[2][:, i] = y
+                self.packed.views[2][:, i] = y[order]
+
+    def _loops(self, numbers: int) -> BlockLoops | None:
+        """Compiled loops for these rows, where there are any."""
+        few = 4 * len(self.columns) < self.columns.size  # of the frame's rows, each of which the loops go over
+        if not worth(numbers) or few or (self.columns.order is not None and self.places is None):
+            return None
+        made, order = self.made, None if self.front is None else self.columns.order
+        return BlockLoops.of(made, self.held, self.packed, places=self.places, order=order)
 
     def _write_block(self, start: int) -> None:
         stop = min(start + self.step, len(self.columns))

@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     use_threads(options.threads)
-    with_fastrec(tabular(5_000, options.keys))
+    with_fastrec(tabular(300_000, options.keys))  # so many that loops are compiled, which takes memory once
     df = tabular(options.rows, options.keys)
     forget_peak()
     before = resident()

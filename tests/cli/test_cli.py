@@ -131,8 +131,12 @@ def test_help_lists_the_commands():
         ("run", ["competition", "--data", "--out", "--device", "--rows", "--seed", "--bs", "auto"]),
         ("simulate", ["competition", "--sessions", "--out", "--seed"]),
         ("check", ["submission", "test"]),
-        ("score", ["submission", "truth", "mrr"]),
+        ("score", ["submission", "truth", "metric"]),
         ("report", ["run_directory", "report.html"]),
+        ("predict", ["run", "--data", "--out", "--device", "--trust"]),
+        ("layout", ["competition", "--data", "--out"]),
+        ("runs", ["folder"]),
+        ("compare", ["--model", "--by"]),
     ],
 )
 def test_help_of_each(command, words):
@@ -287,8 +291,10 @@ def test_too_few_sessions_to_simulate(tmp_path):
 # ----------------------------------------------------------------------------------------------------- broken off, full
 
 
-def test_ctrl_c_leaves_nothing(workspace, data, tmp_path):
-    running = start("run", workspace / "endless", "--data", data, "--out", tmp_path / "out")
+@pytest.mark.parametrize("resume", [True, False])
+def test_ctrl_c_leaves_no_half_of_a_run(workspace, data, tmp_path, resume):
+    words = [] if resume else ["--no-resume"]
+    running = start("run", workspace / "endless", "--data", data, "--out", tmp_path / "out", *words)
     for line in running.stderr:
         if line.startswith("features:"):
             break
@@ -296,10 +302,11 @@ def test_ctrl_c_leaves_nothing(workspace, data, tmp_path):
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=120)
     assert running.returncode == 130
-    assert err.splitlines()[-1] == "stopped; nothing was written"
+    kept = "the same command goes on from what is finished" if resume else "nothing was written"
+    assert err.splitlines()[-1] == f"stopped; {kept}"
     assert "Traceback" not in err
     assert out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == ([".out.parts"] if resume else [])
 
 
 @pytest.mark.parametrize("size", [2_000, 40_000])
@@ -316,7 +323,7 @@ def test_a_full_disk_while_simulating(size, tmp_path):
 
 def test_a_full_disk_at_the_end_of_a_run(workspace, data, tmp_path):
     setup = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, 5_000))"
-    running = start("run", workspace / "tiny", "--data", data, "--out", tmp_path / "out", setup=setup)
+    running = start("run", workspace / "tiny", "--data", data, "--out", tmp_path / "out", "--no-resume", setup=setup)
     _, err = running.communicate(timeout=120)
     assert running.returncode == 1
     assert re.match(r"error: file .*/out.*could not be written", err.splitlines()[-1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,7 +96,7 @@ def test_a_form_that_no_file_can_have_is_refused(change):
 class Baskets(Competition):
     """Lists of 33 products, of which a low price is bought."""
 
-    name, submission = "Baskets", LONG
+    name, task, submission = "Baskets", "ranking", LONG
     fold_key = "basket"
 
     def load(self, data, *, rows, device):
@@ -222,7 +223,7 @@ def test_an_older_run_is_2019s_and_a_damaged_one_is_named(run, tmp_path):
 
 
 def test_lists_that_are_too_long_are_still_refused(run):
-    short = SubmissionFormat(**{**LONG.to_state(), "keys": LONG.keys, "targets": LONG.targets, "max_items": 30})
+    short = replace(LONG, max_items=30)
     with pytest.raises(SubmissionError, match="more than 30"):
         check_submission(run / "run" / "submission.csv", run / "test.csv", short)
 

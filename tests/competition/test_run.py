@@ -20,7 +20,7 @@ from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
-from fastrec.competition import check_submission, run, run_competition, score_submission
+from fastrec.competition import check_submission, run_competition, run_files, score_submission
 from fastrec.competition.run import check_candidates, check_run_folder
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
@@ -89,10 +89,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_run_directory_is_complete(made):
     names = {"config.json", "curves.json", "features", "importance.json", "lists.parquet", "models", "oof"}
+    names |= {"decision.json", "folds.parquet", "permutation.json", "stack"}
     assert {p.name for p in made.iterdir()} == names | {"report.html", "scores.json", "submission.csv", "test"}
     for split in ("oof", "test"):
         assert sorted(p.stem for p in (made / split).iterdir()) == sorted(MODELS)
-    for name in MODELS:
+    for name in set(MODELS) - {"stack"}:
         assert sorted(p.name for p in (made / "models" / name).iterdir()) == [f"fold{k}" for k in range(5)]
     page = (made / "report.html").read_text()
     assert "<html" in page
@@ -108,7 +109,7 @@ def test_config_tells_how_it_was_made(made, data):
     wanted = {"seed": 3, "bs": 500, "device": "cpu", "data": data.name, "command": "the command", "folds": 5}
     assert {n: config[n] for n in wanted} == wanted
     assert config["versions"]["torch"] == torch.__version__
-    assert config["git_revision"] == run._git_revision(Tiny)
+    assert config["git_revision"] == run_files._git_revision(Tiny)
     assert {"position", "is_last", "device", "touch_steps", "price_over_mean"} <= set(config["features"])
 
 
@@ -118,12 +119,12 @@ def test_the_revision_is_that_of_the_recipes_repository(tmp_path, monkeypatch):
     (tmp_path / "recipe_of_mine.py").write_text("class Recipe: ...")
     monkeypatch.syspath_prepend(tmp_path)
     recipe = importlib.import_module("recipe_of_mine").Recipe
-    assert run._git_revision(recipe) is None  # no repository holds it
+    assert run_files._git_revision(recipe) is None  # no repository holds it
     git = ["git", "-C", tmp_path, "-c", "user.name=me", "-c", "user.email=me@example.com"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
     whole = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    revision = run._git_revision(recipe)
+    revision = run_files._git_revision(recipe)
     assert len(revision) >= 7
     assert whole.startswith(revision)
 
@@ -134,7 +135,7 @@ def test_scores_have_the_documented_form(made):
     assert list(scores["models"]) == list(scores["oof"]) == MODELS
     assert all(0 < v <= 1 for part in ("models", "oof") for v in scores[part].values())
     assert 0 < scores["oracle"] <= 1
-    assert set(scores["seconds"]) == {"read", "features", "models", "stack", "write"}
+    assert set(scores["seconds"]) == {"read", "features", "models", "stack", "permutation", "write"}
     assert set(scores["stack_tried"]) >= {"xgb_ranker", "blend"}
     assert scores["oof"]["stack"] == pytest.approx(max(scores["stack_tried"].values()), abs=1e-12)
 

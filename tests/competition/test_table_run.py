@@ -22,7 +22,7 @@ from fastrec.competition import Competition, check_submission, compare_runs, lis
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import XGBModel
+from fastrec.estimators import OffsetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import get_metric
 from fastrec.stacking import Stack
@@ -325,11 +325,11 @@ def test_a_second_run_refits_only_what_has_changed(tmp_path):
     again = run_competition(Recipe("binary"), data, tmp_path / "run")
     assert same_files(copy, again) == []
     reused = json.loads((again / "scores.json").read_text())["reused"]
-    assert reused == 3 * 5 + 1  # every model of every fold, and the features of all rows
+    assert reused == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
     other = [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]
     changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run")
     reused = json.loads((changed / "scores.json").read_text())["reused"]
-    assert reused == 2 * 5 + 1 + 2 * 5  # but for the deep trees, and the features of each fold
+    assert reused == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
     assert filecmp.cmp(again / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
     assert not filecmp.cmp(again / "oof" / "deep.parquet", changed / "oof" / "deep.parquet", shallow=False)
     scores = json.loads((changed / "scores.json").read_text())
@@ -387,3 +387,10 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
     assert same_files(whole, again) == []
     left = {p.name for p in tmp_path.iterdir()} - {"data", "whole", "timed", "run", ".run.parts"}
     assert not left
+
+
+def test_a_model_within_another_is_part_of_what_it_is_made_with():
+    from fastrec.competition.fitting import _settings
+
+    same, again, other = (OffsetModel(XGBModel("x", **{**TREES, "rounds": r}), "x") for r in (3, 3, 4))
+    assert str(_settings(same)) == str(_settings(again)) != str(_settings(other))

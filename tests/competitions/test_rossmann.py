@@ -15,7 +15,7 @@ from competitions.rossmann.competition import Rossmann
 from competitions.rossmann.data import HORIZON, read
 from competitions.rossmann.history import OUTPUTS, store_history
 from competitions.rossmann.simulate import simulate
-from fastrec.competition import check_submission, run_competition
+from fastrec.competition import run_competition
 from fastrec.errors import DataError, MissingFileError
 from fastrec.features import FeatureSet
 from fastrec.table import Table, concat

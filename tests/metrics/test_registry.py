@@ -324,6 +324,11 @@ def test_classes_with_a_half():
     assert score("accuracy", [10**12, -5, 3], [10**12, -5, 4]) == pytest.approx(2 / 3)  # any whole numbers
 
 
+def test_rounded_probabilities_are_scaled_to_1():
+    p = np.array([[0.333, 0.333, 0.333], [0.25, 0.5, 0.255]])
+    assert close(score("logloss", [1, 2], p), -(math.log(1 / 3) + math.log(0.255 / 1.005)) / 2)
+
+
 def test_inputs_of_any_library():
     y, p = [0, 1, 1, 0], [0.2, 0.7, 0.4, 0.6]
     expected = score("auc", y, p)

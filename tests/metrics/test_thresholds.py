@@ -109,6 +109,8 @@ def test_other_metrics_find_the_best_cuts_of_a_clear_case():
     y = rng.choice(4, 400, p=[0.7, 0.2, 0.07, 0.03])
     p = y + rng.normal(0, 0.6, 400).round(1)
     learned = value("f1_macro", y, m.apply_cuts(p, m.best_rounding(y, p, "f1_macro")), None)
+    starts = [m.best_rounding(y, p, of) for of in ("quadratic_kappa", "accuracy", "balanced_accuracy")]
+    assert learned > max(value("f1_macro", y, m.apply_cuts(p, start), None) for start in starts)  # it did move
     grid = itertools.combinations_with_replacement(every_cut(p)[::3], 3)
     assert learned >= max(value("f1_macro", y, np.searchsorted(c, p), None) for c in grid) - 0.01
 

@@ -76,6 +76,10 @@ EXAMPLES: dict[str, list[Example]] = {
             },
         )
     ],
+    "RealMLP": [
+        Example({"layers": [16, 8], "frequencies": 4}),
+        Example({"layers": [16], "act": "mish", "max_one_hot": 20, "ps": 0.0, "d_embedding": 2}),
+    ],
     "TabM": [
         Example({"layers": [16, 8], "k": 4}, loss=lambda net, loss: net.wrap_loss(loss)),
         Example({"layers": [16], "k": 3, "variant": "full", "ps": 0}, loss=lambda net, loss: net.wrap_loss(loss)),

@@ -15,7 +15,6 @@ from torch import nn
 
 from fastrec.models import EmbeddingTables, embedding_layout
 from fastrec.optim import AdamW, Lamb
-from fastrec.optim import torch_lamb as lamb
 from fastrec.optim.row_sparse import Places, Rows
 
 WIDTH = 3
@@ -105,51 +104,6 @@ def test_lamb_of_rows_takes_its_norms_over_the_rows_of_the_batch():
     torch.testing.assert_close(table[[4, 8]], only[1])
     untouched = [0, 2, 5, 6, 7]
     assert torch.equal(table[untouched], before[untouched])
-
-
-@pytest.mark.parametrize("decay", [0.0, 0.1, 49.0])  # 1 / 49 * 49 is not 1
-def test_large_parameters_step_as_small_ones(monkeypatch, decay):
-    torch.manual_seed(0)
-    shape, config = (700, 16), {"lr": 0.03, "weight_decay": decay, "clamp": 2.0}
-    for debias in ("paper", True, False):
-        for adapt_1d in (True, False):
-            pair = [nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0))) for _ in range(2)]
-            lines = [nn.Parameter(torch.randn(9000, generator=torch.Generator().manual_seed(1))) for _ in range(2)]
-            opts = [Lamb([p, b], debias=debias, adapt_1d=adapt_1d, **config) for p, b in zip(pair, lines, strict=True)]
-            for p in pair:
-                p.segments = (0, 3, 700)
-            for _ in range(4):
-                for block, opt, p, line in zip((1 << 10, 1 << 30), opts, pair, lines, strict=True):
-                    monkeypatch.setattr("fastrec.optim.torch_lamb._BLOCK", block)
-                    p.grad, line.grad = torch.sin(3 * p.detach()), torch.cos(5 * line.detach())
-                    opt.step()
-            torch.testing.assert_close(pair[0], pair[1], rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(lines[0], lines[1], rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("adapt_1d", [True, False])
-@pytest.mark.parametrize("clamp", [None, 0.5])
-def test_the_step_for_gpus_is_that_for_cpus(monkeypatch, adapt_1d, clamp):
-    def step_as_a_gpu(params, states, moves, group):
-        lamb._step_together(params, states, group)
-
-    torch.manual_seed(0)
-    start = [torch.randn(9, 4), torch.randn(5), torch.zeros(3, 2)]
-    nets = [[nn.Parameter(t.clone()) for t in start] for _ in range(2)]
-    opts = [Lamb(net, lr=0.1, weight_decay=0.2, adapt_1d=adapt_1d, clamp=clamp) for net in nets]
-    for net in nets:
-        net[0].segments = (0, 4, 9)
-    for _ in range(3):
-        grads = [torch.randn_like(t) for t in start]
-        for i, (net, opt) in enumerate(zip(nets, opts, strict=True)):
-            for p, grad in zip(net, grads, strict=True):
-                p.grad = grad.clone()
-            with monkeypatch.context() as patch:
-                if i:
-                    patch.setattr(lamb, "_step_small", step_as_a_gpu)
-                opt.step()
-    for a, b in zip(*nets, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 PLACES = Places()  # one for all examples, so that numbers of earlier batches and other tables stand in it

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastrec._core.kernels import compiled
 from fastrec.table import text_codes
 
 TYPES = [pa.string(), pa.large_string(), pa.string_view()]
@@ -21,10 +22,14 @@ def by_loop(values: list[str | None]) -> tuple[list[int], list[str]]:
 
 
 def check(array: pa.Array) -> None:
-    codes, distinct = text_codes.encode(array)
     expected = by_loop(array.to_pylist())
-    assert (codes.dtype, codes.tolist(), distinct.to_pylist()) == (np.dtype(np.int32), *expected)
-    assert distinct.type == pa.large_string()
+    for loops in (False, True) if compiled(1 << 30) else (False,):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(text_codes, "_WORTH", 0 if loops else 1 << 60)
+            patch.setattr(text_codes, "compiled", lambda _, loops=loops: loops)
+            codes, distinct = text_codes.encode(array)
+        assert (codes.dtype, codes.tolist(), distinct.to_pylist()) == (np.dtype(np.int32), *expected)
+        assert distinct.type == pa.large_string()
 
 
 @given(
@@ -49,6 +54,12 @@ def test_many_rows(width: int) -> None:
     rng = np.random.default_rng(width)
     words = [str(i).zfill(width) for i in range(min(10**width, 5_000))]
     check(pa.array([words[i] for i in rng.integers(0, len(words), 70_001)]))
+
+
+def test_long_text_that_differs_late() -> None:
+    rng = np.random.default_rng(0)
+    words = [start + "x" * k + end for start in ("", "0123456\0") for k in range(30) for end in ("", "a", "b\0", "b")]
+    check(pa.array([words[i] for i in rng.integers(0, len(words), 5_000)]))
 
 
 def test_lengths_that_only_add_up_are_not_taken_for_one_width() -> None:

@@ -11,18 +11,32 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
+from fastai.data.block import RegressionBlock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import threads
+from fastrec._core.kernels import compiled
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table, Vocab, as_column
-from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, TabularFrame, cat_codes
+from fastrec.tabular import (
+    Categorify,
+    FillMissing,
+    LogTransform,
+    Normalize,
+    RankGauss,
+    TabularFrame,
+    block_loops,
+    cat_codes,
+    training_rows,
+    writer,
+)
 from fastrec.tabular import recipe as prepare
 from fastrec.tabular.cat_codes import codes_of
 from fastrec.tabular.column_parts import Columns
 from fastrec.tabular.packed import Packed
 from fastrec.tabular.splits import joined_rows
+from fastrec.tabular.training_rows import TrainingRows
 
 CATS, CONTS = ["near", "far", "word", "flag", "whole", "day", "kind"], ["a", "b", "c", "e"]
 
@@ -63,6 +77,18 @@ def plain_numbers(values: pd.Series, train: np.ndarray) -> tuple[np.ndarray, np.
     return (numbers - numbers[train].mean()) / (numbers[train].std() + 1e-7), gaps
 
 
+NEEDS_LOOPS = pytest.mark.skipif(not compiled(1 << 30), reason="numba is not installed")
+
+
+def use_loops(patch: pytest.MonkeyPatch) -> None:
+    """Compiled loops for a few rows too."""
+    patch.setattr(training_rows, "worth", lambda numbers: numbers > 0)
+    patch.setattr(writer, "worth", lambda numbers: numbers > 0)
+    patch.setattr(training_rows, "_SAMPLE", 8)
+    patch.setattr(training_rows, "_SAMPLED", 2)
+    patch.setattr(block_loops, "_ROWS", 7)
+
+
 LIBRARIES = {
     "pandas": lambda df: df,
     "numpy_nullable": lambda df: df.convert_dtypes(dtype_backend="numpy_nullable"),
@@ -76,7 +102,10 @@ LIBRARIES = {
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("splits", ["none", "ordered", "mixed"])
 @pytest.mark.parametrize("parallel", [False, True])
-def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, monkeypatch):
+@pytest.mark.parametrize("loops", [False, pytest.param(True, marks=NEEDS_LOOPS)])
+def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loops, monkeypatch):
+    if loops:
+        use_loops(monkeypatch)
     monkeypatch.setattr(prepare, "_BLOCK", 7)
     monkeypatch.setattr(prepare, "_FEW", 0)
     monkeypatch.setattr(cat_codes, "_BLOCK", 5)
@@ -104,6 +133,73 @@ def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, mon
     for i, name in enumerate(CONTS):
         np.testing.assert_allclose(to.x_cont[:, i].numpy(), numbers[name][0][order], rtol=1e-5, atol=1e-6)
     assert to.y[:, 0].tolist() == df["y"].to_numpy()[order].tolist()
+
+
+@NEEDS_LOOPS
+@pytest.mark.parametrize("cat_dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("y_dtype", [None, torch.float32, torch.float64])
+@pytest.mark.parametrize("left_out", [0, 7])
+@pytest.mark.parametrize("procs", [[Categorify, FillMissing, Normalize], [Categorify, Normalize], [Categorify]])
+def test_loops_pack_what_torch_packs(cat_dtype, y_dtype, left_out, procs, monkeypatch):
+    n = 300
+    order = np.random.default_rng(2).permutation(n)[left_out:]
+    given = {"splits": (order[:240], order[240:]), "cat_dtype": cat_dtype, "y_dtype": y_dtype}
+    block = None if y_dtype is None else RegressionBlock
+    plain = TabularFrame(raw(n), procs, CATS, CONTS, "y", block, **given)
+    use_loops(monkeypatch)
+    monkeypatch.setattr(writer.Writer, "_write_block", None)
+    looped = TabularFrame(raw(n), procs, CATS, CONTS, "y", block, **given)
+    assert looped.packed.layout == plain.packed.layout
+    assert torch.equal(looped.x_cat, plain.x_cat)
+    assert torch.equal(looped.y, plain.y)
+    torch.testing.assert_close(looped.x_cont, plain.x_cont, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@NEEDS_LOOPS
+def test_a_target_that_training_lacks_is_named_by_its_row(monkeypatch):
+    use_loops(monkeypatch)
+    df = raw(60)
+    df["y"] = df["y"].astype(str)
+    df.loc[[11, 5], "y"] = "other"
+    rest = [i for i in range(60) if i not in (5, 11)]
+    with pytest.raises(DataError, match="row 11: the target 'other'"):
+        TabularFrame(df, [Categorify, FillMissing, Normalize], CATS, CONTS, "y", splits=(rest, [11, 5]))
+
+
+@NEEDS_LOOPS
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int32", "int16", "int8", "uint8"])
+@pytest.mark.parametrize("n", [64, 1_001, 5_000])
+@pytest.mark.parametrize("kind", ["spread", "counts", "far from 0", "gaps"])
+@pytest.mark.parametrize("split", [False, True])
+def test_a_summary_is_that_of_the_training_rows(dtype, n, kind, split, monkeypatch):
+    use_loops(monkeypatch)
+    rng = np.random.default_rng(n)
+    values = {"counts": rng.negative_binomial(0.3, 0.4, n), "far from 0": rng.integers(100, 104, n)}.get(kind)
+    values = (rng.normal(0, 40, n).clip(0, 120) if values is None else values).astype(dtype)
+    if kind == "gaps" and dtype.startswith("float"):
+        values[rng.random(n) < 0.3] = np.nan
+    order = torch.from_numpy(rng.permutation(n)) if split else None
+    columns = Columns({"x": values}, ["x"], n, order=order)
+    training = TrainingRows(n * 4 // 5, columns)
+    present = values[: training.count] if order is None else values[order[: training.count].numpy()]
+    present = present[~np.isnan(present)].astype(np.float64)
+    found = training.summary(values, median=True)
+    if found is None:  # it takes another look
+        assert n < 100 or kind == "counts"
+        return
+    assert found.gaps == training.count - len(present)
+    assert found.median == np.median(present)
+    assert found.moments.count == len(present)
+    assert found.moments.mean == pytest.approx(present.mean(), rel=1e-13, abs=1e-12)
+    assert found.moments.std == pytest.approx(present.std(), rel=1e-12)
+
+
+@NEEDS_LOOPS
+@pytest.mark.parametrize("values", [[3.0] * 100, [np.nan] * 100, [1.0, np.inf] * 50, [0.0] * 99 + [1e200]])
+def test_numbers_that_take_another_look_have_no_summary(values, monkeypatch):
+    use_loops(monkeypatch)
+    columns = Columns({"x": np.array(values)}, ["x"], 100)
+    assert TrainingRows(100, columns).summary(np.array(values), median=True) is None
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -134,7 +230,11 @@ def test_codes_learnt_on_the_way_are_those_of_the_vocabulary(values, fit_rows, l
     columns = Columns({"x": column}, ["x"], len(values), order=None if order is None else torch.tensor(order))
     categorify = Categorify(min_count=least, max_size=most, unseen=unseen)
     categorify.reset(["x"])
-    codes = codes_of(columns, "x", categorify, fit_rows=fit_rows).of(columns.rows(0, len(values))).tolist()
+    codes = (
+        codes_of(columns, "x", categorify, training=TrainingRows(fit_rows, columns))
+        .of(columns.rows(0, len(values)))
+        .tolist()
+    )
     in_order = column if order is None else column.take(torch.tensor(order))
     vocab = Vocab.fit(in_order.take(torch.arange(fit_rows)), min_count=least, max_size=most, unseen=unseen)
     assert categorify["x"] == vocab.classes
@@ -252,7 +352,7 @@ def pack(df):
     names = [[n for n in df if n[0] == kind] for kind in "cx"]
     return TabularFrame(df, [Categorify, FillMissing, Normalize], *names)
 
-pack(make(2000))
+pack(make(300_000))  # so many that the loops are compiled, which takes memory once
 df = make(1_000_000)
 gc.collect()
 pa.default_memory_pool().release_unused()

@@ -158,6 +158,23 @@ def test_optimizers_of_all_kinds_train_under_one_cycle(dataloaders, opt_func):
     assert learn.recorder.losses[-1] < learn.recorder.losses[0]
 
 
+@pytest.mark.parametrize("settings", [{}, {"clamp_value": 0.5, "debias": True}])
+def test_torch_optimizers_lamb_is_an_opt_func(dataloaders, settings):
+    """Where every table is a parameter of its own it trains as ours with the same settings."""
+    others, ends = pytest.importorskip("torch_optimizer"), []
+    clamp, debias = settings.get("clamp_value", 10), settings.get("debias", False)
+    ours = partial(lamb, clamp=clamp, debias=debias, adapt_1d=True)
+    for opt_func in (partial(others.Lamb, **settings), ours):
+        set_seed(0)
+        options = {"emb_szs": {"city": 4, "item": 8, "x_na": 12}, "layers": [16], "opt_func": opt_func, "wd": 0.05}
+        learn = quiet_fit(rec_learner(dataloaders(shuffle=False), **options), 2, 2e-2)
+        assert min(learn.recorder.hps["mom"]) == pytest.approx(0.85, abs=0.01)
+        assert learn.recorder.losses[-1] < learn.recorder.losses[0]
+        ends.append(predictions(learn)[0])
+    assert type(learn.opt.opt) is Lamb
+    torch.testing.assert_close(*ends, rtol=0, atol=2e-4)
+
+
 def test_it_trains_as_fastais_learner_does(dataloaders):
     """Same widths, weights, batches and schedule: fused AdamW and fused tables end where fastai's own end."""
     dls, sizes = dataloaders(shuffle=False), [(7, 4), (41, 8), (3, 4)]

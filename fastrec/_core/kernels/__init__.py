@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "groups", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
+__all__ = ["compiled", "frames", "groups", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
 
 _EACH = 1 << 16  # numbers that a thread should have to do
 _WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
@@ -71,6 +71,15 @@ def net() -> ModuleType:
 
 
 @cache
+def frames() -> ModuleType:
+    """Loops over a frame's columns, each on the thread that calls it."""
+    _tell_of_compiling()
+    from fastrec._core.kernels import frame_loops
+
+    return frame_loops
+
+
+@cache
 def groups() -> ModuleType:
     """Loops over groups of rows."""
     _start()
@@ -116,6 +125,7 @@ def _start() -> str:
     return numba.threading_layer()
 
 
+@cache
 def _tell_of_compiling() -> None:
     """Say in a line that loops are being compiled, when the first one is: those that are kept on disk are only read."""
     from numba.core import event

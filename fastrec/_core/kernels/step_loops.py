@@ -15,6 +15,7 @@ from fastrec._core.kernels.loop_tools import LOOP, PARALLEL, pointer
 # Places are unsigned: for others the compiler has to allow for negative ones, which count from the end.
 _f32, _u32, _u64 = np.float32, np.uint32, np.uint64
 _FETCHED = 64  # rows that are fetched ahead
+_SHARED = 1 << 17  # numbers of a layer that several threads share: for fewer they take longer to start
 _BLOCK = 8192  # numbers whose squares are added up in float32; blocks are added up in float64
 
 
@@ -66,38 +67,20 @@ def _lamb_means(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, d
     return weight_weight, move_move
 
 
-@njit(**PARALLEL)
-def lamb_layer(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, rate, clamp, adapts, parts):
-    """LAMB's step of one layer: a pass that brings its running means up to date and measures, and one to go.
+@njit(**LOOP)
+def _trust(weight_weight, move_move, clamp, adapts):
+    weight, move = min(math.sqrt(weight_weight), clamp), math.sqrt(move_move)
+    return weight / move if adapts and weight > 0.0 and move > 0.0 else 1.0
 
-    Args:
-        weights, grads, means, squares: float32 ``[n]``, all but the gradients changed.
-        beta1, beta2: what the means fade by.
-        fix1, fix2: what corrects them for their start at zero, factors.
-        eps: added to the root of the corrected square.
-        decay: coefficient of the weights in the step, ``fix1 m / (√(fix2 v) + ε) + decay · w``.
-        rate: the learning rate.
-        clamp: largest weight norm that the trust ratio sees.
-        adapts: the step is rescaled to the layer's norm.
-        parts: how many threads.
-    """
+
+@njit(**PARALLEL)
+def _lamb_shared(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, rate, clamp, adapts, parts):
+    """LAMB's step of one layer: a pass that brings its running means up to date and measures, and one to go."""
     n = len(weights)
     found = np.zeros((parts, 2))
     for part in prange(parts):
-        found[part] = _lamb_means(
-            weights,
-            grads,
-            means,
-            squares,
-            beta1,
-            beta2,
-            fix1,
-            fix2,
-            eps,
-            decay,
-            n * part // parts,
-            n * (part + 1) // parts,
-        )
+        lo, hi = n * part // parts, n * (part + 1) // parts
+        found[part] = _lamb_means(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, lo, hi)
     step = rate * _trust(found[:, 0].sum(), found[:, 1].sum(), clamp, adapts)
     for part in prange(parts):
         lo, hi = n * part // parts, n * (part + 1) // parts
@@ -107,20 +90,20 @@ def lamb_layer(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, de
 
 
 @njit(**LOOP)
-def _trust(weight_weight, move_move, clamp, adapts):
-    weight, move = min(math.sqrt(weight_weight), clamp), math.sqrt(move_move)
-    return weight / move if adapts and weight > 0.0 and move > 0.0 else 1.0
-
-
-@njit(**LOOP)
-def lamb_layers(addresses, sizes, adapts, beta1, beta2, fix1, fix2, eps, decay, rate, clamp):
-    """LAMB's step of many small layers.
+def lamb_layers(addresses, sizes, adapts, beta1, beta2, fix1, fix2, eps, decay, rate, clamp, parts):
+    """LAMB's step of layers, large ones by several threads.
 
     Args:
         addresses: where weights, gradients, means and mean squares of each layer begin, int64 ``[layers, 4]``; float32.
         sizes: numbers of each layer, int64 ``[layers]``.
         adapts: whether its step is rescaled to its norm, bool ``[layers]``.
-        beta1, beta2, fix1, fix2, eps, decay, rate, clamp: see ``lamb_layer``.
+        beta1, beta2: what the means fade by.
+        fix1, fix2: what corrects them for their start at zero, factors.
+        eps: added to the root of the corrected square.
+        decay: coefficient of the weights in the step, ``fix1 m / (√(fix2 v) + ε) + decay · w``.
+        rate: the learning rate.
+        clamp: largest weight norm that the trust ratio sees.
+        parts: how many threads.
     """
     for layer in range(len(sizes)):
         n = sizes[layer]
@@ -128,6 +111,10 @@ def lamb_layers(addresses, sizes, adapts, beta1, beta2, fix1, fix2, eps, decay, 
         grads = carray(pointer(addresses[layer, 1]), n, np.float32)
         means = carray(pointer(addresses[layer, 2]), n, np.float32)
         squares = carray(pointer(addresses[layer, 3]), n, np.float32)
+        if parts > 1 and n >= _SHARED:
+            given = weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, rate, clamp
+            _lamb_shared(*given, adapts[layer], parts)
+            continue
         found = _lamb_means(weights, grads, means, squares, beta1, beta2, fix1, fix2, eps, decay, 0, n)
         step = rate * _trust(found[0], found[1], clamp, adapts[layer])
         _lamb_move(weights, means, squares, _f32(fix1), _f32(fix2), _f32(eps), _f32(decay), _f32(step))
@@ -193,7 +180,8 @@ def _adamw_rows(
     place,
     sums,
     step,
-    lr,
+    rate,
+    fix2,
     beta1,
     beta2,
     eps,
@@ -202,8 +190,7 @@ def _adamw_rows(
     part,
     parts,
 ):
-    rate, eps, width = _f32(lr / (1.0 - beta1**step)), _f32(eps), _u64(weights.shape[1])
-    fix2 = _f32(1.0 / (1.0 - beta2**step))
+    rate, fix2, eps, width = _f32(rate), _f32(fix2), _f32(eps), _u64(weights.shape[1])
     b1, b2, new1, new2 = _f32(beta1), _f32(beta2), _f32(1.0 - beta1), _f32(1.0 - beta2)
     log1 = _f32(math.log(beta1)) if beta1 > 0 else _f32(-1e9)
     log2 = _f32(math.log(beta2)) if beta2 > 0 else _f32(-1e9)
@@ -237,7 +224,24 @@ def _adamw_rows(
 
 @njit(**PARALLEL)
 def adamw_rows(
-    ids, grads, weights, squares, means, last, decays, place, sums, step, lr, beta1, beta2, eps, momentum, decay, parts
+    ids,
+    grads,
+    weights,
+    squares,
+    means,
+    last,
+    decays,
+    place,
+    sums,
+    step,
+    rate,
+    fix2,
+    beta1,
+    beta2,
+    eps,
+    momentum,
+    decay,
+    parts,
 ):
     """AdamW's step of the rows of a batch (see ``fastrec.optim.row_sparse`` for what is made up for).
 
@@ -251,7 +255,9 @@ def adamw_rows(
         place: int64 ``[rows]``, kept from step to step, with whatever in it.
         sums: float32, room for ``[n, width]``.
         step: which step it is, from 1.
-        lr, beta1, beta2, eps: as in ``AdamW``.
+        rate: the learning rate, by what corrects means for their start at zero.
+        fix2: what corrects mean squares for it, a factor.
+        beta1, beta2, eps: as in ``AdamW``.
         momentum: there is some.
         decay: weights decay.
         parts: how many threads.
@@ -259,5 +265,5 @@ def adamw_rows(
     given = ids, grads, weights, squares, means, last, decays, place, sums
     fetched = np.empty(parts, np.float32)  # what is not used the compiler does not fetch
     for part in prange(parts):
-        fetched[part] = _adamw_rows(*given, step, lr, beta1, beta2, eps, momentum, decay, part, parts)
+        fetched[part] = _adamw_rows(*given, step, rate, fix2, beta1, beta2, eps, momentum, decay, part, parts)
     return fetched

@@ -10,6 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, generator_of_that_name
+from fastrec.tabular.training_rows import Summary
 
 __all__ = ["FillMissing"]
 
@@ -71,6 +72,13 @@ class FillMissing(ContProc):
         else:
             self.fills[name] = self._fill_of(name, values[~values.isnan()] if gaps else values)
 
+    def learn(self, name: str, summary: Summary) -> Summary:
+        """Learn a column from what is known of it; what is then known of the filled one."""
+        self.was_missing[name] = summary.gaps > 0
+        self.fills[name] = summary.median
+        summary.moments.add_equal(summary.median, summary.gaps)
+        return summary
+
     def _fill_of(self, name: str, present: torch.Tensor) -> float:
         constant = float(self.fill_vals.get(name, 0))
         if self.fill_strategy == "constant":
@@ -80,6 +88,10 @@ class FillMissing(ContProc):
 
             return float(self.fill_strategy(pd.Series(present.cpu().numpy(), name=name), constant))
         return _mode(present.cpu().numpy()) if len(present) else 0.0
+
+    def fill_of(self, name: str) -> float:
+        """What fills a column."""
+        return _learnt(self, self.fills, name)
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """The values with every missing one filled; the input itself where none is missing."""

@@ -9,6 +9,7 @@ import torch
 
 from fastrec.tabular.moments import Moments
 from fastrec.tabular.procs.base import ContProc, _float64, _learnt, _refuse_columns
+from fastrec.tabular.training_rows import Summary
 
 __all__ = ["Normalize"]
 
@@ -49,6 +50,15 @@ class Normalize(ContProc):
                 low, high = (float(v) for v in torch.aminmax(values[~values.isnan()]))
                 if low == high:
                     self.means[name], self.stds[name] = low, 1.0
+
+    def learn(self, name: str, summary: Summary) -> Summary:
+        """Learn a column from what is known of it; what is then known of the prepared one."""
+        self.means[name], self.stds[name] = summary.moments.mean, summary.moments.std + _EPS
+        return summary
+
+    def scale_of(self, name: str) -> tuple[float, float]:
+        """A column's mean and standard deviation."""
+        return _learnt(self, self.means, name), self.stds[name]
 
     def apply(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """``(value - mean) / sd``."""

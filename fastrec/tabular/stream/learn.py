@@ -19,6 +19,7 @@ from fastrec.tabular.recipe import _FLAGS, Recipe
 from fastrec.tabular.stream.fit import FirstMode, MedianSearch, ValueCounts, concat_numbers
 from fastrec.tabular.stream.rows import FileRows
 from fastrec.tabular.targets import Labels
+from fastrec.tabular.training_rows import TrainingRows
 
 _EPS = 1e-7  # as procs.Normalize adds it
 
@@ -185,4 +186,4 @@ def _fit_labels(labels: Labels, rows: FileRows, targets: dict[str, ValueCounts],
     for name, seen in targets.items():
         values, _ = seen.result()
         columns[name] = Table.read(pa.table({name: values}))[name]
-    labels.fit(columns, max((len(c) for c in columns.values()), default=0))
+    labels.fit(columns, TrainingRows(max((len(c) for c in columns.values()), default=0)))

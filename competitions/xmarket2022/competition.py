@@ -1,0 +1,63 @@
+"""WSDM Cup 2022, cross-market recommendation: rank a user's candidates by how likely the user takes them.
+
+Collaborative filters learn from the two train files; their scores, and where these stand in the list, are what the
+rankers see. Run it with ``fastrec run competitions/xmarket2022 --data DIR --out DIR``, or as a script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from competitions.xmarket2022.data import read
+from competitions.xmarket2022.describe import columns
+from fastrec.competition import Competition, CompetitionData, ValueForm
+from fastrec.estimators import ColumnRanker, NetRanker, Ranker, XGBRanker
+
+
+class XMarket2022(Competition):
+    """Candidates are those of the run file; users without an answer are to be ranked."""
+
+    name = "WSDM Cup 2022 (XMarket)"
+    task = "ranking"
+    also = ("ndcg@10", "hit_rate@10")
+    label = "taken"
+    item = "itemId"
+    fold_key = "userId"
+    counted = "is_real"  # not the lists made by hiding an interaction
+    weight = "weight"
+    submission = ValueForm(ids=("userId", "itemId"), values=("score",), sep="\t", per_list=100)
+
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
+        return read(data, rows=rows, device=device)
+
+    @property
+    def categories(self) -> Sequence[str]:
+        return []
+
+    @property
+    def plain(self) -> Sequence[str]:
+        return columns()
+
+    def baselines(self) -> Sequence[Ranker]:
+        return [ColumnRanker(n, [c]) for n, c in (("popularity", "item_count_all_place"), ("ease", "ease_place"))]
+
+    def models(self, *, bs: int | None) -> Sequence[Ranker]:
+        trees = {"subsample": 0.8, "min_child_weight": 5, "reg_lambda": 3, "max_bin": 64, "colsample_bytree": 0.4}
+        return [
+            NetRanker("net", layers=[64, 32], epochs=6, bs=bs),
+            XGBRanker("xgb", objective="rank:ndcg", rounds=150, eta=0.1, max_depth=5, **trees),
+            XGBRanker("xgb_binary", objective="binary:logistic", rounds=200, eta=0.07, max_depth=5, **trees),
+        ]
+
+
+if __name__ == "__main__":
+    from fastrec.cli import script
+
+    script(XMarket2022)

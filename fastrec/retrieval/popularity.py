@@ -1,0 +1,25 @@
+"""``Popularity``: how often an item was taken, by anybody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fastrec.retrieval._matrix import row_sums
+from fastrec.retrieval.base import Recommender
+
+
+class Popularity(Recommender):
+    """Sum of an item's weights, the same for every user: what any other recommender must beat."""
+
+    def settings(self) -> dict[str, Any]:
+        """No argument."""
+        return {}
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        return {"sums": row_sums(csr_matrix(matrix.T))}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return np.repeat(self._learned["sums"][None], len(users), axis=0)

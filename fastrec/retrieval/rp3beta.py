@@ -1,0 +1,42 @@
+"""``RP3Beta``: where a random walk of three steps from the user ends, popular items held back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
+from fastrec.retrieval.base import Recommender
+
+
+class RP3Beta(Recommender):
+    """Probability of reaching an item by user → item → user → item, over the item's popularity to a power.
+
+    Args:
+        alpha: every step's probability is raised to this power.
+        beta: the power of popularity that the result is divided by.
+        k: targets kept for each item of a history; None: all.
+
+    Source: Paudel, Christoffel, Newell, Bernstein 2017, "Updatable, Accurate, Diverse, and Scalable Recommendations for
+    Interactive Applications".
+    """
+
+    def __init__(self, *, alpha: float = 1.0, beta: float = 0.5, k: int | None = None) -> None:
+        super().__init__()
+        self.alpha, self.beta, self.k = alpha, beta, k
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"alpha": self.alpha, "beta": self.beta, "k": self.k}
+
+    def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
+        popularity = row_sums(matrix.T)
+        to_item = scaled(matrix, rows=1 / row_sums(matrix)).power(self.alpha)
+        to_user = scaled(csr_matrix(matrix.T), rows=1 / popularity).power(self.alpha)
+        walk = scaled(without_diagonal(to_user @ to_item), columns=popularity**-self.beta)
+        return {"first": csr_matrix(to_item), "walk": largest_of_rows(walk, self.k)}
+
+    def _rows(self, users: np.ndarray) -> np.ndarray:
+        return (self._learned["first"][users] @ self._learned["walk"]).toarray()

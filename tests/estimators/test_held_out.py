@@ -1,0 +1,85 @@
+"""What estimators hold out to stop by."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.estimators._held_out import held_out
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+
+def rows(n: int, task: str = "regression", **given) -> Rows:
+    label = given.pop("label", torch.zeros(n, dtype=torch.float64))
+    return Rows(Table({"x": torch.arange(n, dtype=torch.float64)}), task, conts=["x"], label=label, **given)
+
+
+@settings(max_examples=100, deadline=None)
+@given(sizes=st.lists(st.integers(0, 40), min_size=2, max_size=4), seed=st.integers(0, 5))
+def test_of_every_class_the_same_share_and_one_at_least_to_train_on(sizes, seed):
+    label = torch.cat([torch.full((s,), c) for c, s in enumerate(sizes)])
+    label = label[torch.randperm(len(label), generator=torch.Generator().manual_seed(seed))]
+    held = held_out(rows(len(label), "multiclass", label=label, n_outputs=len(sizes)), 1 / 8, seed)
+    assert held.dtype == torch.bool
+    if len(label) < 2:
+        assert not held.any()
+        return
+    for c, size in enumerate(sizes):
+        assert int(held[label == c].sum()) == min(round(size / 8), max(size - 1, 0))
+
+
+def test_seeds_draw_other_rows_and_the_same_seed_the_same():
+    a, b, c = (held_out(rows(4_000), seed=s) for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert int(a.sum()) == 500
+    assert int((a & c).sum()) == pytest.approx(500 / 8, abs=35)  # as if independent
+    place = torch.arange(4_000)[a].double()
+    assert place.mean().item() == pytest.approx(2_000, abs=200)
+
+
+@settings(max_examples=150, deadline=None)
+@given(times=st.lists(st.integers(0, 9), min_size=2, max_size=60))
+def test_the_last_rows_are_held_out_those_of_one_time_together(times):
+    order = torch.tensor(times)
+    held = held_out(rows(len(times), order=order), 1 / 4)
+    if len(set(times)) == 1:
+        assert int(held.sum()) == round(len(times) / 4)  # an order that tells nothing: drawn
+        return
+    assert not set(order[held].tolist()) & set(order[~held].tolist())
+    assert order[held].min() > order[~held].max()
+    wanted = len(times) / 4
+    possible = [sum(t >= cut for t in times) for cut in sorted(set(times))[1:]]
+    assert abs(int(held.sum()) - wanted) == min(abs(p - wanted) for p in possible)
+
+
+@settings(max_examples=100, deadline=None)
+@given(groups=st.lists(st.integers(-3, 12), min_size=2, max_size=80), timed=st.booleans())
+def test_groups_stay_whole(groups, timed):
+    ids = torch.tensor(groups)
+    order = torch.arange(len(groups)) if timed else None
+    held = held_out(rows(len(groups), groups=ids, order=order), 1 / 8)
+    assert not set(ids[held].tolist()) & set(ids[~held].tolist())
+    if len(set(groups)) > 1:
+        assert bool(held.any())
+        assert not bool(held.all())
+    else:
+        assert not bool(held.any())
+    if timed and bool(held.any()):
+        last = {g: max(i for i, other in enumerate(groups) if other == g) for g in set(groups)}
+        assert min(last[g] for g in ids[held].tolist()) > max(last[g] for g in ids[~held].tolist())
+
+
+def test_many_groups_come_to_about_the_share():
+    ids = torch.arange(3_000) // 3
+    held = held_out(rows(3_000, groups=ids), 1 / 8)
+    assert int(held.sum()) == 375
+    other = held_out(rows(3_000, groups=ids), 1 / 8, seed=1)
+    assert not torch.equal(held, other)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_of_one_row_nothing_is_held_out(n):
+    assert held_out(rows(n)).tolist() == [False] * n

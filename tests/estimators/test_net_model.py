@@ -1,0 +1,541 @@
+"""NetModel: every task, what weights and held-out rows do, and what it saves."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fastai.callback.core import Callback
+from torch import nn
+
+from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.estimators import Estimator, NetModel
+from fastrec.estimators import net_model as module
+from fastrec.estimators._head import Head, RowLoss
+from fastrec.estimators._held_out import held_out
+from fastrec.estimators._keep_best import KeepBest
+from fastrec.estimators._real_mlp_training import ScheduledDropout, coslog, flat_cos, train_real_mlp
+from fastrec.estimators._recipes import Recipe
+from fastrec.metrics import as_metric, get_metric
+from fastrec.models import MeanOverMembers, RealMLP, TabM, TabularNet
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+ROOT = Path(__file__).resolve().parents[2]
+TASKS = NetModel.tasks
+SMALL = {
+    "TabularNet": {"model": "TabularNet", "options": {"layers": [16]}, "lr": 2e-2},
+    "TabM": {"model": TabM, "options": {"layers": [8], "k": 3, "d_embedding": 4}, "lr": 2e-2},
+    "RealMLP": {"model": "RealMLP", "options": {"layers": [16, 16], "frequencies": 4}},
+}
+SHAPES = {"binary": (), "multiclass": (3,), "regression": (), "multilabel": (2,)}
+BEST = {"binary": ("auc", 0.8), "multiclass": ("auc", 0.8), "regression": ("r2", 0.6), "multilabel": ("auc", 0.8)}
+
+
+def table(task: str, n: int = 240, seed: int = 0) -> Rows:
+    rng = np.random.default_rng(seed)
+    x, kind = rng.normal(size=n), rng.integers(0, 4, n)
+    gap = np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n))
+    score = 2 * x + np.array([2.0, 0.0, -2.0, 1.0])[kind] + np.where(np.isnan(gap), 2.0, 0.0) - 0.5
+    noisy = score + rng.logistic(size=n) / 2
+    y, k = {
+        "binary": (noisy > 0, 1),
+        "multiclass": (np.digitize(noisy, [-1, 1]), 3),
+        "regression": (1_000 + 50 * noisy, 1),
+        "multilabel": (np.stack([noisy > 0, x > 0.3], 1), 2),
+    }[task]
+    label = torch.from_numpy(y.astype(np.int64 if task == "multiclass" else np.float64))
+    frame = Table({"x": x, "gap": gap, "kind": [["a", "b", "c", "d"][i] for i in kind]})
+    return Rows(frame, task, ["kind"], ["x", "gap"], label, n_outputs=k)
+
+
+def small(model: str = "TabularNet", **options) -> NetModel:
+    return NetModel("net", **{"epochs": 2, "bs": 60, **SMALL[model], **options})
+
+
+def unknown(data: Rows) -> Rows:
+    return replace(data, label=None, weight=None)
+
+
+# What is predicted ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", SMALL)
+@pytest.mark.parametrize("task", TASKS)
+def test_learns_what_is_planted_and_predicts_in_the_tasks_shape(task, model):
+    train, test = table(task, 600), table(task, 300, seed=1)
+    net = small(model, epochs=8).fit(train, seed=0)
+    got = net.predict(unknown(test))
+    assert (got.dtype, got.device.type, got.shape) == (torch.float64, "cpu", (300, *SHAPES[task]))
+    name, least = BEST[task]
+    assert get_metric(name)(test.label, got) > least
+    if task == "regression":
+        assert got.min() >= train.label.min()
+        assert got.max() <= train.label.max()
+    else:
+        assert ((got > 0) & (got < 1)).all()
+    if task == "multiclass":
+        torch.testing.assert_close(got.sum(1), torch.ones(300, dtype=torch.float64))
+    none = net.predict(unknown(test).take(torch.zeros(300, dtype=torch.bool)))
+    assert (none.dtype, none.shape) == (torch.float64, (0, *SHAPES[task]))
+
+
+def test_several_amounts_on_scales_of_their_own():
+    data = table("regression", 600)
+    both = torch.stack([data.label, -1e-6 * data.label, torch.full_like(data.label, 7.0)], 1)
+    data = replace(data, label=both, n_outputs=3)
+    got = small(epochs=8).fit(data, seed=0).predict(unknown(data))
+    assert got.shape == (600, 3)
+    assert get_metric("r2")(both[:, 0], got[:, 0]) > 0.6
+    assert get_metric("r2")(both[:, 1], got[:, 1]) > 0.6
+    assert torch.equal(got[:, 2], both[:, 2])  # one value: nothing else can come
+
+
+def test_unseen_and_missing_values_are_predicted():
+    data = table("binary")
+    for model in SMALL:
+        net = small(model).fit(data, seed=1)
+        kinds = [
+            net.predict(data.with_table(data.table.with_columns({"kind": k})))
+            for k in (["?"] * len(data), [None] * len(data))
+        ]
+        assert kinds[0].isfinite().all()
+        assert torch.equal(*kinds)
+        odd = torch.full((len(data),), torch.nan, dtype=torch.float64)
+        odd[::2] = torch.inf
+        assert net.predict(data.with_table(data.table.with_columns({"x": odd, "gap": odd}))).isfinite().all()
+
+
+def test_what_is_missing_tells_by_a_flag():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    y = rng.random(400) < 0.5
+    x[y] = np.nan  # its fill, the middle, says nothing
+    data = Rows(Table({"x": x}), "binary", conts=["x"], label=torch.from_numpy(y.astype(float)))
+    assert get_metric("auc")(data.label, small(epochs=8).fit(data).predict(data)) > 0.99
+
+
+def test_rows_and_columns_may_stand_in_any_order():
+    data = table("binary")
+    net = small().fit(data, seed=1)
+    got, turned = net.predict(data), torch.arange(len(data) - 1, -1, -1)
+    other = data.with_table(data.table.select(["kind", "gap", "x"])).take(turned)
+    torch.testing.assert_close(net.predict(other), got[turned], rtol=0, atol=1e-6)
+
+
+# How it learns -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_same_seed_same_bytes(model):
+    data = table("multiclass")
+    a, b, c = (small(model).fit(data, seed=s).predict(data) for s in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
+
+
+def test_rows_to_report_on_change_nothing():
+    data, valid = table("binary"), table("binary", seed=1)
+    alone, told = small(stop_by="auc").fit(data, seed=1), small(stop_by="auc").fit(data, valid, seed=1)
+    assert torch.equal(alone.predict(valid), told.predict(valid))
+    assert [set(c) for c in alone.trace.curves] == [{"epoch", "train_loss", "held_out_loss", "held_out_auc"}] * 2
+    best = max(told.trace.curves, key=lambda c: c["held_out_auc"])
+    assert best["valid_auc"] == pytest.approx(get_metric("auc")(valid.label, told.predict(valid)))
+    nobody = valid.take(torch.zeros(len(valid), dtype=torch.bool))
+    assert "valid_loss" not in small().fit(data, nobody).trace.curves[0]
+    with pytest.raises(DataError, match="labels"):
+        small().fit(data, unknown(valid))
+
+
+def test_without_keep_best_the_newest_rows_are_learned_and_the_last_weights_stay():
+    """A kind that stands in the last rows alone, an eighth of all, is unseen where these are held out."""
+    data = table("regression")
+    data = replace(data, order=torch.arange(len(data)))
+    late = torch.arange(len(data)) >= len(data) - 30
+    kind = ["new" if new else "old" for new in late.tolist()]
+    label = torch.where(late, 500.0, 1_000.0).double()
+    data = replace(data, label=label).with_table(data.table.with_columns({"kind": kind}))
+    made = {keep: small(epochs=30, keep_best=keep).fit(data, seed=1) for keep in (True, False)}
+    off = {keep: float((m.predict(data) - label)[late].abs().mean()) for keep, m in made.items()}
+    assert off[False] < 50 < 300 < off[True]
+    assert set(made[False].trace.curves[0]) == {"epoch", "train_loss"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("by", [None, "metric"])
+def test_the_best_epochs_weights_stay(task, by):
+    data = table(task)
+    metric = None if by is None else {"regression": "mae"}.get(task, "accuracy")
+    net = small(epochs=6, lr=0.3, stop_by=metric).fit(data, seed=2)  # such a rate goes up and down
+    out = data.take(held_out(data, seed=2))
+    key = "held_out_loss" if by is None else f"held_out_{metric}"
+    values = [c[key] for c in net.trace.curves]
+    predicted = net.predict(out)
+    if by is not None:
+        wanted = min(values) if task == "regression" else max(values)
+        assert get_metric(metric)(out.label, predicted) == pytest.approx(wanted)
+        return
+    if task == "multiclass":
+        loss = -predicted[torch.arange(len(out)), out.label].log().mean()
+    elif task == "regression":
+        train = data.take(~held_out(data, seed=2))
+        assert len(train) == len(data) - round(len(data) / 8)
+        loss = ((predicted - out.label) / data.label.std(correction=0)).square().mean()
+    else:
+        loss = -(out.label * predicted.log() + (1 - out.label) * (1 - predicted).log()).mean()
+    assert float(loss) == pytest.approx(min(values), rel=0.02 if task == "regression" else 1e-5)
+
+
+def test_patience_ends_the_training():
+    data = table("binary")
+    long = small(epochs=12, lr=0.5).fit(data, seed=2)
+    values = [c["held_out_loss"] for c in long.trace.curves]
+    short = small(epochs=12, lr=0.5, patience=2).fit(data, seed=2)
+    best = next(i for i in range(12) if all(v >= values[i] for v in values[i + 1 : i + 3]))
+    assert best + 2 < 11  # else nothing would end
+    assert [c["held_out_loss"] for c in short.trace.curves] == values[: best + 3]
+
+
+def test_keep_best_of_scores_in_either_direction():
+    class Learn:
+        model = nn.Linear(1, 1)
+        epoch = 0
+
+        class recorder:
+            values = ((0.0,),)
+
+    for greater, best in ((True, 2), (False, 1)):
+        scores = iter([0.5, 0.25, 0.75, math.nan])
+        keep = KeepBest(lambda net, s=scores: {"s": next(s)}, "s", greater_is_better=greater)
+        keep.learn = Learn()
+        for epoch in range(4):
+            Learn.epoch = epoch
+            nn.init.constant_(Learn.model.weight, epoch)
+            keep.after_epoch()
+        keep.after_fit()
+        assert keep.best == best
+        assert Learn.model.weight.tolist() == [[best]]
+
+
+def test_a_bag_is_the_mean_of_its_nets_each_with_other_rows_held_out(monkeypatch):
+    held, plain = [], module.held_out
+    monkeypatch.setattr(module, "held_out", lambda *a: held.append(plain(*a)) or held[-1])
+    data = table("multiclass")
+    bag = small(seeds=2).fit(data, seed=5)
+    assert not torch.equal(*held)
+    single = [small().fit(data, seed=s).predict(data) for s in (5, 5 + module._SEEDS_APART)]
+    torch.testing.assert_close(bag.predict(data), (single[0] + single[1]) / 2)
+    assert [c["seed"] for c in bag.trace.curves] == [0, 0, 1, 1]
+
+
+def test_rows_of_no_weight_count_as_absent_and_only_proportions_matter():
+    data = table("binary")
+    weight = torch.ones(len(data), dtype=torch.float64)
+    weight[::3] = 0
+    without = small().fit(data.take(weight > 0), seed=1).predict(data)
+    assert torch.equal(small().fit(replace(data, weight=weight), seed=1).predict(data), without)
+    weight[1::3] = 5
+    many, few = (small().fit(replace(data, weight=w), seed=1).predict(data) for w in (weight, 1e-6 * weight))
+    torch.testing.assert_close(many, few, rtol=0, atol=1e-5)
+    assert not torch.allclose(many, without, atol=1e-3)
+
+
+def test_weights_and_class_weights_move_probabilities():
+    data = table("binary", 600)
+    plain = small(epochs=6).fit(data, seed=1).predict(data).mean()
+    heavy = replace(data, weight=torch.where(data.label == 1, 8.0, 1.0))
+    for more in (small(epochs=6).fit(heavy, seed=1), small(epochs=6, class_weight={1: 8}).fit(data, seed=1)):
+        assert more.predict(data).mean() > plain + 0.1
+    a, b = (m.predict(data) for m in (small(class_weight={1: 8}).fit(data), small().fit(heavy)))
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+def test_balanced_classes_weigh_alike():
+    label = torch.tensor([0, 0, 0, 1, 2, 2])
+    data = Rows(Table({"x": torch.zeros(6)}), "multiclass", conts=["x"], label=label, n_outputs=4)
+    weight = torch.tensor([1.0, 1, 2, 3, 0.5, 0.5])
+    got = small(class_weight="balanced")._row_weights(replace(data, weight=weight))
+    assert got.tolist() == pytest.approx([2 / 3, 2 / 3, 4 / 3, 8 / 3, 4 / 3, 4 / 3])
+    for wrong in ([1, 2], "even"):
+        with pytest.raises(DataError, match="class_weight"):
+            small(class_weight=wrong)
+    with pytest.raises(DataError, match="regression task no classes"):
+        small(class_weight="balanced").fit(table("regression"))
+
+
+def test_epochs_are_cut_where_rows_are_many():
+    data = table("binary", 80)  # 70 to train on
+    for most, epochs in ((10**6, 4), (140, 2), (1, 1)):
+        assert len(small(epochs=4, max_rows=most).fit(data).trace.curves) == epochs
+
+
+@pytest.mark.parametrize(("n", "bs"), [(2, 1), (9, 4), (60, 10**6)])
+def test_any_number_of_rows_and_any_batch(n, bs):
+    data = table("regression", n)
+    for options in ({}, {"options": {"layers": [4], "use_bn": True, "bn_cont": True}}):
+        if bs > 1:  # batch norm wants two rows
+            assert small(bs=bs, **options).fit(data, seed=1).predict(data).isfinite().all()
+    assert small("RealMLP", bs=bs).fit(data, seed=1).predict(data).isfinite().all()
+
+
+def test_batches_of_the_recipe():
+    assert [Recipe().batch(n) for n in (10, 22_000, 26_000, 100_000, 10**7)] == [256, 256, 512, 1_024, 2_048]
+    assert Recipe(bs=77).batch(10**6) == 77
+
+
+# Losses and heads, by hand -------------------------------------------------------------------------------------------
+
+
+def loss_by_loops(task: str, out: np.ndarray, y: np.ndarray, weight: np.ndarray, smoothing: float) -> float:
+    total = 0.0
+    for o, t, w in zip(out, y, weight, strict=True):
+        if task == "multiclass":
+            log_p = o - math.log(sum(math.exp(v) for v in o))
+            q = [(1 - smoothing) * (c == t[0]) + smoothing / len(o) for c in range(len(o))]
+            row = -sum(a * b for a, b in zip(q, log_p, strict=True))
+        elif task == "regression":
+            row = sum((a - b) ** 2 for a, b in zip(o, t, strict=True)) / len(o)
+        else:
+            row = 0.0
+            for a, b in zip(o, t, strict=True):
+                p, b = 1 / (1 + math.exp(-a)), b * (1 - smoothing) + smoothing / 2
+                row -= (b * math.log(p) + (1 - b) * math.log(1 - p)) / len(o)
+        total += w * row
+    return total / len(out)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("task", TASKS)
+def test_losses_are_the_formulas(task, smoothing):
+    rng = np.random.default_rng(0)
+    width = {"binary": 1, "multiclass": 3, "regression": 2, "multilabel": 4}[task]
+    out, weight = rng.normal(size=(6, width)), rng.random(6)
+    y = {
+        "multiclass": rng.integers(0, 3, (6, 1)).astype(float),
+        "regression": rng.normal(size=(6, width)),
+    }.get(task, rng.integers(0, 2, (6, width)).astype(float))
+    loss = RowLoss(task, width, smoothing)
+    targets = torch.from_numpy(np.concatenate([y, weight[:, None]], 1))
+    smooth = 0 if task == "regression" else smoothing
+    expected = loss_by_loops(task, out, y, weight, smooth)
+    assert float(loss(torch.from_numpy(out), targets)) == pytest.approx(expected)
+    members = torch.from_numpy(np.stack([out, out[::-1].copy()], 1))
+    both = expected + loss_by_loops(task, out[::-1], y, weight, smooth)
+    assert float(MeanOverMembers(loss)(members, targets)) == pytest.approx(both / 2)
+
+
+def test_a_tabm_averages_probabilities_of_its_task():
+    for task, combine in (("binary", "sigmoid"), ("multiclass", "softmax"), ("regression", "mean")):
+        net = TabM([], 1, 2, [2], k=2)
+        net.wrap_loss(RowLoss(task, 2))
+        assert net.combine == combine
+
+
+def test_amounts_are_standardised_and_restored_within_their_range():
+    data = Rows(Table({}), "regression", label=torch.tensor([1.0, 3.0, 8.0]))
+    head = Head.fit(data)
+    z = head.targets(data)
+    assert z.mean().item() == pytest.approx(0)
+    assert z.square().mean().item() == pytest.approx(1)
+    torch.testing.assert_close(head.predict(z), data.label.double())
+    assert head.predict(torch.tensor([[9.0], [-9.0]], dtype=torch.float64)).tolist() == [8, 1]
+    assert Head.from_state(json.loads(json.dumps(head.to_state()))) == head
+
+
+# RealMLP's training --------------------------------------------------------------------------------------------------
+
+
+def test_waves_of_the_rate_by_hand():
+    # log₂(1 + 15 t) is 0, 1, 2, 3, 4 at these: whole waves; half of one at 2^(i + ½)
+    for t in (0, 1 / 15, 3 / 15, 7 / 15, 1):
+        assert coslog(t) == pytest.approx(0, abs=1e-12)
+    for i in range(4):
+        assert coslog((2 ** (i + 0.5) - 1) / 15) == pytest.approx(1)
+    assert coslog((2**0.25 - 1) / 15) == pytest.approx(0.5)
+    assert [flat_cos(t) for t in (0, 0.3, 0.5, 0.75, 1)] == pytest.approx([1, 1, 1, 0.5, 0], abs=1e-12)
+
+
+def test_parts_are_trained_at_rates_decay_and_dropout_of_the_recipe(monkeypatch):
+    seen = []
+
+    class Look(Callback):
+        order = ScheduledDropout.order + 1
+        run_valid = False
+
+        def before_step(self):
+            rates = [h["lr"] for h in self.opt.hypers]
+            drops = [m.p for m in self.learn.model.modules() if isinstance(m, nn.Dropout)]
+            decays = [h["wd"] for h in self.opt.hypers]
+            names = [
+                [n for n, p in self.learn.model.named_parameters() if any(p is q for q in g)]
+                for g in self.opt.param_lists
+            ]
+            seen.append((self.learn.pct_train, rates, decays, drops, names, dict(self.opt.hypers[0])))
+
+    plain = train_real_mlp
+    monkeypatch.setattr(module, "train_real_mlp", lambda *a, cbs, **k: plain(*a, cbs=[*cbs, Look()], **k))
+    small("RealMLP", epochs=3).fit(table("binary"), seed=1)
+    assert len(seen) == 12
+    for t, rates, decays, drops, names, first in seen:
+        by_part = dict(zip(["weights", "biases", "scale", "numbers", "activations"], rates, strict=True))
+        share = 0.04 * coslog(t)
+        expected = {"weights": share, "biases": 0.1 * share, "scale": 6 * share, "numbers": 0.1 * share}
+        assert by_part == pytest.approx({**expected, "activations": 0.1 * share})
+        d = 0.02 * flat_cos(t)
+        assert decays == pytest.approx([d, 0, d, d, d])
+        assert drops == pytest.approx([0.0, *[0.15 * flat_cos(t)] * 2])  # the embeddings' first
+        assert (first["mom"], first["sqr_mom"], first["eps"]) == (0.9, 0.95, 1e-8)
+        assert names[2] == ["scale"]
+    assert seen[0][0] == 0
+    assert seen[-1][3][1] < 0.15
+    trained = small("RealMLP", epochs=1).fit(table("binary"), seed=1)._nets[0].net
+    assert [m.p for m in trained.modules() if isinstance(m, nn.Dropout)] == [0.0, 0.15, 0.15]
+
+
+def test_amounts_have_a_recipe_of_their_own():
+    made = {t: small("RealMLP").fit(table(t), seed=0)._nets[0].plan["options"].get("act") for t in TASKS}
+    assert made == {"binary": None, "multiclass": None, "regression": "mish", "multilabel": None}
+    shares = small("RealMLP").fit(table("binary"), seed=0)._nets[0].plan["options"]["shares"][0]
+    assert shares.sum().item() == pytest.approx(1)
+    assert len(shares) == 5
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_learnt_is_named():
+    data = table("binary")
+    with pytest.raises(DataError, match="net was given rows of one class only"):
+        small().fit(replace(data, label=torch.ones(len(data))))
+    with pytest.raises(DataError, match="one class only"):
+        small().fit(replace(data, weight=data.label.clone()))
+    with pytest.raises(DataError, match="no row to learn from"):
+        small().fit(replace(data, weight=torch.zeros(len(data))))
+    with pytest.raises(DataError, match="without labels"):
+        small().fit(unknown(data))
+    with pytest.raises(DataError, match="cannot learn a ranking task"):
+        small().fit(replace(data, task="ranking"))
+    with pytest.raises(NotFittedError, match="net"):
+        small().predict(data)
+    for wrong in ({"seeds": 0}, {"model": "XMLP"}, {"options": {"depth": 3}}, {"stop_by": "aucc"}):
+        with pytest.raises(DataError):
+            NetModel(**{"model": "TabularNet", **wrong})
+    with pytest.raises(DataError, match="depth"):
+        NetModel(options={"depth": 3}).fit(data)
+
+
+# The default ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_default_is_a_model_for_the_tables_width():
+    cases = [("binary", 2, TabM), ("binary", 150, TabM), ("binary", 151, TabularNet)]
+    for task, numbers, model in [*cases, ("regression", 150, RealMLP), ("regression", 151, TabularNet)]:
+        columns = {str(i): torch.arange(16) % (i % 5 + 2) for i in range(numbers)}
+        data = Rows(Table(columns), task, conts=list(columns), label=(torch.arange(16) % 2).double())
+        net = NetModel(epochs=1, options={"layers": [4]}).fit(data)
+        assert net.settings()["model"] == "auto"
+        assert net._nets[0].architecture.model is model
+        options = net._nets[0].architecture.options
+        assert options["layers"] == [4]  # one's own over the recipe's
+        assert model is not TabM or options["k"] == 8
+
+
+# Saving --------------------------------------------------------------------------------------------------------------
+
+CODE = """
+import sys
+import numpy as np
+from pathlib import Path
+from fastrec.estimators import Estimator
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+folder = Path(sys.argv[1])
+table = Table.read(folder / "rows.parquet")
+made = {}
+for path in sorted((folder / "saved").iterdir()):
+    loaded = Estimator.load(path)
+    made[path.name] = loaded.predict(Rows(table, path.name.split("-")[0])).numpy()
+np.savez(folder / "made.npz", **made)
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nets")
+    cases = [(t, m, {}) for t in TASKS for m in SMALL] + [("binary", "RealMLP", {"seeds": 2, "stop_by": "auc"})]
+    nets = {f"{t}-{m}-{len(o)}": small(m, **o).fit(table(t), seed=3) for t, m, o in cases}
+    for name, net in nets.items():
+        net.save(folder / "saved" / name)
+    other = table("binary", 50, seed=2).table.with_columns({"kind": ["new", *"abcd", None] * 8 + ["a", "b"]})
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({n: other[n].to_arrow() for n in other.names}), folder / "rows.parquet")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return folder / "saved", nets, other, np.load(folder / "made.npz")
+
+
+def test_a_fresh_process_predicts_the_same(saved):
+    _, nets, other, made = saved
+    assert set(made.files) == set(nets)
+    for name, net in nets.items():
+        expected = net.predict(Rows(other, name.split("-")[0])).numpy()
+        np.testing.assert_allclose(made[name], expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
+
+
+def test_a_loaded_net_learns_the_same_again(saved):
+    folder, nets, _, _ = saved
+    for name, net in nets.items():
+        loaded = Estimator.load(folder / name)
+        assert loaded.settings() == net.settings()
+        data = table(name.split("-")[0])
+        if name.startswith("binary"):
+            again = loaded.fresh().fit(data, seed=3).predict(data)
+            torch.testing.assert_close(again, net.predict(data), rtol=0, atol=1e-6)
+
+
+def test_no_file_is_a_pickle_and_damaged_ones_are_named(saved, tmp_path):
+    import shutil
+
+    folder, _, _, _ = saved
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    assert {p.suffix for p in files} == {".json", ".safetensors"}
+    copy = shutil.copytree(folder / "binary-RealMLP-2", tmp_path / "copy")
+    about = json.loads((copy / "estimator.json").read_text())
+    (copy / "estimator.json").write_text(json.dumps({**about, "own_options": ["ghost"]}))
+    with pytest.raises(UnreadableFileError):
+        Estimator.load(copy)
+    (copy / "net_1" / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(UnreadableFileError):
+        Estimator.load(copy)
+    with pytest.raises(NotFittedError):
+        small().save(tmp_path / "none")
+
+
+class Own(TabularNet):
+    """A net of one's own."""
+
+
+def test_a_net_of_ones_own_and_a_metric_of_ones_own(tmp_path):
+    data = table("binary")
+    net = NetModel("own", model=Own, options={"layers": [4], "act_cls": nn.GELU}, epochs=1, bs=60).fit(data)
+    net.save(tmp_path / "own")
+    loaded = Estimator.load(tmp_path / "own")
+    assert type(loaded._nets[0].net) is Own
+    assert torch.equal(loaded.predict(data), net.predict(data))
+    hits = as_metric(lambda y, p: ((p > 0.5) == y).mean(), greater_is_better=True, name="hits")
+    told = small(stop_by=hits).fit(data)
+    assert "held_out_hits" in told.trace.curves[0]

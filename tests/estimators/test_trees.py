@@ -1,0 +1,290 @@
+"""XGBModel, LGBMModel and CatBoostModel against their libraries called directly."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import xgboost as xgb
+from sklearn.utils.class_weight import compute_sample_weight
+
+from fastrec.errors import DataError, MissingPackageError
+from fastrec.estimators import CatBoostModel, LGBMModel, XGBModel
+from fastrec.estimators._held_out import held_out
+from fastrec.estimators._learnable import output_weight
+from fastrec.table import Table
+from fastrec.validate import Lists, Rows
+
+CITIES = ["bergen", "oslo", "rome"]
+N = 400
+KINDS = [XGBModel, LGBMModel, CatBoostModel]
+NEEDS = {LGBMModel: "lightgbm", CatBoostModel: "catboost"}
+
+
+def needed(kind: type) -> None:
+    if kind in NEEDS:
+        pytest.importorskip(NEEDS[kind])
+
+
+def frame_of(seed: int = 0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"x[m]": rng.normal(size=N), "z": rng.normal(size=N), "city": rng.choice(CITIES, N)})
+    frame["value"] = frame["x[m]"] + frame.city.map(CITIES.index) + rng.normal(size=N)
+    frame.loc[rng.random(N) < 0.1, "x[m]"] = np.nan
+    frame["weight"] = rng.uniform(0.5, 2, N)
+    return frame
+
+
+def rows_of(frame: pd.DataFrame, task: str, **more) -> Rows:
+    table = Table.read(frame[["x[m]", "z", "city"]])
+    value = torch.from_numpy(frame.value.to_numpy(copy=True))
+    given = {"cats": ["city"], "conts": ["x[m]", "z"], "weight": torch.from_numpy(frame.weight.to_numpy(copy=True))}
+    if task == "ranking":
+        label = (value.reshape(-1, 8) == value.reshape(-1, 8).max(1, keepdim=True).values).double().reshape(-1)
+        groups = torch.arange(N) // 8
+        weight = given.pop("weight")[groups * 8]
+        return Lists(table, groups, **{**given, "label": label, "weight": weight, **more})
+    label = {"binary": (value > 1).double(), "multiclass": (value > 0).long() + (value > 2), "regression": value}[task]
+    return Rows(table, task, **{**given, "label": label, "n_outputs": 3 if task == "multiclass" else 1, **more})
+
+
+def matrix(frame: pd.DataFrame) -> np.ndarray:
+    codes = frame.city.map(lambda c: CITIES.index(c) + 1.0)
+    return np.stack([codes, frame["x[m]"], frame.z], 1).astype(np.float32)
+
+
+XGB = {"eta": 0.3, "max_depth": 3, "tree_method": "hist", "max_bin": 256, "nthread": 1, "seed": 5}
+XGB |= {"subsample": 0.8, "colsample_bytree": 0.8}
+XGB_TASKS = {
+    "binary": {"objective": "binary:logistic"},
+    "multiclass": {"objective": "multi:softprob", "num_class": 3},
+    "regression": {"objective": "reg:squarederror"},
+    "ranking": {"objective": "rank:ndcg", "ndcg_exp_gain": False},
+}
+
+
+@pytest.mark.parametrize("task", XGB_TASKS)
+def test_xgboost_called_directly_says_the_same(task):
+    frame, test = frame_of(), frame_of(1)
+    rows = rows_of(frame, task)
+    weight = rows.weight[::8] if task == "ranking" else rows.weight
+    ranks = {"qid": rows.groups.numpy()} if task == "ranking" else {}
+    data = xgb.QuantileDMatrix(matrix(frame), rows.label.numpy(), weight=weight.numpy(), max_bin=256, **ranks)
+    expected = xgb.train({**XGB, **XGB_TASKS[task]}, data, 6).predict(xgb.DMatrix(matrix(test)))
+    model = XGBModel("t", rounds=6, early_stopping_rounds=None, learning_rate=0.3, max_depth=3, nthread=1)
+    got = model.fit(rows, seed=5).predict(rows_of(test, task)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+LGB = {"learning_rate": 0.3, "num_leaves": 7, "num_threads": 1, "seed": 5, "verbosity": -1, "deterministic": True}
+LGB |= {"bagging_fraction": 0.8, "bagging_freq": 1, "feature_fraction": 0.8, "force_row_wise": True}
+LGB_TASKS = {
+    "binary": {"objective": "binary"},
+    "multiclass": {"objective": "multiclass", "num_class": 3},
+    "regression": {"objective": "regression"},
+    "ranking": {"objective": "lambdarank", "label_gain": [0, 1]},
+}
+
+
+@pytest.mark.parametrize("task", LGB_TASKS)
+def test_lightgbm_called_directly_says_the_same(task):
+    lgb = pytest.importorskip("lightgbm")
+    frame, test = frame_of(), frame_of(1)
+    rows = rows_of(frame, task)
+    ranks = {"group": np.full(N // 8, 8)} if task == "ranking" else {}
+    data = lgb.Dataset(
+        matrix(frame), rows.label.numpy(), weight=rows.weight.numpy(), categorical_feature=[0], params=LGB, **ranks
+    )
+    expected = lgb.train({**LGB, **LGB_TASKS[task]}, data, 6).predict(matrix(test))
+    model = LGBMModel("t", rounds=6, early_stopping_rounds=None, eta=0.3, num_leaves=7, n_jobs=1)
+    got = model.fit(rows, seed=5).predict(rows_of(test, task)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+CAT_TASKS = {"binary": "Logloss", "multiclass": "MultiClass", "regression": "RMSE", "ranking": "YetiRank"}
+
+
+@pytest.mark.parametrize("task", CAT_TASKS)
+def test_catboost_called_directly_says_the_same(task):
+    catboost = pytest.importorskip("catboost")
+    frame, test = frame_of(), frame_of(1)
+    rows = rows_of(frame, task)
+
+    def pool(part: pd.DataFrame, **more):
+        columns = pd.DataFrame(matrix(part)).astype({0: int})
+        return catboost.Pool(columns, cat_features=[0], **more)
+
+    more = {"weight": rows.weight.numpy()}
+    if task == "ranking":
+        more = {"group_id": rows.groups.numpy(), "group_weight": rows.weight.numpy()}
+    data = pool(frame, label=rows.label.numpy(), **more)
+    params = {"loss_function": CAT_TASKS[task], "iterations": 6, "learning_rate": 0.3, "depth": 3, "thread_count": 1}
+    direct = catboost.CatBoost({**params, "random_seed": 5, "allow_writing_files": False, "logging_level": "Silent"})
+    direct.fit(data)
+    kind = "Probability" if task in ("binary", "multiclass") else "RawFormulaVal"
+    expected = direct.predict(pool(test), prediction_type=kind)
+    expected = expected[:, 1] if task == "binary" else expected
+    model = CatBoostModel("t", rounds=6, early_stopping_rounds=None, eta=0.3, max_depth=3, thread_count=1)
+    got = model.fit(rows, seed=5).predict(rows_of(test, task)).numpy()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------- early stopping
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("task", ["binary", "ranking"])
+def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
+    """The curve's best tree is the last one kept, five more were tried, and rows held out are not learned from."""
+    needed(kind)
+    rows = rows_of(frame_of(), task)
+    model = kind("t", rounds=300, early_stopping_rounds=5, eta=0.5).fit(rows, seed=1)
+    curve = [record["valid_loss"] for record in model.trace.curves]
+    best = int(np.argmin(curve) if task == "binary" else np.argmax(curve))
+    assert best + 6 == len(curve) < 300
+    (trees,) = model._parts
+    grown = {
+        XGBModel: lambda: trees.num_boosted_rounds(),
+        LGBMModel: lambda: trees.current_iteration(),
+        CatBoostModel: lambda: trees.tree_count_,
+    }[kind]()
+    assert grown == best + 1
+    held = held_out(rows, name="t")
+    if task == "binary":
+        other = model.fresh()
+        # CatBoost has other defaults for a few rounds than for many: its trees are cut off afterwards
+        other.early_stopping_rounds, other.rounds = None, 300 if kind is CatBoostModel else best + 1
+        other.fit(rows.take(~held), seed=1)
+        if kind is CatBoostModel:
+            other._parts[0].shrink(best + 1)
+        torch.testing.assert_close(other.predict(rows), model.predict(rows), rtol=0, atol=1e-6)
+        said = model.predict(rows.take(held)).clamp(1e-9, 1 - 1e-9)
+        label, weight = rows.label[held], rows.weight[held]
+        loss = -(weight * torch.where(label == 1, said, 1 - said).log()).sum() / weight.sum()
+        assert curve[best] == pytest.approx(float(loss), rel=1e-4)  # the task's loss, on these rows, with weights
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_too_few_rows_to_stop_by_are_named(kind):
+    needed(kind)
+    rows = rows_of(frame_of(), "binary").take(torch.arange(7))
+    with pytest.raises(DataError, match=r"too few rows.*early_stopping_rounds=None"):
+        kind("t").fit(rows)
+    assert kind("t", rounds=2, early_stopping_rounds=None).fit(rows).predict(rows).isfinite().all()
+    late = rows_of(frame_of(), "binary", label=(torch.arange(N) > N - 20).double(), order=torch.arange(N))
+    with pytest.raises(DataError, match="too few rows of each class"):
+        kind("t").fit(late)  # class 1 is in the rows held out alone
+
+
+# ------------------------------------------------------------------------------------------- parameters and objectives
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_constraints_name_columns(kind):
+    needed(kind)
+    rows = rows_of(frame_of(), "regression")
+    rising = torch.linspace(-3, 3, 30).double()
+    table = Table({"x[m]": rising, "z": torch.zeros(30).double(), "city": ["oslo"] * 30})
+    line = Rows(table, "regression", cats=["city"], conts=["x[m]", "z"])
+    options = {"rounds": 30, "early_stopping_rounds": None, "eta": 0.3}
+    free = kind("t", **options).fit(rows).predict(line)
+    bound = kind("t", **options, monotone_constraints={"x[m]": -1}).fit(rows).predict(line)
+    assert (bound.diff() <= 1e-9).all()
+    assert not (free.diff() <= 1e-9).all()
+
+
+COUNTS = {XGBModel: "count:poisson", LGBMModel: "poisson", CatBoostModel: "Poisson"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_objective_of_ones_own_predicts_amounts_on_the_targets_scale(kind):
+    needed(kind)
+    rows = rows_of(frame_of(), "regression")
+    counts = replace(rows, label=rows.label.clamp_min(0).round() * 10)
+    got = kind("t", objective=COUNTS[kind], rounds=60, early_stopping_rounds=None, eta=0.2).fit(counts).predict(counts)
+    assert (got > 0).all()
+    mean = float((counts.label * counts.weight).sum() / counts.weight.sum())
+    assert float((got * counts.weight).sum() / counts.weight.sum()) == pytest.approx(mean, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_objective_of_another_task_is_refused(kind):
+    needed(kind)
+    for objective, task in ((COUNTS[kind], "binary"), ("nonsense", "regression")):
+        with pytest.raises(DataError, match=f"cannot learn a {task} task by the objective '{objective}'"):
+            kind("t", objective=objective).fit(rows_of(frame_of(), task))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (XGBModel, "n_estimators"),
+        (XGBModel, "device"),
+        (LGBMModel, "num_iterations"),
+        (LGBMModel, "random_state"),
+        (CatBoostModel, "iterations"),
+        (CatBoostModel, "loss_function"),
+    ],
+)
+def test_parameters_that_have_an_argument_here_are_refused(kind, given):
+    with pytest.raises(DataError, match=f"{given}.*Give it as"):
+        kind("t", **{given: 1})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_importance_is_by_gain_and_curves_tell_outputs_apart(kind):
+    needed(kind)
+    rows = rows_of(frame_of(), "regression")
+    two = replace(rows, label=torch.stack([rows.label, -rows.label], 1), n_outputs=2)
+    model = kind("t", rounds=20, early_stopping_rounds=3, eta=0.3).fit(two)
+    assert list(model.trace.importance) == ["city", "x[m]", "z"]
+    assert model.trace.importance["z"] < min(model.trace.importance["city"], model.trace.importance["x[m]"])
+    assert {record["output"] for record in model.trace.curves} == {0, 1}
+
+
+def test_whole_relevances_are_asked_for_where_lightgbm_needs_them():
+    pytest.importorskip("lightgbm")
+    rows = rows_of(frame_of(), "ranking")
+    with pytest.raises(DataError, match="whole relevances") as caught:
+        LGBMModel("t").fit(replace(rows, label=rows.label / 2))
+    assert caught.value.row == int((rows.label > 0).nonzero()[0])
+
+
+@pytest.mark.parametrize(("kind", "module"), NEEDS.items())
+def test_a_library_that_is_not_installed_is_named(kind, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingPackageError, match=r"pip install fastrec-tabular\[trees\]"):
+        kind("t").fit(rows_of(frame_of(), "binary"))
+
+
+# -------------------------------------------------------------------------------------------------------- class weights
+
+
+def test_class_weights_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    label = rng.choice(3, 50, p=[0.7, 0.2, 0.1])
+    rows = rows_of(frame_of(), "multiclass").take(torch.arange(50))
+    rows = replace(rows, label=torch.from_numpy(label), weight=None)
+    for given in ("balanced", {0: 0.5, 1: 1.0, 2: 4.0}):
+        got = output_weight(rows, rows.label, given).numpy()
+        np.testing.assert_allclose(got, compute_sample_weight(given, label))
+    weighted = replace(rows, weight=torch.full((50,), 3.0))
+    np.testing.assert_allclose(
+        output_weight(weighted, rows.label, "balanced").numpy(), 3 * compute_sample_weight("balanced", label)
+    )
+    assert output_weight(rows, rows.label, None) is None
+
+
+@pytest.mark.parametrize("given", ["even", {"a": 1}, {0: -1}, {0: "x"}, {-1: 2}, 5])
+def test_class_weights_that_are_none_are_refused(given):
+    with pytest.raises(DataError, match="class_weight"):
+        XGBModel("t", class_weight=given)
+
+
+def test_a_weight_of_a_class_that_is_not_there_is_refused():
+    with pytest.raises(DataError, match=r"weight for class 3.*0 to 2"):
+        XGBModel("t", class_weight={3: 1.0}).fit(rows_of(frame_of(), "multiclass"))

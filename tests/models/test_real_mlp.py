@@ -1,0 +1,207 @@
+"""RealMLP's layers against NumPy by hand, its first weights, and its parts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fastrec.errors import DataError
+from fastrec.models import RealMLP
+from fastrec.models.one_hot import one_hot_table
+from fastrec.models.real_mlp import PBLD, RATES, NTKLinear, ParametricAct
+
+SIZES = [(4, 9), (3, 9), (12, 9)]  # three values and two: one-hot; eleven: embedded
+
+
+def net(**options) -> RealMLP:
+    torch.manual_seed(0)
+    return RealMLP(SIZES, 2, 3, **{"layers": [6, 5], "frequencies": 4, **options})
+
+
+def batch(n: int = 64, seed: int = 0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.stack([torch.randint(0, r, (n,), generator=g) for r, _ in SIZES], 1), torch.randn(n, 2, generator=g)
+
+
+def array(t: torch.Tensor) -> np.ndarray:
+    return t.detach().double().numpy()
+
+
+def selu(x: np.ndarray) -> np.ndarray:
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    return scale * np.where(x > 0, x, alpha * np.expm1(x))
+
+
+def mish(x: np.ndarray) -> np.ndarray:
+    return x * np.tanh(np.log1p(np.exp(x)))
+
+
+def clip(z: float) -> float:
+    return z / math.sqrt(1 + (z / 3) ** 2)
+
+
+@pytest.mark.parametrize(("act", "f"), [("selu", selu), ("mish", mish)])
+def test_forward_is_the_formula(act, f):
+    model = net(act=act)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn(p.shape))  # nothing at 1 or 0 any more
+    model.eval()
+    cats, conts = batch(7)
+    state, x = {n: array(p) for n, p in model.named_parameters()}, array(conts)
+    one_hot = []
+    for i, rows in ((0, 4), (1, 3)):
+        # without shares all values but the missing one are as frequent: of three the median is 0 and the upper quartile
+        # 1 - hence 2 / 3 of the rows have 0 - of two values it is -1, and the quartiles -1 and 1
+        for row in range(7):
+            c = int(cats[row, i])
+            plain = [float(c == v) for v in range(1, 4)] if rows == 4 else [{0: 0.0, 1: -1.0, 2: 1.0}[c]]
+            scaled = [clip(v) for v in plain] if rows == 4 else [clip((plain[0] + 1) / 2)]
+            one_hot.append((row, scaled))
+    ones = np.array([[v for r, s in one_hot if r == row for v in s] for row in range(7)])
+    embedded = array(model.embeds.table("2"))[cats[:, 2].numpy()]
+    numbers = []
+    for j in range(2):
+        waves = np.cos(2 * np.pi * x[:, j : j + 1] * state["numbers.frequency"][j] + state["numbers.phase"][j])
+        linear = waves @ state["numbers.weight"][j] + state["numbers.shift"][j]
+        numbers.append(np.concatenate([x[:, j : j + 1], linear], 1))
+    h = np.concatenate([ones, embedded, *numbers], 1) * state["scale"]
+    for linear, act_name in (("layers.0", "layers.1"), ("layers.3", "layers.4")):
+        z = h @ state[f"{linear}.weight"].T / math.sqrt(h.shape[1]) + state[f"{linear}.bias"]
+        a = state[f"{act_name}.alpha"]
+        h = (1 - a) * z + a * f(z)
+    expected = h @ state["layers.6.weight"].T / math.sqrt(5) + state["layers.6.bias"]
+    np.testing.assert_allclose(array(model(cats, conts)), expected, atol=1e-5)
+
+
+def test_one_hot_columns_are_centred_and_scaled_by_their_shares():
+    # shares .1 missing, .6, .2, .1: value 1 has median 1 and quartiles 0 and 1; the others' quartiles are 0, so that
+    # they are divided by half their range
+    got = one_hot_table(4, torch.tensor([0.1, 0.6, 0.2, 0.1])).numpy()
+    expected = [[-1, 0, 0], [0, 0, 0], [-1, 2, 0], [-1, 0, 2]]
+    np.testing.assert_allclose(got, [[clip(v) for v in row] for row in expected], atol=1e-6)
+    # two values, .9 and .1: median and quartiles are -1, the range is 2
+    got = one_hot_table(3, torch.tensor([0.0, 0.9, 0.1])).numpy()
+    np.testing.assert_allclose(got, [[clip(1)], [0], [clip(2)]], atol=1e-6)
+    assert one_hot_table(1).shape == (1, 0)
+    assert one_hot_table(2, torch.tensor([0.0, 1.0])).tolist() == [[0.0], [0.0]]  # one value tells nothing
+
+
+def test_a_layer_of_any_width_answers_a_unit_input_alike():
+    torch.manual_seed(0)
+    for n in (10, 1_000):
+        layer = NTKLinear(n, 4_000)
+        assert layer.weight.std().item() == pytest.approx(1, abs=0.02)
+        out = layer(torch.ones(1, n)) - layer.bias
+        assert out.std().item() == pytest.approx(1, abs=0.05)
+    # the gradient of a weight goes with 1 / √n
+    layer = NTKLinear(16, 1)
+    layer(torch.full((1, 16), 3.0)).sum().backward()
+    assert torch.allclose(layer.weight.grad, torch.full((1, 16), 3.0 / 4))
+    assert layer.bias.grad.item() == 1
+
+
+def test_numbers_are_embedded_by_cosines():
+    torch.manual_seed(0)
+    layer = PBLD(2, frequencies=1, d_embedding=2)
+    with torch.no_grad():
+        layer.frequency.copy_(torch.tensor([[0.25], [1.0]]))
+        layer.phase.copy_(torch.tensor([[0.0], [math.pi]]))
+        layer.weight.fill_(2.0)
+        layer.shift.fill_(0.5)
+    got = layer(torch.tensor([[1.0, 0.0], [2.0, 0.25]]))
+    # cos(π/2) = 0, cos(π) = -1; cos(π) = -1, cos(π/2 + π) = 0
+    expected = [[1, 0.5, 0, -1.5], [2, -1.5, 0.25, 0.5]]
+    assert torch.allclose(got, torch.tensor(expected), atol=1e-6)
+    drawn = PBLD(300, 16)
+    assert drawn.frequency.std().item() == pytest.approx(0.1, rel=0.1)
+    assert drawn.phase.abs().max().item() <= math.pi
+    assert max(drawn.weight.abs().max().item(), drawn.shift.abs().max().item()) <= 0.25
+    with pytest.raises(DataError, match="cosines"):
+        PBLD(1, 4, 1)
+
+
+def test_alpha_mixes_the_input_with_the_activation():
+    act = ParametricAct(3, "selu")
+    assert torch.equal(act.alpha, torch.ones(3))
+    with torch.no_grad():
+        act.alpha.copy_(torch.tensor([1.0, 0.0, 0.5]))
+    x = torch.tensor([[-1.0, -1.0, -1.0]])
+    s = float(selu(np.array(-1.0)))
+    assert torch.allclose(act(x), torch.tensor([[s, -1.0, (s - 1) / 2]]))
+
+
+def test_the_first_training_batch_sets_the_weights():
+    model, (cats, conts) = net(ps=0.0), batch(512)
+    drawn = {n: p.clone() for n, p in model.named_parameters()}
+    model.eval()(cats, conts)
+    assert all(torch.equal(p, drawn[n]) for n, p in model.named_parameters())  # nothing in evaluation
+    model.train()(cats, conts)
+    first = {n: p.clone() for n, p in model.named_parameters()}
+    x = array(torch.cat([model.one_hot(cats, 3), model.embeds(cats[:, 2:]), model.numbers(conts)], 1))
+    for name in ("layers.0", "layers.2", "layers.4"):
+        w, b = array(first[f"{name}.weight"]), array(first[f"{name}.bias"])
+        out = x @ w.T / math.sqrt(x.shape[1])
+        np.testing.assert_allclose(out.std(0), 1, atol=1e-4)
+        assert (-b >= out.min(0)).all()  # a mean of five outputs
+        assert (-b <= out.max(0)).all()
+        assert np.abs(-b - out.mean(0)).mean() < 1  # their spread is less than one output's
+        cosine = (w * array(drawn[f"{name}.weight"])).sum(1)
+        norms = np.linalg.norm(w, axis=1) * np.linalg.norm(array(drawn[f"{name}.weight"]), axis=1)
+        np.testing.assert_allclose(cosine, norms, rtol=1e-5)  # only lengths changed
+        x = selu(out + b)
+    assert torch.equal(first["numbers.weight"], drawn["numbers.weight"])
+    model(*batch(512, seed=1))
+    assert all(torch.equal(p, first[n]) for n, p in model.named_parameters())  # once is enough
+    other = net(ps=0.0)
+    other.load_state_dict(model.state_dict())
+    other.train()(*batch(512, seed=2))
+    assert all(torch.equal(p, first[n]) for n, p in other.named_parameters())  # loaded weights stay
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_equal_rows_and_a_single_one_leave_numbers(rows):
+    model, (cats, conts) = net(), batch(1)
+    model.train()(cats.expand(rows, -1), conts.expand(rows, -1))
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert model.eval()(*batch(9)).isfinite().all()
+
+
+def test_every_parameter_is_in_the_part_that_its_rate_is_for():
+    model = net(bn_cont=True)
+    groups = dict(zip(RATES, RealMLP.rate_groups(model), strict=True))
+    names = {id(p): n for n, p in model.named_parameters()}
+    found = {part: sorted(names[id(p)] for p in own) for part, own in groups.items()}
+    assert found["scale"] == ["scale"]
+    assert found["biases"] == ["bn_cont.bias", "layers.0.bias", "layers.3.bias", "layers.6.bias"]
+    assert found["activations"] == ["layers.1.alpha", "layers.4.alpha"]
+    assert found["numbers"] == ["numbers.frequency", "numbers.phase", "numbers.shift", "numbers.weight"]
+    weights = ["bn_cont.weight", "embeds.weights.w8", "layers.0.weight", "layers.3.weight", "layers.6.weight"]
+    assert found["weights"] == weights
+    assert sum(map(len, found.values())) == len(names)
+    assert RATES == {"weights": 1.0, "biases": 0.1, "scale": 6.0, "numbers": 0.1, "activations": 0.1}
+
+
+def test_one_hot_ids_out_of_range_are_named():
+    model = net().eval()
+    for bad in (4, -1):
+        cats, conts = batch(5)
+        cats[3, 0] = bad
+        with pytest.raises(DataError, match=rf"row 3: id {bad} .* 0 to 3"):
+            model(cats, conts)
+    with pytest.raises(DataError, match=r"\[b, 3\]"):
+        model(batch(5)[0][:, :2], batch(5)[1])
+
+
+def test_one_hot_columns_alone_make_a_net():
+    model = RealMLP([(4, 1), (3, 1)], 0, 1, [4])
+    assert model.train()(torch.tensor([[0, 1], [3, 2]])).shape == (2, 1)
+    assert model.embeds is None
+    assert [m for m in model.modules() if isinstance(m, nn.BatchNorm1d)] == []
+    for wrong in ({"layers": []}, {"act": "relu"}):
+        with pytest.raises(DataError, match="RealMLP of"):
+            RealMLP([(4, 1)], 0, 1, **wrong)

@@ -1,0 +1,200 @@
+"""LAMB's ways of taking a step against plain loops over the paper's algorithm, and torch_optimizer's LAMB."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fastrec._core.kernels import compiled
+from fastrec.errors import DataError
+from fastrec.optim import Lamb
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+
+
+def plain_lamb(w, g, state, *, lr, betas, eps, wd, clamp, debias, adapt=True):
+    """One step for one layer, element by element in float64, from the paper's algorithm 2 and its variants."""
+    b1, b2 = betas
+    t = state["t"] = state.get("t", 0) + 1
+    m, v = state.setdefault("m", [0.0] * len(w)), state.setdefault("v", [0.0] * len(w))
+    step = []
+    for i in range(len(w)):
+        m[i] = b1 * m[i] + (1 - b1) * g[i]
+        v[i] = b2 * v[i] + (1 - b2) * g[i] ** 2
+        mean, square = (m[i] / (1 - b1**t), v[i] / (1 - b2**t)) if debias == "paper" else (m[i], v[i])
+        step.append(mean / (math.sqrt(square) + eps) + wd * w[i])
+    if debias is True:
+        lr = lr * math.sqrt(1 - b2**t) / (1 - b1**t)
+    w_norm, s_norm = math.sqrt(sum(x * x for x in w)), math.sqrt(sum(x * x for x in step))
+    if clamp is not None:
+        w_norm = min(w_norm, clamp)
+    trust = w_norm / s_norm if adapt and w_norm > 0 and s_norm > 0 else 1.0
+    return [x - lr * trust * s for x, s in zip(w, step, strict=True)]
+
+
+@pytest.mark.parametrize("debias", ["paper", True, False])
+@pytest.mark.parametrize("clamp", [None, 1.5])
+@pytest.mark.parametrize("wd", [0.0, 0.1])
+@pytest.mark.parametrize("adapt_1d", [True, False])
+def test_lamb_equals_the_plain_loop_step_for_step(debias, clamp, wd, adapt_1d):
+    torch.manual_seed(0)
+    shapes = [(4, 3), (7,), (2, 2, 2), (3,), ()]
+    params = [nn.Parameter(torch.randn(s, dtype=torch.double)) for s in shapes]
+    params[3].data.zero_()  # a bias that starts at zero has no trust ratio yet
+    config = {"lr": 0.02, "betas": (0.8, 0.95), "eps": 1e-3, "clamp": clamp, "debias": debias}
+    opt = Lamb(params, weight_decay=wd, adapt_1d=adapt_1d, **config)
+    wanted, states = [p.flatten().tolist() for p in params], [{} for _ in params]
+    for _ in range(6):
+        for i, p in enumerate(params):
+            p.grad = torch.randn_like(p)
+            adapt = adapt_1d or p.ndim > 1
+            wanted[i] = plain_lamb(wanted[i], p.grad.flatten().tolist(), states[i], wd=wd, adapt=adapt, **config)
+        opt.step()
+        for p, w in zip(params, wanted, strict=True):
+            assert p.flatten().tolist() == pytest.approx(w, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("debias", "first", "fifth"), [(False, 0.01, 0.01), ("paper", 0.01, 0.01), (True, 0.00316, 0.00173)]
+)
+def test_relative_steps_under_a_constant_gradient(debias, first, fifth):
+    p = nn.Parameter(torch.randn(50, 4, generator=torch.Generator().manual_seed(0)))
+    grad, opt, steps = torch.ones_like(p), Lamb([p], lr=0.01, debias=debias), []
+    for _ in range(5):
+        before = p.detach().clone()
+        p.grad = grad.clone()
+        opt.step()
+        steps.append(((p.detach() - before).norm() / before.norm()).item())
+    assert steps[0] == pytest.approx(first, rel=2e-3)
+    assert steps[4] == pytest.approx(fifth, rel=3e-3)
+
+
+@pytest.mark.parametrize("debias", [True, False])
+@pytest.mark.parametrize("clamp", [10.0, 0.5])
+@pytest.mark.parametrize("wd", [0.0, 0.1])
+def test_lamb_equals_torch_optimizers_step_for_step(debias, clamp, wd):
+    others = pytest.importorskip("torch_optimizer")
+    torch.manual_seed(0)
+    shapes = [(700, 1000), (30, 8), (8,)]  # the first is large
+    mine = [nn.Parameter(torch.randn(s) * 0.1) for s in shapes]
+    theirs = [nn.Parameter(p.detach().clone()) for p in mine]
+    config = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": wd, "debias": debias}
+    opts = Lamb(mine, clamp=clamp, **config), others.Lamb(theirs, clamp_value=clamp, **config)
+    for _ in range(5):
+        for a, b in zip(mine, theirs, strict=True):
+            a.grad = torch.randn_like(a)
+            b.grad = a.grad.clone()
+        for opt in opts:
+            opt.step()
+        for a, b in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+class PlainTable:
+    """A table whose rows take LAMB's step in float64, a number at a time; rows without a gradient wait.
+
+    A row's running means fade by the steps that it missed. Without a trust ratio its weights decay by those too
+    (AdamW's decay); with one they decay in its own steps alone.
+    """
+
+    def __init__(self, start, bounds, *, adapt):
+        self.w, self.bounds, self.adapt = start.double().tolist(), bounds, adapt
+        self.m, self.v = ([[0.0] * len(row) for row in self.w] for _ in range(2))
+        self.last, self.rates = [0] * len(self.w), []
+
+    def step(self, grads, *, lr, betas, eps, wd, clamp, debias):
+        """One step; grads: row → its gradient."""
+        (b1, b2), t = betas, len(self.rates) + 1
+        rate = lr * math.sqrt(1 - b2**t) / (1 - b1**t) if debias is True else lr
+        fix1, fix2 = (1 / (1 - b1**t), 1 / (1 - b2**t)) if debias == "paper" else (1.0, 1.0)
+        self.rates.append(rate)
+        for start, stop in zip(self.bounds, self.bounds[1:], strict=False):
+            rows, moves = [r for r in sorted(grads) if start <= r < stop], {}
+            for r in rows:
+                missed, move = t - 1 - self.last[r], []
+                if not self.adapt:
+                    for left_out in self.rates[self.last[r] : t]:
+                        self.w[r] = [x * (1 - left_out * wd) for x in self.w[r]]
+                for i, g in enumerate(grads[r]):
+                    self.m[r][i] = b1 * b1**missed * self.m[r][i] + (1 - b1) * g
+                    self.v[r][i] = b2 * b2**missed * self.v[r][i] + (1 - b2) * g * g
+                    adam = self.m[r][i] * fix1 / (math.sqrt(self.v[r][i] * fix2) + eps)
+                    move.append(adam + wd * self.w[r][i] if self.adapt else adam)
+                moves[r], self.last[r] = move, t
+            weight = math.sqrt(sum(x * x for r in rows for x in self.w[r]))
+            size = math.sqrt(sum(x * x for move in moves.values() for x in move))
+            weight = weight if clamp is None else min(weight, clamp)
+            trust = weight / size if self.adapt and weight > 0 and size > 0 else 1.0
+            for r in rows:
+                self.w[r] = [x - rate * trust * u for x, u in zip(self.w[r], moves[r], strict=True)]
+
+
+@pytest.mark.parametrize("way", ["calls", "loops"])
+@pytest.mark.parametrize("gradients", ["dense", "rows"])
+@pytest.mark.parametrize("device", DEVICES)
+@given(
+    batches=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=8), min_size=1, max_size=5),
+    debias=st.sampled_from(["paper", True, False]),
+    clamp=st.sampled_from([None, 0.8]),
+    adapt=st.booleans(),
+    beta1=st.sampled_from([0.0, 0.8]),
+    wd=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 9),
+)
+def test_a_table_takes_the_plain_loops_steps(way, gradients, device, batches, debias, clamp, adapt, beta1, wd, seed):
+    if way == "loops" and (device != "cpu" or not compiled(1 << 30)):
+        pytest.skip("loops are for CPUs where numba is installed")
+    torch.manual_seed(seed)
+    table = nn.Parameter(torch.randn(7, 3, device=device))
+    table.segments = (0, 2, 7)
+    config = {"betas": (beta1, 0.95), "eps": 1e-3, "clamp": clamp, "debias": debias}
+    opt = Lamb([table], weight_decay=wd, adapt_tables=adapt, **config)
+    plain = PlainTable(table.detach(), table.segments, adapt=adapt)
+    with pytest.MonkeyPatch.context() as patch:
+        for file in ("torch_lamb", "row_optimizer"):
+            patch.setattr(f"fastrec.optim.{file}.compiled", lambda numbers: way == "loops")
+        for t, ids in enumerate(batches, 1):
+            opt.param_groups[0]["lr"] = 0.1 / t
+            values = torch.randn(len(ids), 3, device=device)
+            grad = torch.sparse_coo_tensor(
+                torch.tensor([ids], device=device), values, table.shape, check_invariants=True
+            )
+            table.grad = grad if gradients == "rows" else grad.to_dense()
+            dense = grad.to_dense().double().tolist()
+            opt.step()
+            plain.step({r: dense[r] for r in (ids if gradients == "rows" else range(7))}, lr=0.1 / t, wd=wd, **config)
+            torch.testing.assert_close(
+                table.detach().double().cpu(), torch.tensor(plain.w).double(), rtol=2e-5, atol=4e-6
+            )
+
+
+def test_weights_of_another_layout_take_the_same_steps():
+    torch.manual_seed(0)
+    start, ends = torch.randn(5, 3), []
+    grads = [torch.randn(3, 5) for _ in range(3)]
+    for turned in (False, True):
+        p = nn.Parameter(start.clone().t() if turned else start.t().contiguous())
+        q = nn.Parameter(torch.ones(3, 5))
+        opt = Lamb([p, q], lr=0.1, weight_decay=0.1)
+        for grad in grads:
+            p.grad = torch.empty_like(p).copy_(grad)
+            q.grad = grad.clone() if turned else grad.t().contiguous().t()
+            opt.step()
+        ends.append((p.detach(), q.detach()))
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_state_of_other_shapes_is_refused():
+    small, large = (nn.Parameter(torch.ones(rows, 64)) for rows in (3, 600))
+    first, opt = Lamb([small]), Lamb([large])
+    small.grad, large.grad = torch.ones_like(small), torch.ones_like(large)
+    first.step()
+    opt.load_state_dict(first.state_dict())
+    with pytest.raises(DataError, match=r"\[600, 64\] and its running means, which were loaded, are \[3, 64\]"):
+        opt.step()

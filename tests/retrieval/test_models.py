@@ -1,0 +1,203 @@
+"""Each collaborative filter against a plain computation of its formula."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics.pairwise import cosine_similarity
+
+from fastrec.errors import DataError
+from fastrec.retrieval import EASE, BPRFactors, ImplicitALS, ItemKNN, Popularity, RP3Beta, SpectralFilter, UserKNN
+
+N_USERS, N_ITEMS = 30, 12
+
+
+@pytest.fixture(scope="module")
+def matrix() -> np.ndarray:
+    """Weights of who took what: every user and every item has some."""
+    rng = np.random.default_rng(3)
+    made = (rng.random((N_USERS, N_ITEMS)) < 0.3) * rng.integers(1, 4, (N_USERS, N_ITEMS)).astype(float)
+    made[np.arange(N_USERS), np.arange(N_USERS) % N_ITEMS] = 2.0
+    return made
+
+
+def all_scores(model, matrix: np.ndarray, *, weighted: bool = True) -> np.ndarray:
+    """The model's scores of all pairs, fitted to the matrix as a list of pairs in another order."""
+    users, items = matrix.nonzero()
+    order = np.random.default_rng(0).permutation(len(users))
+    users, items = users[order], items[order]
+    model.fit(users, [f"i{j:02d}" for j in items], matrix[users, items] if weighted else None)
+    every = np.indices(matrix.shape).reshape(2, -1)
+    return model.score(every[0], [f"i{j:02d}" for j in every[1]]).numpy().reshape(matrix.shape)
+
+
+def test_popularity_is_the_sum_of_weights(matrix):
+    np.testing.assert_allclose(all_scores(Popularity(), matrix), np.tile(matrix.sum(0), (N_USERS, 1)))
+    counts = np.tile((matrix > 0).sum(0), (N_USERS, 1))
+    np.testing.assert_allclose(all_scores(Popularity(), matrix, weighted=False), counts)
+
+
+def test_ease_is_the_ridge_regression_of_every_item_on_the_others(matrix):
+    expected = np.zeros_like(matrix)
+    for j in range(N_ITEMS):
+        others = np.delete(matrix, j, axis=1)
+        ridge = others.T @ others + 5.0 * np.eye(N_ITEMS - 1)
+        expected[:, j] = others @ np.linalg.solve(ridge, others.T @ matrix[:, j])
+    np.testing.assert_allclose(all_scores(EASE(reg=5.0), matrix), expected, atol=1e-10)
+
+
+def test_ease_of_some_items_is_ease_without_the_others(matrix):
+    counts = (matrix > 0).sum(0)
+    kept = np.sort(np.argsort(-counts, kind="stable")[:7])
+    found = all_scores(EASE(reg=5.0, max_items=7), matrix)
+    small = all_scores(EASE(reg=5.0), matrix[:, kept])
+    np.testing.assert_allclose(found[:, kept], small, atol=1e-12)
+    assert (np.delete(found, kept, axis=1) == 0).all()
+
+
+def test_ease_refuses_no_ridge():
+    with pytest.raises(DataError, match="reg=0"):
+        EASE(reg=0)
+
+
+def test_item_knn_sums_cosines(matrix):
+    cosines = cosine_similarity(matrix.T)
+    np.fill_diagonal(cosines, 0)
+    np.testing.assert_allclose(all_scores(ItemKNN(), matrix), matrix @ cosines)
+
+
+def test_item_knn_shrinks_and_holds_back_users_and_neighbours(matrix):
+    used = matrix / (matrix > 0).sum(1, keepdims=True) ** 0.5
+    similar = np.zeros((N_ITEMS, N_ITEMS))
+    for i in range(N_ITEMS):
+        for j in range(N_ITEMS):
+            squares = (used[:, i] ** 2).sum() ** 0.8, (used[:, j] ** 2).sum() ** 0.2
+            similar[i, j] = 0 if i == j else used[:, i] @ used[:, j] / (squares[0] * squares[1] + 1.5)
+    for row in similar:
+        row[np.argsort(-row)[4:]] = 0
+    found = all_scores(ItemKNN(k=4, shrink=1.5, asymmetry=0.2, user_power=0.5), matrix)
+    np.testing.assert_allclose(found, matrix @ similar)
+
+
+def test_user_knn_sums_cosines_of_users(matrix):
+    used = matrix / (matrix > 0).sum(0) ** 0.3
+    cosines = used @ used.T
+    lengths = np.linalg.norm(used, axis=1)
+    cosines /= lengths[:, None] * lengths + 0.7
+    np.fill_diagonal(cosines, 0)
+    for row in cosines:
+        row[np.argsort(-row)[9:]] = 0
+    np.testing.assert_allclose(all_scores(UserKNN(k=9, shrink=0.7, item_power=0.3), matrix), cosines @ matrix)
+
+
+def test_rp3beta_walks_three_steps(matrix):
+    expected = np.zeros_like(matrix)
+    to_item, to_user = matrix / matrix.sum(1, keepdims=True), (matrix / matrix.sum(0)).T
+    for u in range(N_USERS):
+        for first in range(N_ITEMS):
+            for other in range(N_USERS):
+                for last in range(N_ITEMS):
+                    if last != first:
+                        steps = to_item[u, first] * to_user[first, other] * to_item[other, last]
+                        expected[u, last] += steps**0.8 / matrix[:, last].sum() ** 0.4
+    np.testing.assert_allclose(all_scores(RP3Beta(alpha=0.8, beta=0.4), matrix), expected)
+
+
+@pytest.mark.parametrize("factors", [3, 50])
+def test_spectral_filter_is_gf_cf(matrix, factors):
+    degree = matrix.sum(0)
+    normal = matrix / np.sqrt(matrix.sum(1, keepdims=True)) / np.sqrt(degree)
+    vectors = np.linalg.svd(normal)[2][: min(factors, N_ITEMS - 1)]
+    low = np.diag(degree**-0.5) @ vectors.T @ vectors @ np.diag(degree**0.5)
+    expected = matrix @ (normal.T @ normal + 0.6 * low)
+    np.testing.assert_allclose(all_scores(SpectralFilter(factors=factors, alpha=0.6), matrix), expected, atol=1e-10)
+
+
+def als_loss(model: ImplicitALS, matrix: np.ndarray, users: np.ndarray, items: np.ndarray) -> float:
+    """Hu's objective with the ridge's power, pair by pair."""
+    confidence = 1 + model.alpha * matrix
+    total = (confidence * ((matrix > 0) - users @ items.T) ** 2).sum()
+    for vectors, theirs in ((users, matrix), (items, matrix.T)):
+        for vector, row in zip(vectors, theirs):
+            total += model.reg * (1 + model.alpha * row[row > 0]).sum() ** model.power * (vector**2).sum()
+    return total
+
+
+@pytest.mark.parametrize("power", [0.0, 1.0])
+@pytest.mark.parametrize("factors", [2, 6, 20])  # shorter and longer than histories: both ways to solve
+def test_als_solves_for_users_and_lowers_its_loss(matrix, power, factors):
+    losses = []
+    for iterations in range(1, 8):
+        model = ImplicitALS(factors=factors, reg=0.2, alpha=3.0, iterations=iterations, power=power)
+        scores = all_scores(model, matrix)
+        users, items = model._learned["users"], model._learned["items"]
+        np.testing.assert_allclose(scores, users @ items.T)
+        losses.append(als_loss(model, matrix, users, items))
+    assert (np.diff(losses) < 1e-9).all()
+    assert losses[-1] < losses[0]
+    for u, row in enumerate(matrix):
+        confidence = np.diag(1 + 3.0 * row)
+        ridge = 0.2 * (1 + 3.0 * row[row > 0]).sum() ** power * np.eye(factors)
+        expected = np.linalg.solve(items.T @ confidence @ items + ridge, items.T @ confidence @ (row > 0))
+        np.testing.assert_allclose(users[u], expected, atol=1e-9)
+
+
+def test_bpr_steps_along_its_gradient():
+    generator = torch.Generator().manual_seed(1)
+    users, items = (torch.randn((n, 4), generator=generator) for n in (3, 5))
+    users[:, -1] = 1.0
+    u, i, j = torch.tensor([0, 1]), torch.tensor([0, 2]), torch.tensor([3, 4])  # no row twice: one gradient each
+    leaves = [users.clone().requires_grad_(), items.clone().requires_grad_()]
+    p, q, r = leaves[0][u], leaves[1][i], leaves[1][j]
+    ridge = (p[:, :-1] ** 2).sum() + (q**2).sum() + (r**2).sum()
+    (torch.nn.functional.logsigmoid((p * (q - r)).sum(1)).sum() - 0.01 / 2 * ridge).backward()
+    gradients = [leaf.grad.clone() for leaf in leaves]
+    gradients[0][:, -1] = 0
+    sums = [torch.full_like(users, 0.5), torch.full_like(items, 0.5)]
+    expected = [leaf.detach() + 0.1 * g / (0.5 + g.square()).sqrt() for leaf, g in zip(leaves, gradients)]
+    BPRFactors(lr=0.1, reg=0.01)._step(users, items, sums, u, i, j)
+    torch.testing.assert_close(users, expected[0])
+    torch.testing.assert_close(items, expected[1])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        BPRFactors(factors=8, epochs=30),
+        EASE(reg=10),
+        ImplicitALS(factors=8),
+        ItemKNN(),
+        RP3Beta(),
+        SpectralFilter(factors=4),
+        UserKNN(),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_finds_planted_tastes(model):
+    rng = np.random.default_rng(0)
+    taste, kind = rng.integers(3, size=150), rng.integers(3, size=60)
+    chance = np.where(taste[:, None] == kind, 0.35, 0.03)
+    taken = rng.random(chance.shape) < chance
+    scores = all_scores(model, taken.astype(float))
+    open_pairs = ~taken
+    same = taste[:, None] == kind
+    wins = []
+    for u in range(len(taste)):
+        liked, other = scores[u, open_pairs[u] & same[u]], scores[u, open_pairs[u] & ~same[u]]
+        wins.append((liked[:, None] > other).mean())
+    assert np.mean(wins) > 0.85
+
+
+@pytest.mark.parametrize("at_once", [7, 1 << 16])
+def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypatch, at_once):
+    monkeypatch.setattr("fastrec.retrieval.item_knn._AT_ONCE", at_once)
+    model = ItemKNN(shrink=1.0)
+    all_scores(model, matrix)
+    similar = matrix.T @ matrix / (np.linalg.norm(matrix, axis=0)[:, None] * np.linalg.norm(matrix, axis=0) + 1.0)
+    np.fill_diagonal(similar, 0)
+    every = np.indices(matrix.shape).reshape(2, -1)
+    expected = [np.sort(matrix[u] * similar[i])[::-1][:3] for u, i in every.T]
+    found = model.nearest(every[0], [f"i{j:02d}" for j in every[1]], 3)
+    np.testing.assert_allclose(found, expected)
+    assert model.nearest([99, 0], ["i00", "none"]).tolist() == [[0.0], [0.0]]

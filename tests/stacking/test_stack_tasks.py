@@ -1,0 +1,421 @@
+"""The stack of every task: never below its best base, an honest choice, folds held against what was stacked."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fastrec.errors import DataError, LeakageError, MissingFileError, UnreadableFileError
+from fastrec.estimators import Estimator, Trace
+from fastrec.metrics import as_metric, default_metric, get_metric
+from fastrec.stacking import OneBase, Stack, StackModel
+from fastrec.stacking.choose import cross_fit
+from fastrec.stacking.level_two_folds import level_two_folds
+from fastrec.stacking.stack_model import level_two_of
+from fastrec.table import Table
+from fastrec.validate import CrossFit, Lists, Predictions, Rows, folds_digest
+from tests.stacking.stack_cases import TASKS, bases, digest_of, folds_for, make
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def stacked(case: str, noise: float = 0.5):
+    train, scores = make(case, 400, 2, 0, noise)
+    test, test_scores = make(case, 100, 2, 1, noise)
+    folds = folds_for(train)
+    made = Stack(rounds=10, extra=["city"]).fit(
+        bases(scores, test_scores, digest_of(folds)), train, folds, test, metric=default_metric(train.task), seed=2
+    )
+    return made, train, scores, test, test_scores
+
+
+def oof_score(metric, train: Rows, values: torch.Tensor) -> float:
+    return metric(train.label, values, groups=train.groups)
+
+
+@pytest.mark.parametrize("noise", [0.2, 3.0])
+@pytest.mark.parametrize("case", TASKS)
+def test_a_stack_is_never_below_its_best_base(case, noise):
+    made, train, scores, test, _ = stacked(case, noise=noise)
+    metric = get_metric(default_metric(train.task))
+    of_base = {m: oof_score(metric, train, s) for m, s in scores.items()}
+    ours = oof_score(metric, train, made.predictions.oof)
+    best = max(of_base, key=of_base.get) if metric.greater_is_better else min(of_base, key=of_base.get)
+    assert not metric.better(of_base[best], ours)
+    assert made.best_base == best
+    assert made.score == pytest.approx(ours, abs=1e-12)
+    assert made.scores["stack"].mean == pytest.approx(ours, abs=1e-12)
+    assert made.scores["stack"].low <= ours <= made.scores["stack"].high
+    assert made.difference.mean == pytest.approx(ours - of_base[best], abs=1e-12)
+    for m, value in of_base.items():
+        assert made.tried[m] == pytest.approx(value, abs=1e-12)
+    assert made.fell_back == metric.better(of_base[best], made.nested)
+    assert made.predictions.oof.shape == scores["m0"].shape
+    assert made.predictions.test.shape == (len(test), *scores["m0"].shape[1:])
+    assert made.predictions.test.isfinite().all()
+    if train.task in ("binary", "multilabel", "multiclass"):
+        assert ((made.predictions.oof >= 0) & (made.predictions.oof <= 1)).all()
+    if train.task == "multiclass":
+        torch.testing.assert_close(made.predictions.test.sum(1), torch.ones(len(test), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("case", TASKS)
+def test_a_stack_of_equals_beats_each(case):
+    train, scores = make(case, 3000 if case == "ranking" else 800, 3, 0, 1.0, alike=True)
+    folds = folds_for(train)
+    made = Stack(rounds=10).fit(bases(scores, scores, digest_of(folds)), train, folds, train)
+    metric = get_metric(default_metric(train.task))
+    assert not made.fell_back
+    assert metric.better(made.score, made.tried[made.best_base])
+    low, high = made.difference.low, made.difference.high
+    assert low > 0 if metric.greater_is_better else high < 0
+    assert made.chosen not in scores
+
+
+class Fixed(Estimator):
+    """Scores by a column, better or worse by a shift of its own in each fold."""
+
+    learns = False
+
+    def __init__(self, name: str, values: torch.Tensor) -> None:
+        self.name, self.values, self.trace = name, values, Trace(importance={name: 1.0})
+
+    def forget(self) -> None:
+        pass
+
+    def fit(self, train, valid=None, *, seed=0, device=None):
+        return self
+
+    def predict(self, data):
+        return self.values[data.table["row"].integer()]
+
+
+def nested_by_loops(label, candidates, folds, metric):
+    """For each fold the candidate that is best on the other folds; its values of that fold."""
+    oof, names = np.zeros(len(label)), []
+    for k in sorted(set(folds.tolist())):
+        others = folds != k
+        scores = {n: metric(label[others], v[others]) for n, v in candidates.items()}
+        best = min(scores, key=scores.get)
+        names.append(best)
+        oof[~others] = candidates[best][~others]
+    return oof, names
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_choice_is_that_of_plain_loops(seed):
+    rng = np.random.default_rng(seed)
+    n = 60
+    label, folds = rng.normal(size=n), rng.integers(0, 3, n)
+    candidates = {f"c{i}": label + rng.normal(size=n) for i in range(4)}  # much alike: the folds do not agree
+    base = torch.from_numpy(label + 5 * rng.normal(size=n))
+
+    class Own(Stack):
+        def blends(self, models, data, metric):
+            return [Fixed(m, torch.from_numpy(v)) for m, v in candidates.items()]
+
+    table = Table({"row": torch.arange(n)})
+    train = Rows(table, "regression", label=torch.from_numpy(label))
+    codes = torch.from_numpy(folds)
+    one = Predictions("base", base, base, folds=digest_of(codes))
+    made = Own(extra=["row"]).fit([one], train, codes, train, metric="mae")
+
+    def mae(y, p):
+        return float(np.abs(y - p).mean())
+
+    oof, names = nested_by_loops(label, candidates, folds, mae)
+    assert made.choices == names
+    np.testing.assert_array_equal(made.predictions.oof.numpy(), oof)
+    assert made.nested == pytest.approx(mae(label, oof), abs=1e-12)
+    overall = min(candidates, key=lambda m: mae(label, candidates[m]))
+    assert made.chosen == overall
+    assert torch.equal(made.predictions.test, torch.from_numpy(candidates[overall]))
+    assert made.tried == pytest.approx({m: mae(label, v) for m, v in candidates.items()}, abs=1e-12)
+    assert made.nested >= min(made.tried.values())
+
+
+def test_a_stack_that_is_worse_falls_back_to_the_best_base():
+    train, scores = make("regression", 200, 2, 0, 0.3)
+    folds = folds_for(train)
+
+    class Worse(Stack):
+        def blends(self, models, data, metric):
+            return [OneBase("m1")]
+
+    test, test_scores = make("regression", 50, 2, 1, 0.3)
+    made = Worse().fit(bases(scores, test_scores, digest_of(folds)), train, folds, test)
+    assert made.fell_back
+    assert made.chosen == made.best_base == "m0"
+    assert torch.equal(made.predictions.oof, scores["m0"])
+    assert torch.equal(made.predictions.test, test_scores["m0"])
+    assert made.tried == {"m1": made.nested}
+    assert made.score < made.nested
+    assert made.difference == (0.0, 0.0, 0.0)
+    assert torch.equal(made.model.predict(test_scores, test), test_scores["m0"])
+
+
+def test_the_choice_follows_the_metric():
+    # m0 orders well on a wrong scale, m1 has the scale and less order.
+    train, scores = make("binary", 2000, 1, 0, 0.1)
+    noise = torch.from_numpy(np.random.default_rng(9).normal(size=2000))
+    scores = {"m0": scores["m0"] / 50, "m1": (scores["m0"].logit() + noise).sigmoid()}
+    folds = folds_for(train)
+    given = bases(scores, scores, digest_of(folds))
+    assert Stack().fit(given, train, folds, train, metric="auc").best_base == "m0"
+    assert Stack().fit(given, train, folds, train, metric="logloss").best_base == "m1"
+    own = as_metric(lambda y, p: float(np.abs(y - p).mean()), greater_is_better=False, name="gap")
+    made = Stack().fit(given, train, folds, train, metric=own)
+    assert made.tried["m1"] == pytest.approx(float((train.label - scores["m1"]).abs().mean()))
+    with pytest.raises(DataError, match="rmse is a metric of regression tasks, not of a binary"):
+        Stack().fit(given, train, folds, train, metric="rmse")
+
+
+def test_scores_of_a_scaled_target_are_of_raw_values():
+    train, scores = make("regression", 300, 2, 0, 0.2)
+    train = replace(train, label=train.label / 10)
+    scores = {m: s / 10 for m, s in scores.items()}
+    folds = folds_for(train)
+    made = Stack().fit(
+        bases(scores, scores, digest_of(folds)), train, folds, train, metric="rmspe", restore=torch.expm1
+    )
+
+    def rmspe(values):
+        y, p = torch.expm1(train.label), torch.expm1(values)
+        return float((((y - p) / y) ** 2).mean().sqrt())
+
+    assert made.tried["m0"] == pytest.approx(rmspe(scores["m0"]))
+    assert made.score == pytest.approx(rmspe(made.predictions.oof))
+    assert made.scores["stack"].mean == pytest.approx(made.score)
+    assert "mean_rank" not in made.tried
+
+
+# Folds ----------------------------------------------------------------------------------------------------------
+
+
+class Memory(Estimator):
+    """Knows the label of every row it was fitted on."""
+
+    name = "memory"
+    learns = True
+    beside = False
+
+    def __init__(self) -> None:
+        self.trace, self.known = Trace(), {}
+
+    def fit(self, train, valid=None, *, seed=0, device=None):
+        self.known = dict(zip(train.table["row"].integer().tolist(), train.label.tolist(), strict=True))
+        return self
+
+    def predict(self, data):
+        return torch.tensor([self.known.get(r, 0.5) for r in data.table["row"].integer().tolist()]).double()
+
+
+def cross_fitted(train: Rows, folds: torch.Tensor) -> Predictions:
+    cross = CrossFit([Memory()], len(train), 0)
+    for k in torch.unique(folds):
+        inside = folds == k
+        cross.fold(train.take(~inside), train.take(inside), inside.nonzero().squeeze(1))
+    return cross.finish()["memory"]
+
+
+def test_in_fold_predictions_are_refused():
+    train, scores = make("binary", 120, 1, 0, 1.0)
+    train = train.with_table(train.table.with_columns({"row": torch.arange(120)}))
+    folds = folds_for(train)
+    none = train.take(torch.zeros(0, dtype=torch.int64))
+    honest = cross_fitted(train, folds)
+    assert (honest.oof == 0.5).all()
+    fair = Predictions("m0", scores["m0"], scores["m0"][:0], folds=digest_of(folds))
+    assert Stack().fit([honest, fair], train, folds, none).best_base == "m0"
+    by_others = cross_fitted(train, (folds + 1) * (torch.arange(120) % 3) % 4)
+    with pytest.raises(LeakageError, match="memory were made by other folds"):
+        Stack().fit([fair, by_others], train, folds, none)
+    seen = Predictions("memory", Memory().fit(train).predict(train), torch.zeros(0))
+    with pytest.raises(LeakageError, match=r"memory are not known to be out of fold.*folds_digest"):
+        Stack().fit([fair, seen], train, folds, none)
+
+
+def test_a_binary_target_given_as_one_list_is_refused():
+    # What a new user tried: all rows in one list, which ended as a constant of AUC .5.
+    train, scores = make("binary", 100, 2, 0, 0.5)
+    lists = Lists(train.table, torch.zeros(100, dtype=torch.int64), label=train.label)
+    folds = folds_for(train)
+    with pytest.raises(DataError, match=r"all rows are one list.*task='binary'"):
+        Stack().fit(bases(scores, scores, digest_of(folds)), lists, folds, lists)
+    two = Lists(train.table, torch.arange(100) // 50, label=train.label)
+    with pytest.raises(DataError, match="row 0: a list is not whole in fold 0"):
+        Stack().fit(bases(scores, scores, digest_of(folds)), two, folds, two)
+
+
+def time_folds(n: int, blocks: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    edges = torch.linspace(0, n, blocks + 1).long().tolist()
+    return [(torch.arange(edges[k]), torch.arange(edges[k], edges[k + 1])) for k in range(1, blocks)]
+
+
+@pytest.mark.parametrize("case", ["binary", "several targets", "ranking"])
+def test_rows_that_no_fold_scores_take_no_part(case):
+    train, scores = make(case, 400, 2, 0, 0.5)
+    pairs = time_folds(400, 4)
+    digest = folds_digest([v for _, v in pairs], 400)
+    hidden = {m: torch.cat([torch.full_like(s[:100], math.nan), s[100:]]) for m, s in scores.items()}
+    made = Stack(rounds=5).fit(bases(hidden, scores, digest), train, pairs, train)
+    oof = made.predictions.oof.reshape(400, -1)
+    assert oof[:100].isnan().all()
+    assert oof[100:].isfinite().all()
+    # Labels of the rows without a prediction do not matter.
+    other = train.label.clone()
+    other[:100] = other[:100].flip(0)
+    if case != "ranking":
+        again = Stack(rounds=5).fit(bases(hidden, scores, digest), replace(train, label=other), pairs, train)
+        torch.testing.assert_close(again.predictions.oof, made.predictions.oof, equal_nan=True, rtol=0, atol=0)
+        assert again.tried == made.tried
+    metric = get_metric(default_metric(train.task))
+    later = train.take(torch.arange(100, 400))
+    assert made.tried["m0"] == pytest.approx(oof_score(metric, later, scores["m0"][100:]))
+
+
+def test_folds_by_time_learn_from_what_came_before():
+    train, _ = make("binary", 400, 1, 0, 0.5)
+    found = level_two_folds(time_folds(400, 4), train)
+    got = [(rows.tolist(), valid.tolist()) for rows, valid in found.pairs]
+    assert got[1] == (list(range(100, 200)), list(range(200, 300)))
+    assert got[2] == (list(range(100, 300)), list(range(300, 400)))
+    assert got[0] == (list(range(200, 400)), list(range(100, 200)))  # nothing came before
+
+
+def test_one_fold_alone_is_cut_into_parts():
+    train, scores = make("regression", 200, 2, 0, 0.5)
+    pairs = [(torch.arange(120), torch.arange(120, 200))]
+    digest = folds_digest([pairs[0][1]], 200)
+    hidden = {m: torch.cat([torch.full_like(s[:120], math.nan), s[120:]]) for m, s in scores.items()}
+    made = Stack().fit(bases(hidden, scores, digest), train, pairs, train)
+    assert made.predictions.oof[:120].isnan().all()
+    assert made.predictions.oof[120:].isfinite().all()
+    for options in ({}, {"groups": torch.arange(200) // 8}, {"order": torch.arange(200).flip(0)}):
+        data = replace(train, **options)
+        found = level_two_folds(pairs, data)
+        scored = torch.cat([valid for _, valid in found.pairs])
+        assert sorted(scored.tolist()) == list(range(120, 200))
+        for rows, valid in found.pairs:
+            assert sorted([*rows.tolist(), *valid.tolist()]) == list(range(120, 200))
+            if "groups" in options:
+                assert not set(data.groups[rows].tolist()) & set(data.groups[valid].tolist())
+            if "order" in options:
+                assert int(valid.max() - valid.min()) == len(valid) - 1
+
+
+def test_codes_of_rows_in_no_fold_and_codes_with_gaps():
+    train, _ = make("binary", 60, 1, 0, 0.5)
+    codes = torch.arange(60) % 3 * 2 - 1  # -1, 1, 3
+    found = level_two_folds(codes, train)
+    assert found.scored.tolist() == (codes >= 0).tolist()
+    assert [v.tolist() for _, v in found.pairs] == [(codes == k).nonzero()[:, 0].tolist() for k in (1, 3)]
+    assert found.digest == digest_of(codes)
+
+
+def test_predictions_of_other_rows_or_shapes_are_refused():
+    train, scores = make("multiclass", 60, 2, 0, 0.5)
+    folds = folds_for(train)
+    digest = digest_of(folds)
+    good = bases(scores, scores, digest)
+    cases = {
+        "one class": (Predictions("z", scores["m0"][:, 0], scores["m0"][:, 0], folds=digest), "z predicts \\(60,\\)"),
+        "short": (Predictions("z", scores["m0"][:9], scores["m0"], folds=digest), "z has 9 and 60 predictions"),
+        "nan": (
+            Predictions("z", scores["m0"] * math.nan, scores["m0"], folds=digest),
+            "row 0: a prediction of z is no",
+        ),
+        "name": (Predictions("mean", scores["m0"], scores["m0"], folds=digest), "two blends have the name 'mean'"),
+    }
+    for one, message in cases.values():
+        with pytest.raises(DataError, match=message):
+            Stack().fit([*good, one], train, folds, train)
+    with pytest.raises(DataError, match="no labels"):
+        Stack().fit(good, replace(train, label=None), folds, train)
+
+
+def test_weights_of_rows_reach_the_blends():
+    rng = np.random.default_rng(0)
+    n = 400
+    label = rng.normal(size=n)
+    first = np.arange(n) < n / 2
+    scores = {  # m0 is right in the first half alone, m1 in the second
+        "m0": torch.from_numpy(np.where(first, label, rng.normal(size=n))),
+        "m1": torch.from_numpy(np.where(first, rng.normal(size=n), label)),
+    }
+    table, folds = Table({"x": torch.zeros(n)}), torch.arange(n) % 4
+    found = {}
+    for heavy, weight in (("m0", first), ("m1", ~first)):
+        train = Rows(table, "regression", label=torch.from_numpy(label), weight=torch.from_numpy(weight * 1.0))
+        two = level_two_of(scores, train, [])
+        for blend in Stack().blends(["m0", "m1"], train, get_metric("rmse")):
+            if blend.name in ("ridge", "trees"):
+                made = cross_fit(blend, two, level_two_folds(folds, train), two, 0)
+                found[blend.name, heavy] = made.models[0]
+    assert found["ridge", "m0"].trace.importance["m0"] > 0.95 > 0.05 > found["ridge", "m0"].trace.importance["m1"]
+    assert found["ridge", "m1"].trace.importance["m1"] > 0.95
+    assert found["trees", "m1"].sums.trace.importance["m1"] > 0.95
+
+
+# Keeping --------------------------------------------------------------------------------------------------------------
+
+CODE = """
+import sys
+import torch
+from pathlib import Path
+from tests.stacking.stack_cases import TASKS, make
+from fastrec.stacking import StackModel
+
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    test, scores = make(folder.name, 100, 2, 1, 0.5)
+    torch.save(StackModel.load(folder / "stack").predict(scores, test), folder / "again.pt")
+"""
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A stack of every task and its blends, saved, and what a fresh process makes of them."""
+    folder, found = tmp_path_factory.mktemp("stacks"), {}
+    for case in TASKS:
+        made, _, _, test, test_scores = stacked(case)
+        found[case] = made, test, test_scores
+        made.model.save(folder / case / "stack")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", CODE, str(folder)], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder, found
+
+
+@pytest.mark.parametrize("case", TASKS)
+def test_a_saved_stack_predicts_the_same_in_a_fresh_process(kept, case):
+    folder, found = kept
+    made, test, test_scores = found[case]
+    again = torch.load(folder / case / "again.pt", weights_only=True)
+    torch.testing.assert_close(again, made.predictions.test, rtol=0, atol=1e-9)
+    torch.testing.assert_close(made.model.predict(test_scores, test), made.predictions.test, rtol=0, atol=1e-12)
+    one = test.take(torch.arange(5))  # a list; and rows do not depend on the rows beside them
+    few = made.model.predict({m: s[:5] for m, s in test_scores.items()}, one)
+    torch.testing.assert_close(few, made.predictions.test[:5], rtol=0, atol=1e-9)
+
+
+def test_a_saved_stack_says_what_it_lacks(kept, tmp_path):
+    folder, found = kept
+    _, test, scores = found["binary"]
+    model = StackModel.load(folder / "binary" / "stack")
+    with pytest.raises(DataError, match=r"needs predictions of m1\. It blends m0, m1"):
+        model.predict({"m0": scores["m0"]}, test)
+    with pytest.raises(DataError, match="m0 has 9 predictions for 100 rows"):
+        model.predict({"m0": scores["m0"][:9], "m1": scores["m1"]}, test)
+    with pytest.raises(MissingFileError):
+        StackModel.load(tmp_path)
+    (tmp_path / "stack.json").write_text("{")
+    with pytest.raises(UnreadableFileError):
+        StackModel.load(tmp_path)
