@@ -35,6 +35,7 @@ class Rossmann(Competition):
     ids = ("Store", "Date")
     time = "day"
     weight = "weight"  # 0 in the first half year, of which there is too little history
+    counted = "counted"  # days like the test's, which has neither a public holiday nor carnival
     history = True  # features of the test weeks look back to the training rows
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:

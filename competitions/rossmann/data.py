@@ -13,6 +13,7 @@ from fastrec.table import Table
 from fastrec.table.read import read_file
 
 HORIZON = 42  # days: six weeks are forecast at once
+_CARNIVAL = np.array(["2013-02-11", "2014-03-03", "2015-02-16"], dtype="datetime64[D]")  # Mondays
 _LEARNED_AFTER = 4 * HORIZON  # days: of earlier rows too little is known
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _FAR = 15  # days; what is farther is not told apart
@@ -70,6 +71,7 @@ def with_calendar(table: Table) -> Table:
     closed = ~is_open & (weekday != 6)  # a holiday, or works
     often = closed.mean(0) > 0.6
     long = closed & _spread(closed, 5)  # six days or more around: works
+    carnival = (np.abs(date[:, None] - _CARNIVAL) <= np.timedelta64(4, "D")).any(1)
     year, month = date.astype("datetime64[Y]"), date.astype("datetime64[M]")
     month_day = (date - month).astype(int) + 1
     shut = {"closed": closed, "long_closed": long, "holiday": np.broadcast_to(often, closed.shape)}
@@ -90,6 +92,7 @@ def with_calendar(table: Table) -> Table:
         **_of_store(table, months, day),
         "Date": date.astype(str),  # as it is submitted
         "day": date.astype("datetime64[s]"),
+        "counted": ((near["holiday_since"] > 3) & (near["holiday_until"] > 3) & ~carnival).astype(np.float64),
         "weight": (origin - origin.min() >= _LEARNED_AFTER).astype(np.float64),
     }
     return table.with_columns(columns).drop(["Open", "Customers"])

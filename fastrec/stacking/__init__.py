@@ -2,9 +2,9 @@
 
 In: ``Predictions`` of several models on the same folds. Out: the stack's (``Stacked``). ``stack.py`` tries blends and
 chooses among them by cross-fitted score (``choose.py``), on the folds of ``level_two_folds.py``; ``stack_model.py``
-keeps what was chosen. ``blends.py`` holds the blends of lists, ``row_blends.py``, ``rank_mean.py`` and
-``tree_blend.py`` those of other rows, ``shifted_blend.py`` one whose constant the metric chooses, ``hill_climb.py``
-that of all; ``linear.py`` has the fits of weighted sums and ``row_inputs.py`` what blends of rows are given.
+keeps what was chosen. ``blends.py`` holds the blends of lists, ``row_blends.py``, ``rank_mean.py``, ``tree_blend.py``
+and ``shifted_blend.py`` (whose constant the metric chooses) those of other rows, ``hill_climb.py`` that of all;
+``linear.py`` has the fits of weighted sums and ``row_inputs.py`` what blends of rows are given.
 """
 
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend

@@ -157,7 +157,7 @@ def best_of(metric: Metric, scores: Sequence[float]) -> int:
 
 
 def is_known(name: str | None) -> bool:
-    """Whether a metric is in the registry under this name, to be found there again."""
+    """Whether a metric has this name."""
     try:
         get_metric(str(name))
     except DataError:

@@ -17,7 +17,7 @@ from fastrec.errors import DataError, LeakageError
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, reciprocal_ranks
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
-from fastrec.stacking.choose import Judge, choose_nested, cross_fit, refuse_same_names, restored
+from fastrec.stacking.choose import Choice, Judge, cross_fit, refuse_same_names, restored
 from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
@@ -37,7 +37,7 @@ class Stacked:
 
     Args:
         predictions: the stack's, named ``stack``. Out of fold: by the blend that was the best without the row's fold;
-            of the test rows: by the blend that is the best over all folds.
+            of the test rows: by what all folds together choose.
         tried: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it.
         nested: the score of choosing the best without the fold that it is then scored on.
         score: the score of ``predictions.oof``: ``nested``, or the best base model's where that is better.
@@ -70,10 +70,10 @@ class Stacked:
 class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
-    Tried are blends (see ``blends``) and each base model alone. The choice among them is cross-fitted as they are: for
-    each fold the blend is taken that is the best without it, and the score of that is the stack's. What predicts test
-    rows is the best over all folds: the same choice, made by all there is. A stack whose score is below its best base
-    model's is replaced by that model.
+    Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
+    climbing, unless another is better by more than two standard errors (``Choice``). The choice is cross-fitted as they
+    are: it is made for each fold without it, and the score of that is the stack's. What predicts test rows is the same
+    choice, made by all there is. A stack whose score is below its best base model's is replaced by that model.
 
     Args:
         extra: columns of level 1 that the trees see too.
@@ -89,8 +89,8 @@ class Stack:
         """What is tried.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, of amounts the
-        same with the constant that the metric likes best, and trees that start from the sum. All: hill climbing on the
+        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, the same with
+        the constant that the metric likes best (amounts), and trees that start from the sum. All: hill climbing on the
         metric, and each base model alone.
 
         Args:
@@ -161,16 +161,26 @@ class Stack:
         two_test = level_two_of({p.name: p.test for p in base}, test, self.extra)
         judge = Judge(chosen_by, train, _counted(counted, ours.scored))
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
-        return self._outcome(base, tried, ours, judge, seed)
+        kind = LinearBlend if train.task == "ranking" else HillClimb
+        usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
+        return self._outcome(base, tried, ours, judge, usual=usual, seed=seed)
 
     def _outcome(
-        self, base: Sequence[Predictions], tried: Sequence[Predictions], folds: LevelTwoFolds, judge: Judge, seed: int
+        self,
+        base: Sequence[Predictions],
+        tried: Sequence[Predictions],
+        folds: LevelTwoFolds,
+        judge: Judge,
+        *,
+        usual: int,
+        seed: int,
     ) -> Stacked:
         scores = {p.name: judge(p.oof) for p in tried}
         best_base = base[best_of(judge.metric, [judge(p.oof) for p in base])]
-        oof, choices = choose_nested(tried, folds, judge)
+        choice = Choice(tried, usual, folds, judge)
+        oof, choices = choice.nested()
         nested = judge(oof)
-        best = tried[best_of(judge.metric, list(scores.values()))]
+        best = tried[choice.best()]
         best_score = judge(best_base.oof)
         fell_back = judge.metric.better(best_score, nested)
         if fell_back:
