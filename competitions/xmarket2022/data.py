@@ -20,6 +20,7 @@ from fastrec.table import Table, Vocab, as_column, concat
 RATED, CORE, RUN, QREL, TRUTH = "train.tsv", "train_5core.tsv", "valid_run.tsv", "valid_qrel.tsv", "test_qrel.tsv"
 ROUNDS = 4  # how many interactions of a user are hidden in turn, to learn ranking from
 LEAST = 3  # interactions: a user with fewer has none hidden
+KEPT = 0.3  # of the other candidates of such a list: they teach as well as all do
 HIDDEN_WEIGHT = 0.7  # of a list made so, beside a real one
 _TYPES = {"userId": pa.string(), "itemId": pa.string(), "rating": pa.float64()}
 
@@ -243,7 +244,11 @@ def _hidden(market: Market, known: np.ndarray, turn: int) -> Table:
     answers, hidden = market.answers[has], item_of[users[has]]
     items = np.where(part.items == answers[part.of], hidden[part.of], part.items)
     part = replace(part, items=items)
-    return _table(market, part, describe(rated, core, part), hidden, weight=HIDDEN_WEIGHT)
+    scored = describe(rated, core, part)  # places and gaps are those in the whole list
+    kept = (items == hidden[part.of]) | (np.random.default_rng(turn).random(len(items)) < KEPT)
+    sizes = np.bincount(part.of[kept], minlength=len(part.sizes))
+    less = replace(part, items=items[kept], sizes=sizes)
+    return _table(market, less, {n: v[kept] for n, v in scored.items()}, hidden, weight=HIDDEN_WEIGHT)
 
 
 def hidden_rows(core: Interactions, users: np.ndarray, turn: int) -> np.ndarray:

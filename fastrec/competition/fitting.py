@@ -22,6 +22,7 @@ from fastrec.competition.submit import Form
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
+from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
 from fastrec.validate import CrossFit, Folds, Lists, Predictions, Rows, Target, Trained
 
@@ -134,6 +135,8 @@ def _fit_models(
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
     for model in (*rules, *models):
         model.check_task(train)
+    # Found before hours of training, not after.
+    refuse_same_names(recipe.stack().blends([m.name for m in models], train, made.scorer.for_choosing()))
     keys = _keys(made, [*rules, *models], seed, device) if parts is not None and made.prepared.digest else None
     store = None if keys is None else parts.models(keys)
     cross = CrossFit(

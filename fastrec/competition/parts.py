@@ -36,6 +36,7 @@ class Parts:
         self.folder = folder
         self.reused = 0  # parts that were found
         self._used: set[str] = set()
+        self._made: set[str] = set()  # tables of this run's own
 
     @classmethod
     def beside(cls, out: Path) -> Parts:
@@ -59,11 +60,12 @@ class Parts:
         if (place / "rows.parquet").is_file():
             try:
                 found = Table.read(place / "rows.parquet")
-                self.reused += 1
+                self.reused += key not in self._made
                 return found
             except FastrecError:
                 _say_damaged(place)
         made = make()
+        self._made.add(key)
         with atomic_folder(place) as part:
             pq.write_table(made.to_arrow(), part / "rows.parquet", compression="lz4")
         return made

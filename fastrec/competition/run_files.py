@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec.competition.fitting import Fitted
+from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import write_submission_of
@@ -65,17 +66,27 @@ def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
 
 
 def _write_submission(path: Path, made: Fitted) -> None:
-    """The test rows' predictions; where there are no test rows the training rows' out-of-fold ones."""
-    stack, whole = made.predictions["stack"], made.test is not None
-    rows, table = (made.test, made.found.test) if whole else (made.train, made.found.train)
+    """The test rows' predictions; where there are no test rows the scored training rows' out-of-fold ones."""
+    stack = made.predictions["stack"]
+    if made.test is not None:
+        rows, prediction = made.test, stack.test
+        keys = made.found.test if made.found.targets is None else made.found.targets
+    else:
+        chosen = made.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
+        rows, prediction = made.train.take(chosen), stack.oof[chosen]
+        keys = made.found.train.take(chosen.nonzero().squeeze(1).to(made.found.train.device))
+        if isinstance(made.form, SubmissionFormat):  # a line for each list
+            first = torch.ones(len(rows), dtype=torch.bool)
+            first[1:] = rows.groups[1:] != rows.groups[:-1]
+            keys = keys.take(first.nonzero().squeeze(1).to(keys.device))
     write_submission_of(
         path,
         rows,
-        stack.test if whole else stack.oof,
+        prediction,
         form=made.form,
         target=made.target,
         decision=made.decision,
-        keys=made.found.targets if whole and made.found.targets is not None else table,
+        keys=keys,
         item=made.recipe.item if made.target is None else None,
     )
 

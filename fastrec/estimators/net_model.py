@@ -93,8 +93,9 @@ class NetModel(Estimator):
             raise DataError(f"a bag of {seeds} nets", remedy="Give seeds=1 or more")
         self.name, self.model, self.options = name, model, dict(options or {})
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
-        self.patience, self.seeds, self.smoothing, self.keep_best = patience, seeds, smoothing, keep_best
+        self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
+        self.keep_best = keep_best
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -140,7 +141,8 @@ class NetModel(Estimator):
 
     def _row_weights(self, data: Rows) -> Tensor:
         """Each row's weight in the loss, float64 ``[n]``, before it is brought to a mean of 1."""
-        assert data.label is not None
+        if data.label is None:
+            raise DataError(f"{self.name} was given rows without labels to report on", remedy="Give label=")
         found = output_weight(data, data.label, self.class_weight)
         return torch.ones(len(data), dtype=torch.float64) if found is None else found
 

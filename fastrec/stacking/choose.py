@@ -14,6 +14,8 @@ from fastrec.stacking.hill_climb import best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds
 from fastrec.validate import Predictions, Rows
 
+_ERRORS = 2.0  # standard errors by which another blend has to be better than the usual one
+
 
 @dataclass(frozen=True)
 class Judge:
@@ -72,30 +74,66 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     return made if blend.learns else replace(made, test=predicted)
 
 
-def choose_nested(tried: Sequence[Predictions], folds: LevelTwoFolds, judge: Judge) -> tuple[torch.Tensor, list[str]]:
-    """Out-of-fold predictions of "the best of those tried", chosen for each fold without it.
+class Choice:
+    """Chooses among cross-fitted blends: the usual one, unless another is better by more than two standard errors.
 
-    For a fold the blend is taken that is best on the rows that the fold's level 2 learned from.
+    Blends of the same models differ by less than their scores are sure of. The highest of such scores is chance, and
+    what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
+    the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
+    of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
+    all the rows is taken.
 
     Args:
         tried: cross-fitted blends.
+        usual: the place of the usual one.
         folds: the folds of level 2.
         judge: what they are chosen by.
-
-    Returns:
-        float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
     """
-    nested = torch.zeros_like(tried[0].oof)
-    times = torch.zeros(len(nested), dtype=torch.int64)
-    names = []
-    for rows, valid in folds.pairs:
-        seen = torch.zeros(len(nested), dtype=torch.bool)
-        seen[rows] = True
-        best = tried[best_of(judge.metric, [judge(p.oof, seen) for p in tried])]
-        nested[valid] += best.oof[valid]
-        times[valid] += 1
-        names.append(best.name)
-    return nested / times.reshape(-1, *[1] * (nested.ndim - 1)), names
+
+    def __init__(self, tried: Sequence[Predictions], usual: int, folds: LevelTwoFolds, judge: Judge) -> None:
+        self.tried, self.usual, self.folds, self.judge = list(tried), usual, folds, judge
+        masks = [self._mask(valid) for _, valid in folds.pairs]
+        self._by_fold = torch.tensor([[judge(p.oof, m) for m in masks] for p in tried], dtype=torch.float64)
+        if not judge.metric.greater_is_better:
+            self._by_fold = -self._by_fold
+
+    def _mask(self, rows: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(len(self.judge.data), dtype=torch.bool)
+        mask[rows] = True
+        return mask
+
+    def best(self, among: torch.Tensor | None = None) -> int:
+        """The place of the blend to take.
+
+        Args:
+            among: bool ``[n]``: the rows that may be looked at; None: all.
+        """
+        whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
+        scores = [self.judge(p.oof, among) for p in self.tried]
+        better = range(len(self.tried))
+        if len(whole) > 1:
+            gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
+            error = _ERRORS * gain.std(1) / len(whole) ** 0.5
+            better = [i for i in better if bool(gain[i].mean() > error[i])]
+            if not better:
+                return self.usual
+        return better[best_of(self.judge.metric, [scores[i] for i in better])]
+
+    def nested(self) -> tuple[torch.Tensor, list[str]]:
+        """Out-of-fold predictions of what is chosen for each fold on the rows that its level 2 learned from.
+
+        Returns:
+            float64 ``[n]`` or ``[n, k]``, NaN where no fold scores, and the name of the choice of each fold.
+        """
+        made = torch.zeros_like(self.tried[0].oof)
+        times = torch.zeros(len(made), dtype=torch.int64)
+        names = []
+        for rows, valid in self.folds.pairs:
+            taken = self.tried[self.best(self._mask(rows))]
+            made[valid] += taken.oof[valid]
+            times[valid] += 1
+            names.append(taken.name)
+        return made / times.reshape(-1, *[1] * (made.ndim - 1)), names
 
 
 def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | None) -> Metric:

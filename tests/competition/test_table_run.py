@@ -307,6 +307,21 @@ def test_a_recipe_that_does_not_fit_its_data_says_so(tmp_path, attributes, messa
     assert not (tmp_path / "run").exists()
 
 
+class Untrainable(XGBModel):
+    """A model that must not be reached."""
+
+    def fit(self, *args, **options):
+        raise AssertionError("trained")
+
+
+def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):
+    data = write(tmp_path / "data", "binary")
+    for name in ("logistic", "mean", "hill_climb"):
+        recipe = Recipe("binary", models=lambda bs, name=name: [XGBModel("shallow", **TREES), Untrainable(name)])
+        with pytest.raises(DataError, match=f"two blends have the name '{name}'"):
+            run_competition(recipe, data, tmp_path / "run", resume=False)
+
+
 # Going on after a kill -----------------------------------------------------------------------------------------------
 
 
@@ -319,15 +334,17 @@ def same_files(a: Path, b: Path) -> list[str]:
 
 def test_a_second_run_refits_only_what_has_changed(tmp_path):
     data = write(tmp_path / "data", "binary")
-    first = run_competition(Recipe("binary"), data, tmp_path / "run")
+    first = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
     copy = tmp_path / "copy"
     first.rename(copy)
-    again = run_competition(Recipe("binary"), data, tmp_path / "run")
+    again = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
     assert same_files(copy, again) == []
     reused = json.loads((again / "scores.json").read_text())["reused"]
     assert reused == 3 * 5 + 1 + 2  # every model of every fold, the features of all rows and of a fold
     other = [XGBModel("shallow", **TREES), XGBModel("deep", **{**TREES, "max_depth": 4})]
-    changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run")
+    again.rename(tmp_path / "again")
+    again = tmp_path / "again"
+    changed = run_competition(Recipe("binary", models=lambda bs: other), data, tmp_path / "run", resume=True)
     reused = json.loads((changed / "scores.json").read_text())["reused"]
     assert reused == 2 * 5 + 1 + 2 * 5 + 2  # but for the deep trees; the first fold is read again at the end
     assert filecmp.cmp(again / "oof" / "shallow.parquet", changed / "oof" / "shallow.parquet", shallow=False)
@@ -340,9 +357,9 @@ def test_a_second_run_refits_only_what_has_changed(tmp_path):
 
 def test_other_rows_are_other_parts(tmp_path):
     data = write(tmp_path / "data", "binary")
-    run_competition(Recipe("binary"), data, tmp_path / "run")
+    run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
     write(tmp_path / "data", "binary", train=TRAIN.assign(x=TRAIN.x + 1))
-    again = run_competition(Recipe("binary"), data, tmp_path / "run")
+    again = run_competition(Recipe("binary"), data, tmp_path / "run", resume=True)
     assert json.loads((again / "scores.json").read_text())["reused"] == 0
 
 
@@ -354,7 +371,7 @@ torch.set_num_threads(1)
 from tests.competition.test_table_run import Recipe
 from fastrec.competition import run_competition
 print("ready", flush=True)
-run_competition(Recipe("regression"), sys.argv[2], sys.argv[3])
+run_competition(Recipe("regression"), sys.argv[2], sys.argv[3], resume=True)
 """
 
 
@@ -381,7 +398,7 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
             process.communicate()
             killed += process.returncode == -signal.SIGKILL
         assert killed
-        again = run_competition(Recipe("regression"), data, tmp_path / "run")
+        again = run_competition(Recipe("regression"), data, tmp_path / "run", resume=True)
     finally:
         torch.set_num_threads(threads)
     assert same_files(whole, again) == []

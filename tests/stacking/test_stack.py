@@ -283,12 +283,10 @@ def test_the_real_stack_beats_its_parts_and_repeats_itself():
 
     blends = {"xgb_ranker", "blend", "boosted_blend", "mean_log_softmax", "mean_rank", "hill_climb"}
     assert set(tried) == blends | set(scores)
-    assert mean(made.oof) == pytest.approx(max(tried.values()))
     assert mean(made.oof) > max(mean(s) for s in scores.values())
     models = [LinearBlend(["m0", "m1"]).fit(level_two(scores, data).take(folds != k)) for k in range(4)]
     expected = torch.stack([m.predict(level_two(test_scores, test)) for m in models]).mean(0)
-    if tried["blend"] == max(tried.values()):
-        torch.testing.assert_close(made.test, expected)
+    torch.testing.assert_close(made.test, expected)  # no other is clearly better
 
 
 def test_odd_lists_and_scores_go_through_the_real_stack():

@@ -1,0 +1,152 @@
+"""The census's recipe and simulator: what is in the files, what nothing may learn from, and a run on small ones."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from competitions.census import simulate as simulator
+from competitions.census.competition import NUMBERS, RICH, TARGET, Census
+from competitions.census.simulate import FILES, simulate
+from fastrec.competition import check_submission, run_competition
+from fastrec.competition.form import form_of_run
+from fastrec.errors import DataError
+from fastrec.estimators import NetModel, XGBModel
+
+ROOT = Path(__file__).resolve().parents[2]
+REAL = Path(os.environ.get("FASTREC_DATA") or ROOT.parent / "shared" / "data") / "census-income"
+
+
+class Quick(Census):
+    """The recipe with two small models in place of its own."""
+
+    def models(self, *, bs):
+        trees = {"eta": 0.2, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
+        return [
+            XGBModel("shallow", rounds=20, columns=["age", "weeks_worked", "education"], **trees),
+            XGBModel("deep", rounds=25, **trees),
+        ]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("census") / "data"
+    simulate(2_000, folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    return run_competition(Quick(), data, tmp_path_factory.mktemp("runs") / "run", resume=False)
+
+
+def test_the_stack_is_no_worse_than_its_parts_and_scored_by_the_test_files_own_target(run, data):
+    scores = json.loads((run / "scores.json").read_text())
+    assert scores["metric"] == "auc"
+    assert scores["oof"]["stack"] >= max(scores["oof"][m] for m in ("shallow", "deep")) > 0.8
+    made = pd.read_csv(run / "submission.csv")
+    rich = pd.read_parquet(data / "test.parquet")[TARGET] == RICH
+    assert scores["models"]["stack"] == pytest.approx(roc_auc_score(rich, made[TARGET]))
+    assert str(check_submission(run / "submission.csv", data / "test.parquet", form_of_run(run))).startswith("ok")
+
+
+def test_neither_the_surveys_weight_nor_a_test_rows_target_moves_a_prediction(run, data, tmp_path):
+    for name in FILES:
+        frame = pd.read_parquet(data / name)
+        frame["unknown"] = frame["unknown"].iloc[::-1].to_numpy()
+        if name == "test.parquet":
+            frame[TARGET] = frame[TARGET].iloc[::-1].to_numpy()
+        (tmp_path / "data").mkdir(exist_ok=True)
+        frame.to_parquet(tmp_path / "data" / name)
+    other = run_competition(Quick(), tmp_path / "data", tmp_path / "run", resume=False)
+    assert (other / "submission.csv").read_bytes() == (run / "submission.csv").read_bytes()
+    own, found = (json.loads((r / "scores.json").read_text()) for r in (run, other))
+    assert own["oof"] == found["oof"]
+    assert own["models"]["stack"] != found["models"]["stack"]
+
+
+def test_a_combination_is_encoded_by_its_share_of_the_rich(data):
+    train, test = (pd.read_parquet(data / name) for name in FILES)
+    features = Census().features()
+    features.fit(train)
+    made = features.transform(test.drop(columns=TARGET))
+    rich = (train[TARGET] == RICH).astype(float)
+    keys = ["det_occ_code", "education"]
+    totals = rich.groupby([train[k] for k in keys]).agg(["sum", "count"])
+    share = (totals["sum"] + 30 * rich.mean()) / (totals["count"] + 30)
+    expected = test[keys].merge(share.rename("share").reset_index(), on=keys, how="left").share.fillna(rich.mean())
+    column = next(n for n in features.outputs if n.startswith("te_det_occ_code_x_education"))
+    assert made[column].to_numpy() == pytest.approx(expected.to_numpy())
+    assets = test.capital_gains + test.stock_dividends - test.capital_losses
+    assert made["assets"].to_numpy() == pytest.approx(assets.to_numpy())
+
+
+def test_every_column_is_a_category_or_a_number_or_left_out(data):
+    recipe = Census()
+    used = [*recipe.categories, *recipe.plain]
+    assert len(used) == len(set(used))
+    assert set(pq.read_schema(data / FILES[0]).names) - set(used) == {"unknown", TARGET}
+    assert set(used) <= set(pq.read_schema(data / FILES[0]).names)
+
+
+def test_the_recipes_own_models_see_all_that_they_name():
+    recipe = Census()
+    for model in recipe.models(bs=None):
+        columns = getattr(model, "columns", None)
+        assert columns is None or set(columns) <= {*recipe.categories, *NUMBERS}
+    assert len({m.name for m in recipe.models(bs=None)}) == len(recipe.models(bs=None))
+    assert all(m.bs == 512 for m in recipe.models(bs=512) if isinstance(m, NetModel))
+
+
+def test_simulated_files_have_the_form_of_the_real_ones(data):
+    if not REAL.is_dir():
+        pytest.skip(f"the census is not in {REAL}: set FASTREC_DATA to the folder of the data")
+    for name in FILES:
+        made, real = ({f.name: _kind(f.type) for f in pq.read_schema(folder / name)} for folder in (data, REAL))
+        real.pop("__index_level_0__", None)  # where pandas kept the rows' numbers in the publisher's file
+        assert list(made.items()) == list(real.items())
+    made, real = (set(pd.read_parquet(folder / FILES[0], columns=[TARGET])[TARGET]) for folder in (data, REAL))
+    assert made == real
+
+
+def _kind(dtype) -> str:
+    return "text" if "string" in str(dtype) or "dictionary" in str(dtype) else str(dtype)
+
+
+def test_simulation_is_its_seeds(data, tmp_path):
+    simulate(2_000, tmp_path / "same", seed=1)
+    simulate(2_000, tmp_path / "other", seed=2)
+    for name in FILES:
+        assert (tmp_path / "same" / name).read_bytes() == (data / name).read_bytes()
+        assert (tmp_path / "other" / name).read_bytes() != (data / name).read_bytes()
+
+
+def test_simulated_persons_are_as_the_law_says(tmp_path):
+    done = simulate(20_000, tmp_path / "data", seed=0)
+    train, test = (pd.read_parquet(done.out / name) for name in FILES)
+    both = pd.concat([train, test])
+    assert (len(train), len(test)) == (done.train, done.test) == (16_000, 4_000)
+    rich = both[TARGET] == RICH
+    assert rich.mean() == pytest.approx(done.share)
+    assert not rich[both.age < 16].any()
+    assert 0.02 < rich.mean() < 0.1
+    assert rich[both.education.str.contains("Doctorate")].mean() > 5 * rich[both.education.str.contains("High")].mean()
+    assert 0.9 < done.oracle_auc < 1
+    assert both.loc[both.weeks_worked == 0, "det_occ_code"].eq(0).all()
+
+
+def test_simulations_that_cannot_be_are_named(tmp_path):
+    with pytest.raises(DataError, match="too few"):
+        simulate(199, tmp_path / "data")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="something else"):
+        simulate(1_000, tmp_path)
+    assert simulator.main(["--sessions", "300", "--out", str(tmp_path / "data")]) == 0
+    with pytest.raises(SystemExit):
+        simulator.main(["--sessions", "1", "--out", str(tmp_path / "data")])
