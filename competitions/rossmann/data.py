@@ -92,7 +92,7 @@ def with_calendar(table: Table) -> Table:
         **_of_store(table, months, day),
         "Date": date.astype(str),  # as it is submitted
         "day": date.astype("datetime64[s]"),
-        "counted": ((near["holiday_since"] > 3) & (near["holiday_until"] > 3) & ~carnival).astype(np.float64),
+        "counted": ((near["holiday_since"] > 3) & (near["holiday_until"] > 3) & ~carnival).astype(np.int64),
         "weight": (origin - origin.min() >= _LEARNED_AFTER).astype(np.float64),
     }
     return table.with_columns(columns).drop(["Open", "Customers"])

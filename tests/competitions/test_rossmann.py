@@ -132,7 +132,7 @@ def test_misses_are_means_over_days_before_the_origin(rows):
         return float(some.mean()) if len(some) >= 3 else np.nan
 
     checked = 0
-    for r in frame.sample(120, random_state=1).to_dict("records"):
+    for r in frame.sample(40, random_state=1).to_dict("records"):
         own, at = frame[frame.Store == r["Store"]], r["origin"]
         checked += np.isfinite(r["miss_last_year"])
 
@@ -156,7 +156,7 @@ def test_misses_are_means_over_days_before_the_origin(rows):
         }
         for name, value in expected.items():
             assert np.isclose(r[name], value, equal_nan=True), name
-    assert checked > 10
+    assert checked > 3
 
 
 @pytest.mark.parametrize("ago", [0, 1, 4])
