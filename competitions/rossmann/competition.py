@@ -35,6 +35,7 @@ class Rossmann(Competition):
     ids = ("Store", "Date")
     time = "day"
     weight = "weight"  # 0 in the first half year, of which there is too little history
+    counted = "counted"  # days like the test's, which has neither a public holiday nor carnival
     history = True  # features of the test weeks look back to the training rows
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
@@ -44,7 +45,7 @@ class Rossmann(Competition):
         return Folds.time_series(found.train, "day", 3, horizon=f"{HORIZON}D")
 
     def features(self) -> FeatureSet:
-        """What sales before the six weeks say (``history.py``), and the season; the rest is known ahead (``data.py``)."""
+        """What earlier sales say (``history.py``), and the season; the rest is known ahead (``data.py``)."""
         return FeatureSet([store_history, Cyclic("day", "dayofyear")])
 
     @property

@@ -13,6 +13,7 @@ from fastrec.table import Table
 from fastrec.table.read import read_file
 
 HORIZON = 42  # days: six weeks are forecast at once
+_CARNIVAL = np.array(["2013-02-11", "2014-03-03", "2015-02-16"], dtype="datetime64[D]")  # Mondays
 _LEARNED_AFTER = 4 * HORIZON  # days: of earlier rows too little is known
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _FAR = 15  # days; what is farther is not told apart
@@ -70,6 +71,7 @@ def with_calendar(table: Table) -> Table:
     closed = ~is_open & (weekday != 6)  # a holiday, or works
     often = closed.mean(0) > 0.6
     long = closed & _spread(closed, 5)  # six days or more around: works
+    carnival = (np.abs(date[:, None] - _CARNIVAL) <= np.timedelta64(4, "D")).any(1)
     year, month = date.astype("datetime64[Y]"), date.astype("datetime64[M]")
     month_day = (date - month).astype(int) + 1
     shut = {"closed": closed, "long_closed": long, "holiday": np.broadcast_to(often, closed.shape)}
@@ -90,6 +92,7 @@ def with_calendar(table: Table) -> Table:
         **_of_store(table, months, day),
         "Date": date.astype(str),  # as it is submitted
         "day": date.astype("datetime64[s]"),
+        "counted": ((near["holiday_since"] > 3) & (near["holiday_until"] > 3) & ~carnival).astype(np.int64),
         "weight": (origin - origin.min() >= _LEARNED_AFTER).astype(np.float64),
     }
     return table.with_columns(columns).drop(["Open", "Customers"])
@@ -97,19 +100,14 @@ def with_calendar(table: Table) -> Table:
 
 def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np.ndarray]:
     """How long there has been a competitor, and the store's own lasting promotion."""
-    since = (
-        table["CompetitionOpenSinceYear"].number().numpy() * 12 + table["CompetitionOpenSinceMonth"].number().numpy()
-    )
-    begin = (table["Promo2SinceYear"].number().numpy() - 1970) * 365.25 + table["Promo2SinceWeek"].number().numpy() * 7
-    weeks = np.clip((day - begin) // 7, -1, 200)
+    rival_year, rival_month = (table[f"CompetitionOpenSince{part}"].number().numpy() for part in ("Year", "Month"))
+    year, week = (table[f"Promo2Since{part}"].number().numpy() for part in ("Year", "Week"))
+    weeks = np.clip((day - (year - 1970) * 365.25 - week * 7) // 7, -1, 200)
     coded = table["PromoInterval"].coded()  # 'Jan,Apr,Jul,Oct': every third month from January on
     phase = np.array([-1, *(_MONTHS.index(text[:3]) // 3 for text in coded.keys.columns[0].to_pylist())])[coded.codes]
     running = np.where((phase >= 0) & (weeks >= 0), (months - 1 - phase) % 3, -1)
-    return {
-        "competition_months": np.clip(months - since, -12, 60),
-        "promo2_weeks": weeks,
-        "promo2_month": running + 0.0,
-    }
+    competition = np.clip(months - rival_year * 12 - rival_month, -12, 60)
+    return {"competition_months": competition, "promo2_weeks": weeks, "promo2_month": running + 0.0}
 
 
 def _spread(marks: np.ndarray, days: int) -> np.ndarray:

@@ -104,7 +104,7 @@ def _inputs(weekday, promo, school, month_day, year_day, since, until, works) ->
 
 
 def _forecast(x, y, known, half_life: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ridge regressions by the days before each block: predictions ``[stores, blocks, 42]``, levels ``[stores, blocks]``.
+    """Ridge regressions on the days before each block: predictions ``[stores, blocks, 42]`` and the stores' levels.
 
     All that they need are sums of products, which are carried from block to block and fade.
     """
@@ -152,7 +152,7 @@ class _Misses:
         self.starts = torch.arange(self.shape[1]) * HORIZON
 
     def last(self, days: int, *, ago: int = 0, kind: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean miss of the last ``days`` before the origin (or before ``ago`` days earlier), of days of one kind."""
+        """The mean miss of the last days before the origin (or ``ago`` days before it), or of days of the same kind."""
         if kind is None:
             return _mean(self.miss, self.starts - ago - days, self.starts - ago)[:, :, None].expand(self.shape)
         made = torch.full(self.shape, torch.nan, dtype=torch.float64)

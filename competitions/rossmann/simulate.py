@@ -5,8 +5,8 @@ drift and a level that wanders from week to week. It opens from Monday to Saturd
 not on public holidays; one in eight is closed for some weeks once. Promotions run from Monday to Friday of every other
 week, in all stores.
 
-**Sales** of an open day are ``exp(size + weekday + promo + season + school + days around a holiday + level + noise)``, a
-normal noise of .1: so the best forecast that there is has an RMSPE of about .1, less the level's wandering.
+**Sales** of an open day are ``exp(size + weekday + promotion + season + school + drift + days beside a holiday + level
++ noise)`` with a normal noise of .1: no forecast has an RMSPE below about .1, and the level's wandering comes on top.
 
 Run ``python competitions/rossmann/simulate.py --stores 100 --out DIR``, or ``fastrec simulate competitions/rossmann
 --sessions 100 --out DIR``.
@@ -78,32 +78,15 @@ def simulate(
     weekday = (np.arange(days) + 1) % 7  # 2013-01-01 was a Tuesday; Monday 0
     week = (np.arange(days) + 1) // 7
     promo = (week % 2 == 0) & (weekday < 5)
-    holiday = np.isin(date, np.array(_MOVING, dtype="datetime64[D]"))
-    holiday |= np.isin(
-        date.astype(str).astype("U10").astype(object), [f"{y}-{d}" for y in (2013, 2014, 2015) for d in _FIXED]
-    )
+    holiday = np.array([d in _MOVING or d[5:] in _FIXED for d in date.astype(str)])
     season = (date - date.astype("datetime64[Y]")).astype(int)
     school = np.isin(season // 14, (6, 13, 14, 15, 21))
     open_ = ((weekday[None] < 6) | facts["sunday"][:, None]) & ~holiday[None]
     for s in np.flatnonzero(rng.random(stores) < 0.125):
         start = rng.integers(20, max(days - 80, 21))
         open_[s, start : start + rng.integers(8, 40)] = False
-    near = np.zeros(days)
-    near[:-1] += holiday[1:] * 0.15
-    near[1:] += holiday[:-1] * 0.05
-    level = np.cumsum(rng.normal(0, 0.012, (stores, week[-1] + 1)), 1)[:, week]
-    xmas = np.where((season >= 335) & (season < 358), (season - 335) / 60, 0.0)
-    log_sales = (
-        facts["size"][:, None]
-        + facts["weekday"][:, weekday]
-        + facts["promo"][:, None] * promo
-        + facts["school"][:, None] * school
-        + facts["season"][:, None] * np.cos(2 * np.pi * (season - 340) / 365.25)
-        + facts["drift"][:, None] * np.arange(days) / 365.25
-        + level
-        + near
-        + xmas
-    )
+    log_sales = _of_stores(facts, weekday, promo, school, season) + _of_days(holiday, season)
+    log_sales += np.cumsum(rng.normal(0, 0.012, (stores, week[-1] + 1)), 1)[:, week]
     log_sales += rng.normal(0, NOISE, log_sales.shape)
     place, day = np.nonzero(open_)
     sales = np.maximum(np.exp(log_sales[place, day]).round(), 1).astype(np.int64)
@@ -127,6 +110,23 @@ def simulate(
     if progress is not None:
         progress(stores, stores)
     return SimulationSummary(Path(out), stores, days, len(day), float(np.sqrt(1 - np.exp(-(NOISE**2)))))
+
+
+def _of_stores(facts: dict[str, np.ndarray], weekday, promo, school, season) -> np.ndarray:
+    """The log sales that a store's own habits make of a day: float64 ``[stores, days]``."""
+    days = np.arange(len(weekday))
+    own = {n: v[:, None] for n, v in facts.items() if v.ndim == 1}
+    yearly = np.cos(2 * np.pi * (season - 340) / 365.25)
+    habits = own["promo"] * promo + own["school"] * school + own["season"] * yearly + own["drift"] * days / 365.25
+    return own["size"] + facts["weekday"][:, weekday] + habits
+
+
+def _of_days(holiday: np.ndarray, season: np.ndarray) -> np.ndarray:
+    """What all stores sell more on days beside a holiday and before Christmas: float64 ``[days]``."""
+    more = np.where((season >= 335) & (season < 358), (season - 335) / 60, 0.0)
+    more[:-1] += holiday[1:] * 0.15
+    more[1:] += holiday[:-1] * 0.05
+    return more
 
 
 def _stores(rng: np.random.Generator, n: int) -> tuple[pa.Table, dict[str, np.ndarray]]:

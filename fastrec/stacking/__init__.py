@@ -2,16 +2,15 @@
 
 In: ``Predictions`` of several models on the same folds. Out: the stack's (``Stacked``). ``stack.py`` tries blends and
 chooses among them by cross-fitted score (``choose.py``), on the folds of ``level_two_folds.py``; ``stack_model.py``
-keeps what was chosen. ``blends.py`` holds the blends of lists, ``row_blends.py``, ``rank_mean.py``, ``tree_blend.py``
-and ``shifted_blend.py`` (whose constant the metric chooses) those of other rows, ``hill_climb.py`` that of all;
-``linear.py`` has the fits of weighted sums and ``row_inputs.py`` what blends of rows are given.
+keeps what was chosen. ``blends.py`` holds the blends of lists, ``row_blends.py``, ``rank_mean.py`` and
+``tree_blend.py`` those of other rows, ``hill_climb.py`` that of all; ``linear.py`` has the fits of weighted sums and
+``row_inputs.py`` what blends of rows are given.
 """
 
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.stacking.hill_climb import HillClimb
 from fastrec.stacking.rank_mean import RankMean
 from fastrec.stacking.row_blends import LogisticBlend, MeanBlend, OneBase, PoolBlend, RidgeBlend
-from fastrec.stacking.shifted_blend import ShiftedBlend
 from fastrec.stacking.stack import Stack, Stacked
 from fastrec.stacking.stack_model import StackModel
 from fastrec.stacking.tree_blend import TreeBlend
@@ -27,7 +26,6 @@ __all__ = [
     "PoolBlend",
     "RankMean",
     "RidgeBlend",
-    "ShiftedBlend",
     "Stack",
     "StackModel",
     "Stacked",

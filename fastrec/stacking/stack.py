@@ -23,7 +23,6 @@ from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
 from fastrec.stacking.row_blends import MeanBlend, OneBase
 from fastrec.stacking.row_inputs import in_columns
-from fastrec.stacking.shifted_blend import ShiftedBlend
 from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
 from fastrec.validate import Predictions, Rows
@@ -89,9 +88,8 @@ class Stack:
         """What is tried.
 
         Lists: an XGBoost ranker, a fitted linear blend, an XGBoost ranker that starts from it, and two plain means.
-        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, the same with
-        the constant that the metric likes best (amounts), and trees that start from the sum. All: hill climbing on the
-        metric, and each base model alone.
+        Other rows: the plain mean, for metrics of the order alone the mean rank, a fitted weighted sum, and trees that
+        start from it. All: hill climbing on the metric, and each base model alone.
 
         Args:
             models: the base models' names.
@@ -110,7 +108,6 @@ class Stack:
         else:
             made = [MeanBlend(models), linear_blend(models, data.task)]
             made += [RankMean(models)] if metric.wants == "scores" and data.task in RankMean.tasks else []
-            made += [ShiftedBlend(models, metric=metric)] if data.task == "regression" and data.n_scores == 1 else []
             made += [TreeBlend(models, data.task)] if data.n_scores <= _MANY else []
         return [*made, HillClimb(models, metric=metric), *(OneBase(m) for m in models)]
 

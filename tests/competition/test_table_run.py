@@ -23,7 +23,7 @@ from fastrec.competition.columns import choose_columns
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import XGBModel
+from fastrec.estimators import OffsetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import get_metric
 from fastrec.stacking import Stack
@@ -415,3 +415,10 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
     assert same_files(whole, again) == []
     left = {p.name for p in tmp_path.iterdir()} - {"data", "whole", "timed", "run", ".run.parts"}
     assert not left
+
+
+def test_a_model_within_another_is_part_of_what_it_is_made_with():
+    from fastrec.competition.fitting import _settings
+
+    same, again, other = (OffsetModel(XGBModel("x", **{**TREES, "rounds": r}), "x") for r in (3, 3, 4))
+    assert str(_settings(same)) == str(_settings(again)) != str(_settings(other))

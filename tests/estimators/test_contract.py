@@ -28,6 +28,7 @@ from fastrec.estimators import (
     Estimator,
     LGBMModel,
     NetModel,
+    OffsetModel,
     SKModel,
     XGBModel,
     XGBRanker,
@@ -58,6 +59,7 @@ MADE = {
     "cuml-forest": lambda: CuMLModel("random_forest", trees=10, depth=6),
     "cuml-svm": lambda: CuMLModel("svm"),
     "constant": lambda: ConstantModel(),
+    "offset": lambda: OffsetModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "x"),
     "net": lambda: NetModel("net", model="TabularNet", epochs=12, bs=64, options={"layers": [16]}),
 }
 NO_WEIGHTS = {"cuml-knn"}  # it says so, in a warning

@@ -155,6 +155,20 @@ def test_rows_to_report_on_change_nothing():
         small().fit(data, unknown(valid))
 
 
+def test_without_keep_best_the_newest_rows_are_learned_and_the_last_weights_stay():
+    """A kind that stands in the last rows alone, an eighth of all, is unseen where these are held out."""
+    data = table("regression")
+    data = replace(data, order=torch.arange(len(data)))
+    late = torch.arange(len(data)) >= len(data) - 30
+    kind = ["new" if new else "old" for new in late.tolist()]
+    label = torch.where(late, 500.0, 1_000.0).double()
+    data = replace(data, label=label).with_table(data.table.with_columns({"kind": kind}))
+    made = {keep: small(epochs=30, keep_best=keep).fit(data, seed=1) for keep in (True, False)}
+    off = {keep: float((m.predict(data) - label)[late].abs().mean()) for keep, m in made.items()}
+    assert off[False] < 50 < 300 < off[True]
+    assert set(made[False].trace.curves[0]) == {"epoch", "train_loss"}
+
+
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("by", [None, "metric"])
 def test_the_best_epochs_weights_stay(task, by):
