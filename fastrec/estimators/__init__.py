@@ -1,8 +1,8 @@
 """What learns from rows and predicts for others, by ``fit``, ``predict``, ``save`` and ``load``.
 
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
-contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` trains a net of
-``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
+contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
+train nets of ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
 trees for any task, ``sk_model.py`` wraps any estimator of scikit-learn, ``cuml_model.py`` takes cuML's where a GPU is;
 ``offset_model.py`` corrects what a column foretells.
 """
@@ -27,6 +27,7 @@ __all__ = [
     "CuMLModel",
     "Estimator",
     "LGBMModel",
+    "NetModel",
     "NetRanker",
     "OffsetModel",
     "Ranker",
@@ -35,4 +36,3 @@ __all__ = [
     "XGBModel",
     "XGBRanker",
 ]
-__all__ = ["ColumnRanker", "Estimator", "NetModel", "NetRanker", "Ranker", "Trace", "XGBRanker"]
