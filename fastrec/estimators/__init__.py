@@ -2,8 +2,8 @@
 
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
-train nets of ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py`` and ``catboost_model.py`` grow
-trees for any task, ``sk_model.py`` wraps any estimator of scikit-learn, ``cuml_model.py`` takes cuML's where a GPU is;
+train nets of ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py``,
+``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn, ``cuml_model.py`` takes cuML's;
 ``offset_model.py`` corrects what a column foretells.
 """
 
