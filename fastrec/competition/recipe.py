@@ -109,8 +109,8 @@ class Competition(ABC):
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
         """The folds that everything is scored by.
 
-        By ``time`` where it is given; else whole ``fold_key``s (in a ranking task whole lists); else stratified by
-        class, or at random.
+        By ``time`` where it is given; else whole groups of ``fold_key`` (in a ranking task whole lists); else
+        stratified by class, or at random.
         """
         train = found.train
         if self.time is not None:
