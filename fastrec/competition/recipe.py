@@ -20,8 +20,9 @@ from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
 from fastrec.stacking import Stack
 from fastrec.table import Table
-from fastrec.validate import Folds, Target, Task
+from fastrec.validate import Folds, Target
 from fastrec.validate.target import Scale
+from fastrec.validate.tasks import Task
 
 FOLDS = 5
 

@@ -18,7 +18,8 @@ from fastrec.metrics import (
     get_metric,
     reciprocal_ranks,
 )
-from fastrec.validate import Rows, Target, Task
+from fastrec.validate import Rows, Target
+from fastrec.validate.tasks import Task
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
-from fastrec.validate import Rows, Task
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 
 @dataclass(frozen=True)

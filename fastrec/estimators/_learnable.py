@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 
 from fastrec.errors import DataError
-from fastrec.validate import Rows, Task, whole_lists
+from fastrec.validate import Rows, whole_lists
+from fastrec.validate.tasks import Task
 
 ClassWeight = Literal["balanced"] | Mapping[int, float] | None
 

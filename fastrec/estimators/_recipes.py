@@ -10,7 +10,8 @@ from torch import nn
 
 from fastrec.models import RealMLP, TabM, TabularNet
 from fastrec.tabular import Categorify, RankGauss, RobustScale
-from fastrec.validate import Rows, Task
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from fastrec.estimators._learnable import (
 )
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
-from fastrec.validate import Rows, Task
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 
 @dataclass

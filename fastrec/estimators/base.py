@@ -16,8 +16,8 @@ import torch
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.file_digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
-from fastrec.validate import Rows, Task
-from fastrec.validate.tasks import TASKS
+from fastrec.validate import Rows
+from fastrec.validate.tasks import TASKS, Task
 
 ESTIMATORS: dict[str, type[Estimator]] = {}  # the library's own, by name
 _ABOVE = ("fastrec.stacking",)  # rooms that build on this one and hold estimators too

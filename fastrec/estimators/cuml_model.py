@@ -15,7 +15,7 @@ from fastrec.errors import DataError, DataWarning
 from fastrec.estimators._dense_inputs import Cats
 from fastrec.estimators._learnable import ClassWeight
 from fastrec.estimators.sk_model import SKModel
-from fastrec.validate import Task
+from fastrec.validate.tasks import Task
 
 Kind = Literal["linear", "knn", "random_forest", "svm"]
 _SETTINGS: dict[str, dict[str, Any]] = {  # of each kind, with their defaults

@@ -29,7 +29,8 @@ from fastrec.estimators._sk_description import described, made_of
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.table import load_state, save_state
-from fastrec.validate import Rows, Task
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")

@@ -14,7 +14,8 @@ from fastrec.estimators import Estimator, Trace
 from fastrec.stacking.row_blends import LogisticBlend, PoolBlend, RidgeBlend, WeightedBlend
 from fastrec.stacking.row_inputs import as_task, labels_of, weights_of
 from fastrec.table import Vocab, load_state, save_state
-from fastrec.validate import Rows, Task
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 _SMALL = {"max_depth": 3, "eta": 0.05, "min_child_weight": 20, "subsample": 0.7, "tree_method": "hist", "max_bin": 64}
 _LARGEST = 1e38  # XGBoost refuses infinite values

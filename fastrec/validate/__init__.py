@@ -13,7 +13,6 @@ from fastrec.validate.folds import Folds, group_folds
 from fastrec.validate.lists import Lists, whole_lists
 from fastrec.validate.rows import Rows
 from fastrec.validate.target import Target
-from fastrec.validate.tasks import Task
 
 __all__ = [
     "AdversarialReport",
@@ -23,7 +22,6 @@ __all__ = [
     "Predictions",
     "Rows",
     "Target",
-    "Task",
     "Trained",
     "adversarial_validation",
     "folds_digest",

@@ -16,7 +16,7 @@ import fastrec._core.device
 from fastrec._core.device import pool_is_shared, share_pool
 from fastrec._core.oom import free_memory, is_out_of_memory, naming_out_of_memory, shown_bytes
 from fastrec.errors import DataError, DeviceError, DeviceMemoryError, FastrecError, MissingPackageError
-from fastrec.estimators import xgb as xgb_ranker
+from fastrec.estimators._xgb_calls import handed
 from fastrec.table import Column, Table
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.tabular.packed import Layout, Packed
@@ -263,9 +263,9 @@ def test_a_graph_is_not_recorded_in_a_shared_pool(monkeypatch: pytest.MonkeyPatc
 def test_columns_on_a_gpu_go_to_xgboost_as_cupy_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpu = SimpleNamespace(is_cuda=True, cpu=lambda: torch.ones(2))
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(from_dlpack=lambda t: ("cupy", t)))
-    assert xgb_ranker._handed(on_gpu, on_gpu=True) == ("cupy", on_gpu)
-    assert isinstance(xgb_ranker._handed(on_gpu, on_gpu=False), np.ndarray)  # trees grow on the host
-    assert isinstance(xgb_ranker._handed(torch.ones(2), on_gpu=True), np.ndarray)  # the table is there
-    assert xgb_ranker._handed(None, on_gpu=True) is None
+    assert handed(on_gpu, on_gpu=True) == ("cupy", on_gpu)
+    assert isinstance(handed(on_gpu, on_gpu=False), np.ndarray)  # trees grow on the host
+    assert isinstance(handed(torch.ones(2), on_gpu=True), np.ndarray)  # the table is there
+    assert handed(None, on_gpu=True) is None
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert isinstance(xgb_ranker._handed(on_gpu, on_gpu=True), np.ndarray)
+    assert isinstance(handed(on_gpu, on_gpu=True), np.ndarray)

@@ -14,7 +14,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 from fastrec.errors import DataError, MissingPackageError
 from fastrec.estimators import CatBoostModel, LGBMModel, XGBModel
-from fastrec.estimators._held_out import held_out
+from fastrec.estimators._held_out import some_held_out
 from fastrec.estimators._learnable import output_weight
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
@@ -153,7 +153,7 @@ def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
         CatBoostModel: lambda: trees.tree_count_,
     }[kind]()
     assert grown == best + 1
-    held = held_out(rows, name="t")
+    held = some_held_out(rows, name="t")
     if task == "binary":
         other = model.fresh()
         # CatBoost has other defaults for a few rounds than for many: its trees are cut off afterwards

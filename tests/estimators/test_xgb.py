@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError
 from fastrec.estimators import Ranker, XGBRanker
+from fastrec.estimators._held_out import some_held_out
 from fastrec.table import Table, Vocab, load_state
-from fastrec.validate import Lists, group_folds
+from fastrec.validate import Lists
 
 PARAMS = {
     "tree_method": "hist",
@@ -244,7 +245,7 @@ def test_early_stopping_keeps_the_trees_up_to_the_best_on_lists_held_out(objecti
     """Against XGBoost called directly on the same division, and the best tree found by a plain loop."""
     frame, test = clicks(400), clicks(seed=1)
     used = teaching(frame).reset_index(drop=True)
-    out = (group_folds(pd.DataFrame({"list": used["list"]}), "list", 8) == 0).numpy()
+    out = some_held_out(lists_of(used), name="t").numpy()
     assert used[out].list.isin(used[~out].list).sum() == 0  # whole lists
     assert 0.08 < used[out].list.nunique() / used.list.nunique() < 0.18
     ranks = objective.startswith("rank:")
@@ -289,7 +290,7 @@ def test_early_stopping_does_not_look_at_the_lists_that_are_scored():
 
 def test_early_stopping_of_too_few_lists_is_refused():
     data = lists_of(clicks(200))
-    few = data.take(torch.arange(len(data)) < 12)
+    few = data.take(data.groups == data.groups[0])
     with pytest.raises(DataError, match="too few lists"):
         XGBRanker("t", early_stopping_rounds=3).fit(few)
 

@@ -162,7 +162,7 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
         return []
     probe = Labels(labels.names, labels.block, dtype=labels.asked_dtype)
     empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
-    probe.fit(empty, 0)
+    probe.fit(empty, TrainingRows(0))
     return labels.names[:1] if probe.kind == "category" else []
 
 
