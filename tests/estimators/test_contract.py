@@ -301,17 +301,18 @@ def test_a_constant_target_is_predicted(name, task):
 
 @pytest.mark.parametrize(("name", "task"), [c for c in CASES if c.values[1] == "regression"])
 def test_several_targets(name, task):
+    if name == "offset":
+        pytest.skip("one offset is of one target")
     rows = train_of(task)
     label = torch.stack([rows.label, -rows.label * 10, torch.full_like(rows.label, 2.5)], 1)
     model = MADE[name]().fit(replace(rows, label=label, n_outputs=3), seed=3)
     got = model.predict(test_of(task))
     assert got.shape == (len(test_of(task)), 3)
-    if name not in ("net", "offset"):  # its targets share one net, or one offset
+    if name != "net":  # its targets share one net
         torch.testing.assert_close(got[:, 0], predicted(name, task), rtol=0, atol=1e-5)
     if model.learns:
         assert np.corrcoef(got[:, 1], got[:, 0])[0, 1] < -0.95
-    if name != "offset":
-        torch.testing.assert_close(got[:, 2], torch.full_like(got[:, 2], 2.5))
+    torch.testing.assert_close(got[:, 2], torch.full_like(got[:, 2], 2.5))
 
 
 @pytest.mark.parametrize(("name", "task"), CASES)
