@@ -167,7 +167,14 @@ def _fit_models(
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
         stack = recipe.stack()
         outcome = stack.fit(
-            base, train, folds, test, metric=made.scorer.for_choosing(), counted=made.counted, seed=seed
+            base,
+            train,
+            folds,
+            test,
+            metric=made.scorer.for_choosing(),
+            counted=made.counted,
+            seed=seed,
+            restore=made.scorer.restore,
         )
         made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))

@@ -92,18 +92,24 @@ class KeptModels:
 
     def __init__(self, parts: Parts, keys: Mapping[str, str]) -> None:
         self.parts, self.keys = parts, keys
+        self._read: dict[tuple[str, int], Trained] = {}  # found, and not asked for yet
 
     def _place(self, name: str, fold: int) -> Path:
         return self.parts.folder_of("model", f"{name}-{fold}-{self.keys[name]}")
 
     def has(self, name: str, fold: int) -> bool:
-        """Whether a model has been kept."""
-        return (self._place(name, fold) / "predictions.safetensors").is_file()
+        """Whether a model has been kept, and can be read."""
+        found = self.find(name, fold)
+        if found is not None:
+            self._read[name, fold] = found
+        return found is not None
 
     def find(self, name: str, fold: int) -> Trained | None:
         """A model that was kept, or None."""
+        if (name, fold) in self._read:
+            return self._read.pop((name, fold))
         place = self._place(name, fold)
-        if not self.has(name, fold):
+        if not (place / "predictions.safetensors").is_file():
             return None
         try:
             model = Estimator.load(place / "model")

@@ -41,8 +41,8 @@ def run_competition(
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 
-    What is finished is kept beside the run directory (``.NAME.parts``): a run that is interrupted goes on from there,
-    and one after a change makes anew what the change concerns.
+    With ``resume`` what is finished is kept beside the run directory (``.NAME.parts``): a run that is interrupted goes
+    on from there, and one after a change makes anew what the change concerns.
 
     Args:
         competition: the recipe.
@@ -54,7 +54,7 @@ def run_competition(
         bs: the nets' batch size in rows; None: the recipe's.
         stages: progress; None: shown on standard error.
         command: what to note as the command in ``config.json``.
-        resume: keep finished parts, and use those of an earlier run.
+        resume: keep finished parts, and use those of an earlier run, as ``fastrec run`` does.
 
     Returns:
         The run directory.

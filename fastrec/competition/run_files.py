@@ -23,7 +23,7 @@ from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import write_submission_of
-from fastrec.metrics import get_metric, reciprocal_ranks
+from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
@@ -140,9 +140,8 @@ def known_test(made: Fitted) -> Rows | None:
 def _also(made: Fitted) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name in made.recipe.also:
-        metric = get_metric(name)
-        scorer = type(made.scorer)(metric, made.target)
-        found[metric.name] = {n: _oof_score(made, scorer, n) for n in made.predictions}
+        scorer = Scorer.of(name, made.target)
+        found[scorer.name] = {n: _oof_score(made, scorer, n) for n in made.predictions}
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -16,8 +16,8 @@ from fastrec.metrics import (
     cross_fitted_classes,
     default_metric,
     get_metric,
-    reciprocal_ranks,
 )
+from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.validate import Rows, Target
 from fastrec.validate.tasks import Task
 
@@ -79,7 +79,7 @@ class Scorer:
                 f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})",
                 remedy="Give another metric, or another task",
             )
-        return cls(found, target)
+        return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)
 
     @property
     def name(self) -> str:
@@ -124,25 +124,19 @@ class Scorer:
                 else decision.classes(own)
             )
             return self.metric(self._own(label), classes)
-        if self.metric.name == "mrr":  # ties as submitted: by the order of display
-            return float(reciprocal_ranks(prediction, label, groups, ties="ordinal")[1].mean())
         return self.metric(self._own(label), self._own(prediction), groups=groups)
 
     def for_choosing(self) -> Metric:
-        """What a stack chooses by: the metric on the learned scale; of classes the probabilities' own loss."""
-        if self.wants_classes:
-            assert self.target is not None
-            return get_metric("rmse" if self.target.task == "regression" else "logloss")
-        if self.target is None or self.target.scale is None:
+        """What a stack chooses by, on the target's own scale; of classes the probabilities' own loss."""
+        if not self.wants_classes:
             return self.metric
-        return replace(self.metric, function=_restored(self.metric.function, self.target))
+        assert self.target is not None
+        return get_metric("rmse" if self.target.task == "regression" else "logloss")
+
+    @property
+    def restore(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """What takes labels and predictions to the target's own scale; None: they are on it."""
+        return None if self.target is None or self.target.scale is None else self.target.restore
 
     def _own(self, values: torch.Tensor) -> torch.Tensor:
         return values if self.target is None else self.target.restore(values)
-
-
-def _restored(function: Callable[..., float], target: Target) -> Callable[..., float]:
-    def of_own_scale(y: torch.Tensor, prediction: torch.Tensor, **options: object) -> float:
-        return function(target.restore(y), target.restore(prediction), **options)
-
-    return of_own_scale

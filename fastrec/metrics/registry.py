@@ -43,6 +43,13 @@ def _counted(formula: Callable[[c.Counts], Tensor]) -> Callable[..., float]:
     return partial(c.of_counts, formula=formula)
 
 
+def _mrr_as_shown(y: Tensor, p: Tensor, *, groups: Any, weight: Any) -> float:
+    return ranking.mrr(p, y, groups, ties="ordinal", sample_weight=weight)
+
+
+# What a submission scores: equal scores are written in the order in which the candidates were shown.
+MRR_AS_SHOWN = Metric("mrr", _mrr_as_shown, True, "scores", ("ranking",), needs_groups=True)
+
 _RANKING = {"needs_groups": True, "parameter": "k", "usual": 10}
 _METRICS = {
     "auc": _Entry(c.auc, True, "scores", ("ranking", *_LABELS)),

@@ -15,7 +15,8 @@ import torch
 
 from fastrec.errors import DataError, LeakageError
 from fastrec.estimators import Estimator, XGBRanker
-from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, reciprocal_ranks
+from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric
+from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.stacking.choose import Choice, Judge, cross_fit, refuse_same_names, restored
 from fastrec.stacking.hill_climb import HillClimb, best_of
@@ -206,7 +207,7 @@ class Stack:
 
 def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
     if metric is None:
-        return _SHOWN_MRR if data.task == "ranking" else get_metric(default_metric(data.task))
+        return MRR_AS_SHOWN if data.task == "ranking" else get_metric(default_metric(data.task))
     found = get_metric(metric)
     if data.task not in found.tasks:
         raise DataError(
@@ -214,13 +215,6 @@ def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
             remedy="Give a metric of the rows' task, or name another task",
         )
     return found
-
-
-def _mrr_as_shown(y: torch.Tensor, p: torch.Tensor, *, groups: torch.Tensor, weight: torch.Tensor | None) -> float:
-    return float(reciprocal_ranks(p, y, groups, ties="ordinal")[1].mean())
-
-
-_SHOWN_MRR = Metric("mrr", _mrr_as_shown, True, "scores", ("ranking",), needs_groups=True)
 
 
 def _counted(counted: torch.Tensor | None, scored: torch.Tensor) -> torch.Tensor:
