@@ -15,6 +15,7 @@ __all__ = [
     "MissingFileError",
     "MissingPackageError",
     "NotFittedError",
+    "OutOfTimeError",
     "SubmissionError",
     "TrainingError",
     "UnreadableFileError",
@@ -103,6 +104,10 @@ class TrainingError(FastrecError, RuntimeError):
 
 class LeakageError(FastrecError, ValueError):
     """A feature holds what it must not know: a target, or the future."""
+
+
+class OutOfTimeError(FastrecError, TimeoutError):
+    """A model that cannot learn anything in the time that it may take."""
 
 
 class SubmissionError(FastrecError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -51,6 +52,12 @@ _Resume = Annotated[
 ]
 
 
+_Minutes = Annotated[
+    float | None,
+    typer.Option(min=0.05, help="Wall time for all: the recipe's first models first, each in its share of the time."),
+]
+
+
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
@@ -70,9 +77,10 @@ def run(
     seed: _Seed = 0,
     bs: _Bs = None,
     resume: _Resume = True,
+    minutes: _Minutes = None,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
-    options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume}
+    options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
     _run(lambda: load_competition(competition), data, out, **options)
 
 
@@ -93,21 +101,26 @@ def script(recipe: type[Competition]) -> None:
         seed: _Seed = 0,
         bs: _Bs = None,
         resume: _Resume = True,
+        minutes: _Minutes = None,
     ) -> None:
-        _run(recipe, data, out, device=device, rows=rows, seed=seed, bs=bs, resume=resume)
+        options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
+        _run(recipe, data, out, **options)
 
     alone()
 
 
-def _run(recipe: Callable[[], Competition], data: Path, out: Path, **options: Any) -> None:
+def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: float | None, **options: Any) -> None:
+    began = time.monotonic()  # before the libraries are loaded
     kept = "the same command goes on from what is finished" if options.get("resume") else "nothing was written"
     with readable_errors(kept) as stages:
         from fastrec._core.malloc import keep_memory
         from fastrec.competition import run as library
+        from fastrec.competition.budget import Budget
         from fastrec.report.page import leaderboard_table
 
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with keep_memory():
+            options["minutes"] = None if minutes is None else Budget(minutes, began=began)
             made = library.run_competition(recipe(), data, out, stages=stages, command=command, **options)
         Console().print(leaderboard_table(made))
         typer.echo(f"submission {made / 'submission.csv'}")

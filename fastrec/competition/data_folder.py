@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from fastrec.competition.data import CompetitionData
+from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
-from fastrec.table.read import read_file
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
-SAMPLES = ("sample_submission", "sampleSubmission", "sample")
+SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
 _TRUTHS = ("ground_truth", "truth", "solution")
 
 
-def table_files(folder: Path) -> dict[str, Path]:
+def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[str, Path]:
     """The tables of a folder by name (without its ending), in order of their names.
 
+    Args:
+        folder: the folder.
+        roles: name → the file that goes by it, whatever it is called itself.
+
     Raises:
-        MissingFileError: there is no such folder.
+        MissingFileError: there is no such folder, or a file of ``roles`` is not in it.
         DataError: two files have one name.
     """
     if not folder.is_dir():
         raise MissingFileError("there is no such folder", file=folder, remedy="Give the folder of the files")
-    found: dict[str, Path] = {}
+    found = {role: folder / name for role, name in (roles or {}).items()}
+    absent = next((p for p in found.values() if not p.is_file()), None)
+    if absent is not None:
+        raise MissingFileError(
+            "there is no such file", file=absent, remedy="Put it there, or mend the recipe's reading"
+        )
     for path in sorted(folder.iterdir()):
         ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
-        if ending is None or path.name.startswith("."):
+        if ending is None or path.name.startswith(".") or path in found.values():
             continue
         name = path.name[: -len(ending)]
         if name in found:
@@ -37,26 +47,30 @@ def table_files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def read_folder(folder: Path, *, rows: int | None = None, device: torch.device | None = None) -> CompetitionData:
+def read_folder(
+    folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
+) -> CompetitionData:
     """``train`` and ``test`` of a folder, the truth of the test where it is there, and every other table by its name.
 
     Args:
         folder: holds ``train`` and, mostly, ``test`` as CSV or Parquet; ``ground_truth`` scores the test.
         rows: use only the first so many training rows.
         device: where the tables go.
+        reading: how the files are read; None: as they are.
 
     Raises:
         MissingFileError: there is no folder, or no ``train`` in it.
         FastrecError: a file cannot be read.
     """
-    files = table_files(folder)
+    reading = reading or Reading()
+    files = table_files(folder, reading.files)
     if "train" not in files:
         raise MissingFileError(
             f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})",
             file=folder,
             remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
         )
-    tables = {n: Table.read(read_file(p), device=device) for n, p in files.items() if n not in SAMPLES}
+    tables = {n: Table.read(reading.read(p), device=device) for n, p in files.items() if n not in SAMPLES}
     train = tables.pop("train")
     truth = next((tables.pop(n) for n in _TRUTHS if n in tables), None)
     if rows is not None and rows < len(train):

@@ -11,6 +11,7 @@ import torch
 
 from fastrec import __version__
 from fastrec._core.progress import Stages
+from fastrec.competition.budget import Budget
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
@@ -19,7 +20,7 @@ from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators import Estimator
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
@@ -93,6 +94,7 @@ def fit_recipe(
     bs: int | None,
     stages: Stages,
     parts: Parts | None,
+    budget: Budget | None = None,
 ) -> Fitted:
     """Features, base models and stack of a recipe.
 
@@ -104,6 +106,7 @@ def fit_recipe(
         bs: the nets' batch size; None: the recipe's.
         stages: progress.
         parts: where finished parts are kept; None: nowhere.
+        budget: the time that the run may take; None: as much as it takes.
 
     Raises:
         FastrecError: the data do not fit the recipe, or a model cannot learn from them.
@@ -123,13 +126,20 @@ def fit_recipe(
     made.train = made.rows(train, labelled=True)
     made.test = None if test is None else made.rows(test, labelled=False)
     made.counted = _counted(recipe, made.train) & folds.scored
-    _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts)
+    _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts, budget=budget)
     made.decision = Decision.learn(scorer, made.train.label, made.predictions["stack"].oof)
     return made
 
 
 def _fit_models(
-    made: Fitted, *, device: torch.device, seed: int, bs: int | None, stages: Stages, parts: Parts | None
+    made: Fitted,
+    *,
+    device: torch.device,
+    seed: int,
+    bs: int | None,
+    stages: Stages,
+    parts: Parts | None,
+    budget: Budget | None,
 ) -> None:
     recipe, folds, train = made.recipe, made.folds, made.train
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
@@ -137,31 +147,16 @@ def _fit_models(
         model.check_task(train)
     # Found before hours of training, not after.
     refuse_same_names(recipe.stack().blends([m.name for m in models], train, made.scorer.for_choosing()))
-    keys = _keys(made, [*rules, *models], seed, device) if parts is not None and made.prepared.digest else None
+    minutes = None if budget is None else budget.minutes
+    keys = _keys(made, [*rules, *models], seed, device, minutes) if parts is not None and made.prepared.digest else None
     store = None if keys is None else parts.models(keys)
-    cross = CrossFit(
-        [*rules, *models],
-        len(train),
-        0 if made.test is None else len(made.test),
-        seed=seed,
-        device=device,
-        scored=folds.scored,
-        repeated=not folds.is_partition,
-        store=store,
-    )
-    total = len(models) * sum(len(outside) for outside, _ in folds)
-    with stages.stage("models", total) as advance:
-        cross.advance = advance
-        for k, (outside, inside) in enumerate(folds):
-            if store is not None and all(store.has(m.name, k) for m in cross.models):
-                cross.fold(None, None, inside, made.test, train_rows=outside)
-                made.prepared.still_used(k)
-                continue
-            pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
-            cross.fold(*pair, inside, made.test, train_rows=outside)
-    made.predictions = cross.finish()
-    if (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None:
-        _refit(made, cross.models, device=device, seed=seed, store=store, stages=stages)
+    if budget is None:
+        made.predictions = _cross_fit(made, [*rules, *models], device, seed, stages, store)
+    else:
+        made.predictions = _cross_fit_in_time(made, rules, models, device, seed, stages, store, budget)
+        models = [m for m in models if m.name in made.predictions]
+    if _refits(made):
+        _refit(made, [*rules, *models], device=device, seed=seed, store=store, stages=stages, budget=budget)
     with stages.stage("stack", len(train)) as advance:
         base = [made.predictions[m.name] for m in models]
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
@@ -182,8 +177,112 @@ def _fit_models(
         with stages.stage("permutation") as advance:
             rows = made.rows(made.prepared.fold(0)[1], labelled=True)
             model = made.predictions[made.stack.best_base].models[0]
-            made.permutation = permutation_importance(model, rows, made.scorer, seed=seed)
+            limit = {} if budget is None else {"most_rows": budget.rows_in_time(rows, model)}
+            if limit.get("most_rows") != 0:
+                made.permutation = permutation_importance(model, rows, made.scorer, seed=seed, **limit)
             advance(len(rows))
+
+
+def _refits(made: Fitted) -> bool:
+    """Whether test rows are predicted by models of all training rows."""
+    recipe = made.recipe
+    return (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None
+
+
+def _cross_fit(
+    made: Fitted,
+    models: Sequence[Estimator],
+    device: torch.device,
+    seed: int,
+    stages: Stages,
+    store: KeptModels | None,
+) -> dict[str, Predictions]:
+    """All models, fold by fold."""
+    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
+    cross = _crossing(made, models, device, seed, store)
+    with stages.stage("models", total) as advance:
+        cross.advance = advance
+        for k in range(len(made.folds)):
+            _fit_fold(made, cross, k, store)
+    return cross.finish()
+
+
+def _cross_fit_in_time(
+    made: Fitted,
+    rules: Sequence[Estimator],
+    models: Sequence[Estimator],
+    device: torch.device,
+    seed: int,
+    stages: Stages,
+    store: KeptModels | None,
+    budget: Budget,
+) -> dict[str, Predictions]:
+    """Model by model, each in its share of the time; one that does not fit into it is left out."""
+    done: dict[str, Predictions] = {}
+    folds, fits = len(made.folds), len(made.folds) + _refits(made)
+    total = len(models) * sum(len(outside) for outside, _ in made.folds)
+    budget.keep_for_end(
+        len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
+    )
+    with stages.stage("models", total) as advance:
+        if rules:
+            cross = _crossing(made, rules, device, seed, store)
+            for k in range(folds):
+                _fit_fold(made, cross, k, store)
+            done |= cross.finish()
+        for i, model in enumerate(models):
+            needed = not any(m.name in done for m in models)
+            cross = _crossing(made, [model], device, seed, store)
+            cross.advance = advance
+            ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
+            try:
+                for k in range(folds):
+                    cross.time_limit = budget.begin(model, fold=k, folds=fits, ends=ends, needed=needed)
+                    began = budget.clock()
+                    _fit_fold(made, cross, k, store)
+                    budget.check(model, took=budget.clock() - began, fold=k, folds=fits, needed=needed)
+            except OutOfTimeError as error:
+                if needed and i + 1 == len(models):
+                    raise
+                budget.left_out[model.name] = error.problem
+                stages.say(f"left out: {error.problem}")
+                continue
+            done |= cross.finish()
+            stages.say(f"{model.name}: {made.scorer.name} {_score_of(made, done[model.name]):.5f} out of fold")
+    return done
+
+
+def _crossing(
+    made: Fitted, models: Sequence[Estimator], device: torch.device, seed: int, store: KeptModels | None
+) -> CrossFit:
+    return CrossFit(
+        models,
+        len(made.train),
+        0 if made.test is None else len(made.test),
+        seed=seed,
+        device=device,
+        scored=made.folds.scored,
+        repeated=not made.folds.is_partition,
+        store=store,
+    )
+
+
+def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -> None:
+    outside, inside = made.folds[k]
+    if store is not None and all(store.has(m.name, k) for m in cross.models):
+        cross.fold(None, None, inside, made.test, train_rows=outside)
+        made.prepared.still_used(k)
+        return
+    pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
+    cross.fold(*pair, inside, made.test, train_rows=outside)
+
+
+def _score_of(made: Fitted, one: Predictions) -> float:
+    """A model's out-of-fold score, as ``scores.json`` has it (classes decided by folds where the metric wants them)."""
+    numbers = torch.full((len(made.train),), -1, dtype=torch.int64)
+    for k, (_, inside) in enumerate(made.folds):
+        numbers[inside.cpu()] = k
+    return made.scorer(made.train, one.oof, made.counted, folds=numbers)
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:
@@ -210,14 +309,22 @@ def _refit(
     seed: int,
     store: KeptModels | None,
     stages: Stages,
+    budget: Budget | None = None,
 ) -> None:
     """Models of all training rows predict the test rows, in place of the mean of the folds' models."""
     made.refitted = True
     with stages.stage("refit", len(made.train) * sum(m.learns for m in models)) as advance:
-        for model in models:
+        for i, model in enumerate(models):
             found = None if store is None else store.find(model.name, len(made.folds))
             if found is None:
-                fitted = model.fresh().fit(made.train, None, seed=seed, device=device)
+                fresh = model.fresh()
+                if budget is not None and model.learns:
+                    fresh.time_limit = max(budget.share(models[i:]), 1.0)
+                try:
+                    fitted = fresh.fit(made.train, None, seed=seed, device=device)
+                except OutOfTimeError as error:
+                    stages.say(f"not refitted: {error.problem}")
+                    continue
                 found = Trained(fitted, torch.zeros(0, dtype=torch.float64), fitted.predict(made.test))
                 if store is not None:
                     store.keep(model.name, len(made.folds), found)
@@ -243,11 +350,23 @@ def _counted(recipe: Competition, train: Rows) -> torch.Tensor:
     return train.table[column].integer().cpu() > 0 if column else torch.ones(len(train), dtype=torch.bool)
 
 
-def _keys(made: Fitted, models: Sequence[Estimator], seed: int, device: torch.device) -> dict[str, str] | None:
+def _keys(
+    made: Fitted, models: Sequence[Estimator], seed: int, device: torch.device, minutes: float | None
+) -> dict[str, str] | None:
     """A digest for every model of all that its folds' models are made from; None: something has none."""
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
-    about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
+    about = (
+        __version__,
+        made.prepared.digest,
+        made.cats,
+        made.conts,
+        used,
+        seed,
+        device.type,
+        str(made.target),
+        minutes,
+    )
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
         threads = torch.get_num_threads()

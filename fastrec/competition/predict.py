@@ -15,6 +15,7 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.form import SubmissionFormat, form_of_run
+from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision
 from fastrec.competition.submit import write_submission_of
@@ -22,8 +23,7 @@ from fastrec.errors import DataError, MissingColumnError, MissingFileError, Unre
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.stacking import StackModel
-from fastrec.table import Table, load_state
-from fastrec.table.read import read_file
+from fastrec.table import Table, column_names, load_state
 from fastrec.validate import Lists, Rows, Target
 
 
@@ -52,6 +52,7 @@ class SavedRun:
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
             self.task = self.config["task"]
+            self.reading = Reading.from_state(self.config.get("reading", {}))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UnreadableFileError(
                 f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
@@ -71,6 +72,15 @@ class SavedRun:
         ids = [self.config["list_column"], self.config["item"]] if self.target is None else []
         hidden = set() if self.target is None else set(self.target.names)
         return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
+
+    def _read(self, source: Any) -> Table:
+        """A frame, with what the recipe reads as times and numbers as such."""
+        known = [n for n in (*self.reading.dates, *self.reading.numbers) if n in column_names(source)]
+        if not known:
+            return Table.read(source)
+        table = Table.read(source)
+        made = Table.read(self.reading.convert(table.select(known).to_arrow()))
+        return table.with_columns({n: made[n] for n in known})
 
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Rows with their features, as the models take them.
@@ -124,8 +134,8 @@ class SavedRun:
             tables: the other tables that features are made from.
             history: earlier rows for features that look back to them.
         """
-        given = {n: Table.read(t) for n, t in (tables or {}).items()}
-        rows = self.rows(Table.read(df), given, None if history is None else Table.read(history))
+        given = {n: self._read(t) for n, t in (tables or {}).items()}
+        rows = self.rows(self._read(df), given, None if history is None else self._read(history))
         made = self.predict_rows(rows)
         return made if self.target is None else self.target.restore(made)
 
@@ -155,8 +165,8 @@ def predict_run(
         FastrecError: the run or the data cannot be used; nothing is written.
     """
     saved, where = SavedRun(run, trust=trust), resolve_device(device)
-    files = _files(Path(data))
-    read = {n: Table.read(read_file(p), device=where) for n, p in files.items()}
+    files = _files(Path(data), saved.reading)
+    read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
     table = read.pop("test")
     history = read.get("history", read.get("train"))
     absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)
@@ -181,10 +191,11 @@ def predict_run(
     return Path(out)
 
 
-def _files(data: Path) -> dict[str, Path]:
+def _files(data: Path, reading: Reading) -> dict[str, Path]:
     if data.is_file():
         return {"test": data}
-    found = table_files(data)
+    # The folder need not hold what the recipe learned from.
+    found = table_files(data, {r: n for r, n in reading.files.items() if (data / n).is_file()})
     if "test" not in found:
         raise MissingFileError(
             f"there is no test file (there is {', '.join(p.name for p in found.values()) or 'nothing'})", file=data,

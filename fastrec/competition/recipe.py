@@ -13,6 +13,7 @@ import torch
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
 from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.reading import Reading
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
 from fastrec.estimators import ConstantModel, Estimator, LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
@@ -57,6 +58,8 @@ class Competition(ABC):
         item: ranking: the candidate's id, as submitted.
         counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
         touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        reading: how the files are read: their names where these are not ``train`` and ``test``, headers, separators,
+            columns of text that are times or numbers.
         submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
     """
 
@@ -81,6 +84,7 @@ class Competition(ABC):
     item = "item_id"
     counted: str | None = None
     touched: str | None = None
+    reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
@@ -91,7 +95,7 @@ class Competition(ABC):
             rows: use only about this many training rows.
             device: where the tables go.
         """
-        return read_folder(data, rows=rows, device=device)
+        return read_folder(data, rows=rows, device=device, reading=self.reading)
 
     def features(self) -> FeatureSet | None:
         """The features; None: the columns as they are."""

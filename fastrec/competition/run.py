@@ -15,6 +15,7 @@ from xgboost.core import XGBoostError
 from fastrec._core.atomic import atomic_folder, is_plain_name
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
+from fastrec.competition.budget import Budget
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
@@ -38,6 +39,7 @@ def run_competition(
     stages: Stages | None = None,
     command: str | None = None,
     resume: bool = False,
+    minutes: float | Budget | None = None,
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 
@@ -55,6 +57,8 @@ def run_competition(
         stages: progress; None: shown on standard error.
         command: what to note as the command in ``config.json``.
         resume: keep finished parts, and use those of an earlier run, as ``fastrec run`` does.
+        minutes: the wall time that all may take; None: as much as it takes. Models are fitted in the recipe's order,
+            each in its share of what is left; one that does not fit into it is left out.
 
     Returns:
         The run directory.
@@ -62,6 +66,7 @@ def run_competition(
     Raises:
         FastrecError: something in the data or the place to write to is not usable; nothing is left half written.
     """
+    budget = minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes)
     data, out = Path(data), Path(out)
     check_run_folder(out)
     check_models(competition, bs)
@@ -77,10 +82,11 @@ def run_competition(
     if competition.task == "ranking":
         check_candidates(competition, found)
     parts = Parts.beside(out) if resume else None
-    made = fit_recipe(competition, found, device=where, seed=seed, bs=bs, stages=stages, parts=parts)
+    options = {"device": where, "seed": seed, "bs": bs, "stages": stages, "parts": parts, "budget": budget}
+    made = fit_recipe(competition, found, **options)
     ids = tuple(competition.ids) or ((competition.list_column, competition.item) if made.target is None else ())
     names = (found.train if found.test is None else found.test).names
-    made.form = form_of(competition.submission, data, made.target, ids, names)
+    made.form = form_of(competition.submission, data, made.target, ids, names, competition.reading.files)
     with atomic_folder(out) as part, _refusals_as_errors(out):
         with stages.stage("write"):
             about = {
@@ -91,6 +97,8 @@ def run_competition(
                 "rows": rows,
                 "seed": seed,
                 "bs": bs,
+                "minutes": None if budget is None else budget.minutes,
+                "left_out": budget.left_out if budget is not None else None,
             }
             write_run(part, made, {k: v for k, v in about.items() if v is not None})
         write_scores(part, made, stages.seconds, 0 if parts is None else parts.reused)

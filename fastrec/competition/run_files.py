@@ -275,6 +275,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "models": [n for n in made.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in made.found.tables.items()},
         "history": recipe.history,
+        "reading": recipe.reading.to_state(),
         **(lists if made.target is None else _about_target(recipe, made.target)),
         "submission": made.form.to_state(),
     }

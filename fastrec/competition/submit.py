@@ -23,7 +23,14 @@ from fastrec.validate import Rows, Target
 Form = SubmissionFormat | ValueForm
 
 
-def form_of(submission: Form | None, data: Path, target: Target | None, ids: tuple[str, ...], names: Any) -> Form:
+def form_of(
+    submission: Form | None,
+    data: Path,
+    target: Target | None,
+    ids: tuple[str, ...],
+    names: Any,
+    roles: Mapping[str, str] | None = None,
+) -> Form:
     """The form of a submission: the recipe's, a sample file's, or ids and the target.
 
     Args:
@@ -32,10 +39,11 @@ def form_of(submission: Form | None, data: Path, target: Target | None, ids: tup
         target: what is predicted; None in a ranking task.
         ids: the recipe's id columns.
         names: columns that the rows to predict have.
+        roles: the recipe's names of files.
     """
     if submission is not None:
         return submission
-    files = table_files(data) if data.is_dir() else {}
+    files = table_files(data, roles) if data.is_dir() else {}
     sample = next((files[n] for n in SAMPLES if n in files), None)
     if sample is not None and sample.suffix.lower() in (".csv", ".tsv"):
         form = ValueForm.of_sample(sample)

@@ -23,6 +23,7 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
+from fastrec.estimators._pace import Pace
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.validate import Rows
@@ -75,6 +76,7 @@ class TreeModel(Estimator, abstract=True):
     """Boosted trees for any task, one booster for each target of a task with several."""
 
     beside = True
+    keeps_time = True
     objectives: ClassVar[Mapping[Task, tuple[str, ...]]]
     """How the objectives of each task begin; the first is the default."""
     defaults: ClassVar[Mapping[str, Any]]
@@ -105,6 +107,7 @@ class TreeModel(Estimator, abstract=True):
         self._inputs = TreeInputs([], {})
         self._task: Task | None = None
         self._n_outputs = 1
+        self._pace: Pace | None = None  # while an output's trees grow in a limit of time
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
@@ -119,13 +122,15 @@ class TreeModel(Estimator, abstract=True):
         self._inputs = TreeInputs.fit(used, self.columns)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []
-        for i, label in enumerate(outputs_of(train)):
+        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        for i, label in enumerate(outputs):
+            self._pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
             if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(self._constant(label, train))
             else:
                 grown.append(self._grow(*[self._data(rows, values, i) for rows, values in parts], params=params))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
-        self._task, self._n_outputs = train.task, train.n_outputs
+        self._task, self._n_outputs, self._pace = train.task, train.n_outputs, None
         self.trace = _trace(grown, self._inputs.names)
         return self
 

@@ -51,6 +51,9 @@ class Estimator(ABC):
         tasks: what it can do.
         learns: False for a rule, with nothing to train.
         beside: it may train in a thread of its own: it draws on no global random state and lets the interpreter go.
+        keeps_time: ``fit`` keeps ``time_limit``.
+        time_limit: seconds that ``fit`` may take; None: as many as it takes. It is a limit of one fit, not a setting:
+            it is not saved.
     """
 
     name: str
@@ -58,6 +61,8 @@ class Estimator(ABC):
     tasks: Sequence[Task] = TASKS
     learns = True
     beside = False
+    keeps_time = False
+    time_limit: float | None = None
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

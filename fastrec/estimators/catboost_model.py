@@ -14,6 +14,7 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._pace import CatBoostPace
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -137,11 +138,12 @@ class CatBoostModel(TreeModel):
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         pool, params = self._pool(data), self._by_place(params)
         trees = catboost().CatBoost(params)
+        pace = {} if self._pace is None else {"callbacks": [CatBoostPace(self._pace)]}
         if held is None:
-            trees.fit(pool)
+            trees.fit(pool, **pace)
         else:
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "use_best_model": True}
-            trees.fit(pool, eval_set=self._pool(held), **stop)
+            trees.fit(pool, eval_set=self._pool(held), **stop, **pace)
         found = trees.get_evals_result().get("validation", {})
         metric = params.get("eval_metric", params["loss_function"])
         # a metric may be called by its name with options that were not given; YetiRank tells of another one first

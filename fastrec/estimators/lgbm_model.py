@@ -13,6 +13,7 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._pace import WANTED, lightgbm_pace
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -145,13 +146,22 @@ class LGBMModel(TreeModel):
         own = self._dataset(data, params)
         found: dict[str, dict[str, list[float]]] = {}
         options: dict[str, Any] = {}
+        if self._pace is not None:
+            rate, wanted = float(params["learning_rate"]), min(WANTED, self.rounds)
+            options["callbacks"] = [lightgbm_pace(self._pace, rate, wanted, lgb.callback.EarlyStopException)]
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
-            options = {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
-            options["callbacks"] = [stop, lgb.record_evaluation(found)]
+            options |= {"valid_sets": [self._dataset(held, params, own)], "valid_names": ["held"]}
+            options["callbacks"] = [stop, lgb.record_evaluation(found), *options.get("callbacks", [])]
+            higher_is_better = _Direction()
+            options["callbacks"].append(higher_is_better)
         trees = lgb.train(params, own, self.rounds, **options)
-        if held is not None and 0 < trees.best_iteration < trees.current_iteration():
-            trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=trees.best_iteration))
+        best = trees.best_iteration
+        if held is not None and self._pace is not None and self._pace.is_over:  # stopped before it was known to be over
+            curve = np.array(next(iter(found["held"].values())))
+            best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
+        if held is not None and 0 < best < trees.current_iteration():
+            trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
         gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
         return Grown(trees, next(iter(found["held"].values())) if found else [], gains)
 
@@ -171,6 +181,16 @@ class LGBMModel(TreeModel):
         if trees.num_feature() != len(self._inputs.names):
             raise ValueError("the trees are of other columns")
         return trees
+
+
+class _Direction:
+    """LightGBM's callback that notes whether more of the first metric is better."""
+
+    order = 5
+    found = False
+
+    def __call__(self, env: Any) -> None:
+        self.found = bool(env.evaluation_result_list[0][3])
 
 
 def _check_relevance(label: torch.Tensor, name: str) -> None:

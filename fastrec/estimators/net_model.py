@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fastai.callback.core import Callback
 from fastai.data.block import RegressionBlock
 from fastai.torch_core import set_seed
 from torch import Tensor, nn
@@ -19,7 +20,9 @@ from fastrec.estimators._head import Head
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
+from fastrec.estimators._net_pace import StopInTime, epochs_in_time
 from fastrec.estimators._one_cycle import train_one_cycle
+from fastrec.estimators._pace import Pace
 from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns, outputs_of
@@ -70,6 +73,7 @@ class NetModel(Estimator):
     """
 
     tasks = ("binary", "multiclass", "regression", "multilabel")
+    keeps_time = True
 
     def __init__(
         self,
@@ -106,6 +110,7 @@ class NetModel(Estimator):
         super().forget()
         self._nets: list[TrainedNet] = []
         self._head: Head | None = None
+        self._pace: Pace | None = None  # while a net is trained in a limit of time
 
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -118,9 +123,12 @@ class NetModel(Estimator):
         valid = valid if valid is not None and len(valid) else None
         self._head = head = Head.fit(train)
         curves: list[dict[str, float]] = []
+        whole = None if self.time_limit is None else Pace(self.time_limit)
         for i in range(self.seeds):
+            self._pace = None if whole is None else Pace(whole.left / (self.seeds - i))
             found = self._train(train, valid, head, seed=seed + i * _SEEDS_APART, device=device)
             curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
+        self._pace = None
         self.trace = Trace(curves=curves)
         return self
 
@@ -193,10 +201,14 @@ class NetModel(Estimator):
         wd = recipe.wd if self.wd is None else self.wd
         rate = recipe.lr if self.lr is None else self.lr
         loss = head.loss(self.smoothing)
+        cbs: list[Callback] = [best]
+        if self._pace is not None:
+            epochs = epochs_in_time(self._pace, dls, net, loss, report, epochs, name=self.name)
+            cbs.append(StopInTime(self._pace))
         if isinstance(net, RealMLP):
-            train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=[best])
+            train_real_mlp(dls, net, loss, epochs, lr=rate, wd=wd, cbs=cbs)
         else:
-            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=[best])
+            train_one_cycle(dls, net, loss, epochs, lr=rate, base_bs=recipe.base_bs, wd=wd, cbs=cbs)
         net.eval()
         self._nets.append(trained)
         return best.records

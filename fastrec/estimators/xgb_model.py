@@ -10,6 +10,7 @@ import torch
 import xgboost as xgb
 
 from fastrec.estimators._learnable import ClassWeight
+from fastrec.estimators._pace import WANTED, XGBPace
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.estimators._xgb_calls import (
     gains,
@@ -126,12 +127,14 @@ class XGBModel(TreeModel):
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         matrix = self._matrix(data, params)
         found: dict[str, dict[str, list[float]]] = {}
+        pace = self._pace
+        own = [] if pace is None else [XGBPace(pace, params["eta"], min(WANTED, self.rounds)).callback()]
         if held is None:
-            trees = xgb.train(dict(params), matrix, self.rounds)
+            trees = xgb.train(dict(params), matrix, self.rounds, callbacks=own)
         else:
             evals = [(self._matrix(held, params, ref=matrix), "held")]
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
-            trees = xgb.train(dict(params), matrix, self.rounds, evals=evals, **stop)
+            trees = xgb.train(dict(params), matrix, self.rounds, evals=evals, callbacks=own, **stop)
             trees = trees[: trees.best_iteration + 1]
         curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,8 +18,28 @@ _MISSING_TEXT = ["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", 
 _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the column out with columns=…"
 
 
+@dataclass(frozen=True)
+class CsvForm:
+    """How a text file is written, where it is not as usual.
+
+    Args:
+        header: the columns of a file that has none in its first line; None: the first line names them.
+        delimiter: what separates columns; None: a tab in ``.tsv``, else a comma. A space after the sign (``', '``):
+            spaces around text are not part of it.
+        missing: texts that mean a missing value, beside the usual ones (empty, ``NA``, ``NaN``, ``null``, …).
+    """
+
+    header: Sequence[str] | None = None
+    delimiter: str | None = None
+    missing: Sequence[str] = ()
+
+
 def read_file(
-    path: str | Path, columns: Sequence[str] | None = None, *, types: Mapping[str, pa.DataType] | None = None
+    path: str | Path,
+    columns: Sequence[str] | None = None,
+    *,
+    types: Mapping[str, pa.DataType] | None = None,
+    form: CsvForm | None = None,
 ) -> pa.Table:
     """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
@@ -26,6 +47,7 @@ def read_file(
         path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs).
         columns: the columns to read; None: all.
         types: Arrow types to read columns of a CSV as.
+        form: how a text file is written; None: as usual.
 
     Returns:
         The table, its columns in the file's order or in that of ``columns``.
@@ -41,7 +63,7 @@ def read_file(
     try:
         if path.is_dir() or path.suffix.lower() in (".parquet", ".pq"):
             return _read_parquet(path, columns)
-        return _read_csv(path, columns, dict(types or {}))
+        return _read_csv(path, columns, dict(types or {}), form or CsvForm())
     except FastrecError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -87,25 +109,52 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
     return dataset.read(columns=list(columns) if columns is not None else None)
 
 
-def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType]) -> pa.Table:
+def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
     asked = frozenset(types)
-    parse = pa_csv.ParseOptions(newlines_in_values=True, delimiter="\t" if ".tsv" in path.suffixes else ",")
-    names = _header(path, parse)
+    how = _How.of(path, form)
+    names = _header(path, how)
     check_names(names, columns, file=path)
-    table = _convert_csv(path, columns, types, parse, names, asked)
+    table = _convert_csv(path, columns, types, how, names, asked)
     again = {n: pa.uint64() for n in table.column_names if n not in asked and _may_be_uint64(table[n])}
     if again:  # above 2^63 Arrow takes integers for floats: ids would lose their last digits
-        exact = _convert_csv(path, list(again), dict(again), parse, names, frozenset())
+        exact = _convert_csv(path, list(again), dict(again), how, names, frozenset())
         for name in (n for n in again if pa.types.is_uint64(exact[n].type)):
             table = table.set_column(table.column_names.index(name), name, exact[name])
     for name in table.column_names:
         if pa.types.is_binary(table[name].type) and name not in asked:
             raise _not_utf8(path, name, table[name])
+    return _trimmed(table) if how.trim else table
+
+
+@dataclass
+class _How:
+    """How Arrow is to read a text file."""
+
+    read: pa_csv.ReadOptions
+    parse: pa_csv.ParseOptions
+    missing: list[str]
+    trim: bool
+
+    @classmethod
+    def of(cls, path: Path, form: CsvForm) -> _How:
+        asked = form.delimiter or ("\t" if ".tsv" in path.suffixes else ",")
+        sign, trim = (asked[0], True) if len(asked) > 1 and not asked[1:].strip() else (asked, False)
+        if len(sign) != 1:
+            raise DataError(f"{asked!r} is no delimiter", file=path, remedy="Give one character")
+        read = pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header))
+        more = [t for m in form.missing for t in ((m, f" {m}") if trim else (m,))]
+        return cls(read, pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign), [*_MISSING_TEXT, *more], trim)
+
+
+def _trimmed(table: pa.Table) -> pa.Table:
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_string(table[name].type):
+            table = table.set_column(i, name, pc.utf8_trim_whitespace(table[name]))
     return table
 
 
-def _header(path: Path, parse: pa_csv.ParseOptions) -> list[str]:
-    with pa_csv.open_csv(path, parse_options=parse) as reader:
+def _header(path: Path, how: _How) -> list[str]:
+    with pa_csv.open_csv(path, read_options=how.read, parse_options=how.parse) as reader:
         try:
             return reader.schema.names
         except UnicodeDecodeError as error:
@@ -116,7 +165,7 @@ def _convert_csv(
     path: Path,
     columns: Sequence[str] | None,
     types: dict[str, pa.DataType],
-    parse: pa_csv.ParseOptions,
+    how: _How,
     names: list[str],
     asked: frozenset[str],
 ) -> pa.Table:
@@ -125,28 +174,28 @@ def _convert_csv(
         options = pa_csv.ConvertOptions(
             column_types=types,
             include_columns=list(columns) if columns is not None else None,
-            null_values=_MISSING_TEXT,
+            null_values=how.missing,
             strings_can_be_null=True,
         )
         try:
-            return pa_csv.read_csv(path, convert_options=options, parse_options=parse)
+            return pa_csv.read_csv(path, how.read, how.parse, options)
         except pa.ArrowInvalid as error:
             found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
             if found is None:
                 raise
             name, kind = names[int(found.group(1))], found.group(2)
             if name in asked:
-                raise _unfit(path, name, types[name], parse, error) from error
+                raise _unfit(path, name, types[name], how, error) from error
             types[name] = {"null": pa.int64(), "int64": pa.float64()}.get(kind, pa.string())
             if kind == "string":
                 types[name] = pa.binary()
 
 
-def _unfit(path: Path, name: str, kind: pa.DataType, parse: pa_csv.ParseOptions, error: Exception) -> DataError:
+def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception) -> DataError:
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
-    raw = pa_csv.read_csv(path, convert_options=options, parse_options=parse)[name]
+    raw = pa_csv.read_csv(path, how.read, how.parse, options)[name]
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
         f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",

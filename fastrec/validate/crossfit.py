@@ -24,6 +24,7 @@ class Model(Protocol):
     trace: Any
     beside: bool
     learns: bool
+    time_limit: float | None
 
     def fresh(self) -> Model:
         """An untrained copy with the same settings."""
@@ -135,6 +136,7 @@ class CrossFit:
         store: Store | None = None,
     ) -> None:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
+        self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
         self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
         self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
@@ -208,7 +210,10 @@ class CrossFit:
         k = len(self._rows)
         if train is None or valid is None:
             raise DataError(f"fold {k} came without rows to train {model.name} on", remedy="Give train and valid")
-        fitted = model.fresh().fit(train, valid, seed=self.seed + k, device=self.device)
+        fresh = model.fresh()
+        if self.time_limit is not None:
+            fresh.time_limit = self.time_limit
+        fitted = fresh.fit(train, valid, seed=self.seed + k, device=self.device)
         oof = _numbers(fitted.predict(valid), model.name, k)
         tested = oof.new_zeros((0, *oof.shape[1:]))
         if test is not None and len(test):

@@ -1,0 +1,115 @@
+"""``Budget``: how a run keeps a limit of time: the best models first, each with a share of what is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from fastrec.errors import OutOfTimeError
+from fastrec.estimators import Estimator
+from fastrec.validate import Rows
+
+_END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
+_END_AT_LEAST, _END_AT_MOST = 2.0, 0.3  # seconds, share
+_PER_MILLION = 25.0  # seconds of the end for a million predictions of a stack
+_SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
+_FEWEST = 500  # rows by which a permutation says something
+_LEAST = 0.5  # seconds below which no model is begun
+
+
+class Budget:
+    """The time that a run may take.
+
+    Models are fitted one after the other in the order of the recipe, on all cores, each on all folds. A model gets its
+    share of the time that is left, fold by fold; what it leaves goes to the models after it. One that cannot learn in
+    its share, or would not be done with all folds, is left out, and ``left_out`` says why.
+
+    Args:
+        minutes: wall time.
+        began: since when, by the clock; None: from now on.
+        clock: tells the seconds.
+
+    Attributes:
+        left_out: model → why it is not in the run.
+    """
+
+    def __init__(
+        self, minutes: float, *, began: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.minutes, self.clock = minutes, clock
+        self.began = clock() if began is None else began
+        self.left_out: dict[str, str] = {}
+        self._end = _END * minutes * 60
+
+    @property
+    def left(self) -> float:
+        """Seconds left for models; negative past the limit."""
+        return self.began + self.minutes * 60 - self._end - self.clock()
+
+    def keep_for_end(self, rows: int, outputs: int, models: int) -> None:
+        """Set aside what stacking and writing will take.
+
+        Args:
+            rows: training and test rows.
+            outputs: numbers in a prediction.
+            models: base models.
+        """
+        whole = self.minutes * 60
+        wanted = max(_END * whole, _END_AT_LEAST, _PER_MILLION * rows * outputs * models / 1e6)
+        self._end = min(wanted, _END_AT_MOST * whole)
+
+    def share(self, left_models: Sequence[Estimator]) -> float:
+        """Seconds for all folds of the first of the models that are left."""
+        return self.left / max(len(left_models), 1)
+
+    def begin(self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool) -> float | None:
+        """Seconds that the model's next fit may take.
+
+        Args:
+            model: the model.
+            fold: which fold comes next, from 0.
+            folds: how many there are.
+            ends: when the model's share ends, by the clock.
+            needed: nothing else has been fitted yet: it is to learn whatever it takes.
+
+        Returns:
+            Seconds; None for a model that keeps no limit.
+
+        Raises:
+            OutOfTimeError: there is too little time.
+        """
+        left = ends - self.clock()
+        each = left / (folds - fold)
+        if each < _LEAST and fold == 0 and not needed:
+            raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
+        return max(each * _SPARE, _LEAST) if model.keeps_time else None
+
+    def rows_in_time(self, rows: Rows, model: Estimator) -> int:
+        """How many rows can be predicted once for every column in half of the time that is left, 10,000 at most.
+
+        Args:
+            rows: the rows.
+            model: what predicts them.
+
+        Returns:
+            The number; 0 where fewer than some hundred can.
+        """
+        part = rows.take(torch.arange(min(len(rows), 2_000)))
+        began = self.clock()
+        model.predict(part)
+        each = (self.clock() - began) / max(len(part), 1)
+        seconds = (self.began + self.minutes * 60 - self.clock()) / 2
+        fit = int(seconds / max(each * len(rows.names), 1e-12))
+        return min(fit, 10_000) if fit >= _FEWEST else 0
+
+    def check(self, model: Estimator, *, took: float, fold: int, folds: int, needed: bool) -> None:
+        """Stop a model that keeps no limit of its own and would not be done in time.
+
+        Raises:
+            OutOfTimeError: saying what it takes.
+        """
+        more = took * (folds - fold - 1)
+        if not model.keeps_time and not needed and more > self.left:
+            raise OutOfTimeError(f"{model.name}: a fold takes {took:.0f} s, and {max(self.left, 0):.0f} s are left")

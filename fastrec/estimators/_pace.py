@@ -1,0 +1,105 @@
+"""``Pace``: how a fit keeps a limit of time: a higher rate where the rounds asked for would not fit, and a stop."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+WANTED = 400  # rounds at the default rate after which most tables have gained what they gain
+_MEASURED = 8  # rounds by which the time of one is judged
+_FASTEST = 6.0  # times the default rate, at most: beyond, trees overshoot
+
+
+@dataclass
+class Pace:
+    """The time that one booster may take.
+
+    Args:
+        seconds: how long, from now on.
+        began: when it began, by ``time.monotonic``.
+    """
+
+    seconds: float
+    began: float = field(default_factory=time.monotonic)
+    _first: float | None = field(default=None, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return time.monotonic() - self.began > self.seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, 0 at least."""
+        return max(self.seconds - (time.monotonic() - self.began), 0.0)
+
+    def faster(self, done: int, wanted: int) -> float:
+        """By how much the learning rate is to be raised after some rounds; 1: it stays.
+
+        Args:
+            done: rounds that are done; the first is not measured, it prepares.
+            wanted: rounds that training would need at the rate as it is.
+        """
+        if self._first is None:
+            self._first = time.monotonic()
+            return 1.0
+        if done != _MEASURED:
+            return 1.0
+        each = (time.monotonic() - self._first) / (_MEASURED - 1)
+        possible = self.left / max(each, 1e-9)
+        return min(max(wanted / max(possible, 1.0), 1.0), _FASTEST)
+
+
+class XGBPace:
+    """What XGBoost is to do after each round; made into a callback by ``callback``."""
+
+    def __init__(self, pace: Pace, rate: float, wanted: int) -> None:
+        self.pace, self.rate, self.wanted = pace, rate, wanted
+
+    def callback(self) -> Any:
+        """The callback."""
+        import xgboost as xgb
+
+        outer = self
+
+        class InTime(xgb.callback.TrainingCallback):
+            def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+                times = outer.pace.faster(epoch + 1, outer.wanted)
+                if times > 1:
+                    model.set_param({"eta": outer.rate * times})
+                return outer.pace.is_over
+
+        return InTime()
+
+
+def lightgbm_pace(pace: Pace, rate: float, wanted: int, stop: type[Exception]) -> Any:
+    """LightGBM's callback that keeps the time.
+
+    Args:
+        pace: the time.
+        rate: the learning rate as it was asked for.
+        wanted: see ``Pace.faster``.
+        stop: LightGBM's ``EarlyStopException``.
+    """
+
+    def in_time(env: Any) -> None:
+        times = pace.faster(env.iteration + 1, wanted)
+        if times > 1:
+            env.model.reset_parameter({"learning_rate": rate * times})
+        if pace.is_over:
+            raise stop(env.iteration, env.evaluation_result_list or [])
+
+    in_time.order = 40  # type: ignore[attr-defined]  # after early stopping (30) and what records the curve (20)
+    return in_time
+
+
+class CatBoostPace:
+    """CatBoost's callback that keeps the time."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+
+    def after_iteration(self, info: Any) -> bool:
+        """Whether to go on."""
+        return not self.pace.is_over
