@@ -70,6 +70,9 @@ def read_folder(
             file=folder,
             remedy="Name the training rows train.csv or train.parquet, or write load() in the recipe",
         )
+    if reading.tables is not None:
+        asked = {"train", "test", *_TRUTHS, *SAMPLES, *reading.files, *reading.tables}
+        files = {n: p for n, p in files.items() if n in asked}
     tables = {n: Table.read(reading.read(p), device=device) for n, p in files.items() if n not in SAMPLES}
     train = tables.pop("train")
     truth = next((tables.pop(n) for n in _TRUTHS if n in tables), None)

@@ -24,6 +24,7 @@ class Reading:
     Args:
         files: role → the file's name, such as ``{'train': 'flights.csv'}``: of ``train``, ``test``, ``truth`` and
             ``sample``; other files keep their own names.
+        tables: the names of other files that are read too; None: all that lie in the folder.
         header, delimiter, missing: how the text files are written, as ``fastrec.table.read.CsvForm`` has it. (A file
             whose first line holds names that are not ``header`` has a header of its own.)
         dates: columns of text, or of whole numbers such as 20240131, that are times → their format, as in
@@ -32,6 +33,7 @@ class Reading:
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
+    tables: Sequence[str] | None = None
     header: Sequence[str] | None = None
     delimiter: str | None = None
     missing: Sequence[str] = ()

@@ -49,6 +49,7 @@ class Competition(ABC):
         fold_key: what validation folds must not split (a session, a user, a customer); None: a list, or a row.
         time: a column of times: folds are in its order, each trained on what came before; None: at random.
         time_gap: what is left out between training and scored rows, in the unit of ``time``.
+        time_horizon: how long a scored block lasts, in the unit of ``time``; None: a share of the rows.
         history: features look back to training rows from the rows to predict (lags of a series): the target of rows
             that are scored is hidden from them.
         refit: test rows are predicted by models of all training rows; False: by the mean of the folds' models, which is
@@ -77,6 +78,7 @@ class Competition(ABC):
     fold_key: str | None = None
     time: str | None = None
     time_gap: Any = 0
+    time_horizon: Any = None
     history = False
     refit: bool | None = None
     list_column = "list_id"
@@ -119,7 +121,7 @@ class Competition(ABC):
         """
         train = found.train
         if self.time is not None:
-            return Folds.time_series(train, self.time, FOLDS, gap=self.time_gap)
+            return Folds.time_series(train, self.time, FOLDS, gap=self.time_gap, horizon=self.time_horizon)
         if target is None:
             return Folds.group(train, self.fold_key or self.list_column, FOLDS)
         if self.fold_key is not None:

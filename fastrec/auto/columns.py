@@ -1,0 +1,197 @@
+"""What each column of a table is: an id, a category, a number, a time, a list in text, free text, or nothing."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
+
+_SAMPLE = 20_000  # distinct texts that are looked at
+_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|row|rownum|rowid|rowname)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_|^rownames$", re.I)
+_TIME_NAME = re.compile(r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE)
+_DATE_FORMS = (
+    None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
+    "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
+    "%Y/%m/%d %H:%M:%S", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%B %d, %Y", "%m/%d/%y", "%d/%m/%y",
+    "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
+)  # fmt: skip
+_SEPARATORS = ("|", ";", ",", " ")
+_NUMBER_TEXT = re.compile(r"[$€£]?\s*[-+]?[\d,' ]*\.?\d+\s*[%$€£]?$")
+_KEY_REPEATS, _KEY_DISTINCT = 5.0, 20_000  # a number may be a key: rows a value, values
+_FEW = 30  # whole numbers of so few values are looked at as categories too
+_PARSED = 0.98  # of the values have to be what the column is taken for
+
+
+@dataclass
+class ColumnInfo:
+    """What a column is.
+
+    Args:
+        name: the column.
+        kind: what it is.
+        distinct: how many different values it has, missing ones not counted.
+        missing: the share of missing values.
+        why: what says so, in plain words.
+        form: of ``time`` in text its format; of ``list`` in text its separator.
+        whole: its numbers are whole.
+        key: its values come again often enough for what is known of one value to be known of the next row with it.
+        numeric_text: its numbers stand in text, with signs around them.
+        parse: its times stand in text or whole numbers.
+    """
+
+    name: str
+    kind: Kind
+    distinct: int
+    missing: float
+    why: str = ""
+    form: str | None = None
+    whole: bool = False
+    key: bool = False
+    numeric_text: bool = False
+    parse: bool = False
+
+
+def look_at(table: pa.Table, skip: Sequence[str] = ()) -> list[ColumnInfo]:
+    """What each column of the training rows is.
+
+    Args:
+        table: the training rows.
+        skip: columns that are not looked at: the target.
+    """
+    made: list[ColumnInfo] = []
+    seen: dict[tuple[object, ...], str] = {}
+    for name in table.column_names:
+        if name in skip:
+            continue
+        info = _look(name, table[name])
+        if info.kind not in ("constant", "other", "list"):
+            print_of = _print_of(table[name])
+            twin = seen.setdefault(print_of, name)
+            if twin != name and table[twin].combine_chunks().equals(table[name].combine_chunks()):
+                info = ColumnInfo(name, "duplicate", info.distinct, info.missing, f"the same values as {twin}")
+        made.append(info)
+    return made
+
+
+def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
+    kind, n = column.type, len(column)
+    missing = column.null_count / max(n, 1)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return ColumnInfo(name, "list", 0, missing, "lists")
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind):
+        return ColumnInfo(name, "other", 0, missing, f"of type {kind}, which nothing learns from")
+    if pa.types.is_dictionary(kind):
+        column = column.cast(kind.value_type)
+        kind = column.type
+    if pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
+        missing = column.null_count / max(n, 1)
+    distinct = pc.count_distinct(column, mode="only_valid").as_py()
+    if distinct == 0 or (distinct == 1 and missing == 0):
+        return ColumnInfo(name, "constant", distinct, missing, "one value in all rows" if distinct else "no value at all")
+    if pa.types.is_temporal(kind):
+        return ColumnInfo(name, "time", distinct, missing, "times")
+    if pa.types.is_boolean(kind):
+        return ColumnInfo(name, "category", distinct, missing, "yes or no")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _look_at_text(name, column, distinct, missing, n)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return _look_at_numbers(name, column, distinct, missing, n)
+    return ColumnInfo(name, "other", distinct, missing, f"of type {kind}, which nothing learns from")
+
+
+def _look_at_numbers(name: str, column: pa.ChunkedArray, distinct: int, missing: float, n: int) -> ColumnInfo:
+    values = column.cast(pa.float64(), safe=False).drop_null()
+    whole = bool(pa.types.is_integer(column.type)) or bool(
+        pc.all(pc.equal(values, pc.floor(values))).as_py() and pc.all(pc.is_finite(values)).as_py()
+    )
+    low, high = (v.as_py() for v in pc.min_max(values).values())
+    filled = n * (1 - missing)
+    if whole and missing == 0 and distinct == n and n > 20 and (_ID_NAME.search(name) or high - low == n - 1):
+        return ColumnInfo(name, "id", distinct, missing, "another whole number in every row", whole=True)
+    if whole and _TIME_NAME.search(name) and 19_000_101 <= low and high <= 21_001_231 and _are_times(column, "%Y%m%d"):
+        why = "dates written as whole numbers"
+        return ColumnInfo(name, "time", distinct, missing, why, form="%Y%m%d", parse=True)
+    key = whole and 2 < distinct <= _KEY_DISTINCT and filled / distinct >= _KEY_REPEATS
+    if whole and _ID_NAME.search(name) and distinct > _FEW and key:
+        return ColumnInfo(name, "category", distinct, missing, "numbers that name something", whole=True, key=True)
+    return ColumnInfo(name, "number", distinct, missing, "numbers", whole=whole, key=key)
+
+
+def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: float, n: int) -> ColumnInfo:
+    values = pc.unique(column).drop_null()
+    values = values.slice(0, _SAMPLE).cast(pa.string())
+    texts = pd.Series(values.to_pandas(), dtype="object").str.strip()
+    texts = texts[texts != ""]
+    filled = n * (1 - missing)
+    if not len(texts):
+        return ColumnInfo(name, "constant", distinct, missing, "empty texts")
+    if texts.str.fullmatch(_NUMBER_TEXT).mean() >= _PARSED and texts.str.contains(r"\d").all() and distinct > 2:
+        return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
+    form = _time_form(name, texts)
+    if form != "":
+        return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
+    words = texts.str.split().str.len()
+    separator = _separator(texts, filled / distinct)
+    if separator is not None:
+        return ColumnInfo(name, "list", distinct, missing, f"values separated by {separator!r}", form=separator)
+    if words.mean() >= 4 and distinct > 0.2 * filled and distinct > 50:
+        return ColumnInfo(name, "text", distinct, missing, f"texts of {words.mean():.0f} words on average")
+    if distinct > 0.95 * filled and distinct > 50:
+        kind, why = ("text", "short texts, hardly one twice") if words.mean() >= 2 else ("id", "another text in every row")
+        return ColumnInfo(name, kind, distinct, missing, why)  # type: ignore[arg-type]
+    return ColumnInfo(name, "category", distinct, missing, f"{distinct} different texts", key=filled / distinct >= 2)
+
+
+def _time_form(name: str, texts: pd.Series) -> str | None:
+    """The format of times in text; '' where they are none. (None: ISO 8601.)"""
+    some = texts.iloc[:2_000]
+    if not some.str.contains(r"\d").mean() >= _PARSED or not some.str.contains(r"[-/.:, ]").mean() >= _PARSED:
+        return ""
+    for form in _DATE_FORMS:
+        if form == "%Y%m%d":
+            continue
+        if _are_times(some, form) and _are_times(texts, form):
+            return form
+    return ""
+
+
+def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
+    if not isinstance(values, pd.Series):
+        values = pd.Series(pc.unique(values).drop_null().slice(0, _SAMPLE).cast(pa.int64()).to_pandas()).astype(str)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = pd.to_datetime(values, format=form or "ISO8601", errors="coerce", utc=True)
+    return bool(made.notna().mean() >= _PARSED)
+
+
+def _separator(texts: pd.Series, repeats: float) -> str | None:
+    """The sign between the values of lists in text: few values, which come again in other lists."""
+    for sign in _SEPARATORS:
+        held = texts.str.contains(sign, regex=False).mean()
+        if held < (0.3 if sign in "|;" else 0.5):
+            continue
+        parts = texts.str.split(sign).explode().str.strip()
+        different = parts.nunique()
+        again = len(parts) / max(different, 1)
+        longest = parts.str.len().quantile(0.95)
+        if sign == " " and (longest > 12 or different > 200 or repeats > 5 or held < 0.8):
+            continue
+        if different <= 2_000 and again >= 10 and longest <= 40 and len(texts) > 1.5 * different:
+            return sign
+    return None
+
+
+def _print_of(column: pa.ChunkedArray) -> tuple[object, ...]:
+    """A few values by which different columns are told apart quickly."""
+    n = len(column)
+    some = column.take(pa.array(sorted({min(int(i * n / 50), n - 1) for i in range(50)})))
+    return (str(column.type), column.null_count, *some.to_pylist())

@@ -1,0 +1,327 @@
+"""What is to be predicted: target, task, metric, ids of the submission, and how the test was cut from the rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.auto.columns import ColumnInfo, look_at
+from fastrec.auto.files import Files
+from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.metrics import default_metric, get_metric, metrics_for
+from fastrec.table import Table
+from fastrec.validate.mirror import AUTO, Mirror, mirror
+from fastrec.validate.tasks import Task
+
+_NAMES = re.compile(
+    r"^(target|label|class|y|outcome|response|churn(ed)?|survived|default|click(ed)?|sale_?price|sales|price|income.*|"
+    r"is_.*|has_.*|.*_(target|label|class|flag))$",
+    re.IGNORECASE,
+)
+_FEW, _MANY = 20, 200  # different whole numbers that may be classes; different texts that may be
+_OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
+_TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
+
+
+@dataclass
+class Decision:
+    """One thing that was decided.
+
+    Args:
+        what: the recipe's attribute.
+        value: what it is.
+        why: what says so.
+        sure: False: a person may know better.
+    """
+
+    what: str
+    value: Any
+    why: str
+    sure: bool = True
+
+
+@dataclass
+class Problem:
+    """A competition as it is understood.
+
+    Args:
+        files: its files.
+        columns: what each column but the target is.
+        target: the target column(s).
+        task: the task.
+        metric: the metric's name.
+        classes: the target's values, where it has classes.
+        ids, drop: columns that are not learned from.
+        mirror: how the test was cut from the rows, where there is one.
+        time, group: what the folds go by.
+        scale: how amounts are learned.
+        decisions: what was decided and why.
+    """
+
+    files: Files
+    columns: list[ColumnInfo]
+    target: list[str]
+    task: Task
+    metric: str
+    classes: list[Any] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    drop: dict[str, str] = field(default_factory=dict)
+    mirror: Mirror | None = None
+    time: str | None = None
+    group: str | None = None
+    scale: str | None = None
+    positive: Any = None
+    decisions: list[Decision] = field(default_factory=list)
+
+    @property
+    def train(self) -> pa.Table:
+        return self.files.tables["train"]
+
+    @property
+    def learned(self) -> list[ColumnInfo]:
+        """The columns that are learned from."""
+        apart = {*self.ids, *self.drop}
+        return [c for c in self.columns if c.name not in apart]
+
+    def kinds(self, *kinds: str) -> list[ColumnInfo]:
+        """The learned columns of some kinds."""
+        return [c for c in self.learned if c.kind in kinds]
+
+
+def understand(
+    files: Files, *, target: str | Sequence[str] | None = None, metric: str | None = None, task: Task | None = None
+) -> Problem:
+    """Find out what is to be predicted.
+
+    Args:
+        files: the tables.
+        target: the target column(s), where it is known.
+        metric: the metric's name, where it is known.
+        task: the task, where it is known.
+
+    Raises:
+        DataError: there is no target, or it cannot be one.
+        MissingColumnError: the training rows lack the column that was named.
+    """
+    decisions = [Decision(r, n, files.why[r]) for r, n in files.names.items()]
+    names, how = _target(files, target)
+    known = _with_known_target(files, names)
+    found_task, why_task = _task(files, names, known, task, metric)
+    decisions += [how, why_task]
+    if metric is None:
+        metric = default_metric(found_task)
+        others = ", ".join(n for n in metrics_for(found_task) if n != metric)
+        decisions.append(Decision("metric", metric, f"the usual one; others are {others}", sure=False))
+    elif found_task not in get_metric(metric).tasks:
+        raise DataError(f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}")
+    else:
+        decisions.append(Decision("metric", metric, "as was asked for"))
+    made = Problem(files, look_at(known, skip=names), names, found_task, metric, decisions=decisions)
+    made.classes = _classes(known, made)
+    _reading(made)
+    _ids(made)
+    _drop(made, known)
+    _split(made)
+    made.scale = _scale(made, known)
+    return made
+
+
+def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str], Decision]:
+    train = files.tables["train"]
+    if asked is not None:
+        names = [asked] if isinstance(asked, str) else list(asked)
+        absent = next((n for n in names if n not in train.column_names), None)
+        if absent is not None:
+            raise MissingColumnError(
+                f"there is no such column; there are {', '.join(train.column_names[:20])}",
+                file=files.folder / files.names["train"], column=absent, remedy="Check --target",
+            )  # fmt: skip
+        return names, Decision("target", names if len(names) > 1 else names[0], "as was asked for")
+    test, sample = files.tables.get("test"), files.tables.get("sample")
+    own = [n for n in train.column_names if not n.startswith("__index_level_")]
+    only = [n for n in own if test is not None and n not in test.column_names]
+    values = [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
+    if values:
+        return values, Decision(
+            "target", values if len(values) > 1 else values[0], "the column that the sample submission wants"
+        )
+    if len(only) == 1:
+        return only, Decision("target", only[0], "the one column that the test rows lack")
+    named = [n for n in (only or own) if _NAMES.match(n)]
+    if named:
+        best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
+        return [best], Decision("target", best, "its name says so", sure=False)
+    if only:
+        return [only[-1]], Decision("target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False)
+    return [own[-1]], Decision("target", own[-1], "the last column: nothing else says which it is", sure=False)
+
+
+def _with_known_target(files: Files, names: list[str]) -> pa.Table:
+    """The training rows whose target is known; the others become test rows where there are none."""
+    train = files.tables["train"]
+    known = pc.is_valid(train[names[0]])
+    for n in names[1:]:
+        known = pc.and_(known, pc.is_valid(train[n]))
+    if not pc.any(known).as_py():
+        raise DataError("the target has no value", column=names[0], remedy="Name another --target")
+    return train if pc.all(known).as_py() else train.filter(known)
+
+
+def _task(
+    files: Files, names: list[str], known: pa.Table, asked: Task | None, metric: str | None
+) -> tuple[Task, Decision]:
+    if asked is not None:
+        return asked, Decision("task", asked, "as was asked for")
+    columns = [known[n] for n in names]
+    numbers = [pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in columns]
+    if len(names) > 1:
+        flags = all(set(pc.unique(c).to_pylist()) <= {0, 1, True, False} for c in columns)
+        task: Task = "multilabel" if flags else "regression"
+        return task, Decision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
+    column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
+    if metric is not None:
+        fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
+        fits = [t for t in fits if (t == "binary") == (distinct == 2) or t == "regression"]
+        if len(fits) == 1:
+            return fits[0], Decision("task", fits[0], f"what {metric} scores")
+    if distinct < 2:
+        raise DataError("the target has one value only: there is nothing to learn", column=names[0], remedy="Name another")
+    if distinct == 2:
+        return "binary", Decision("task", "binary", f"{names[0]} has two values")
+    if not numbers[0]:
+        if pa.types.is_temporal(column.type) or distinct > max(_MANY, 0.2 * len(column)):
+            raise DataError(
+                f"the target has {distinct} different values and is no number", column=names[0],
+                remedy="Name another --target",
+            )  # fmt: skip
+        return "multiclass", Decision("task", "multiclass", f"{names[0]} has {distinct} texts")
+    sample = files.tables.get("sample")
+    if sample is not None and _has_classes(sample, pc.unique(column).to_pylist()):
+        return "multiclass", Decision("task", "multiclass", "the sample submission has a column for each class")
+    values = np.asarray(column.drop_null().cast(pa.float64(), safe=False))
+    if (values == np.floor(values)).all() and distinct <= _FEW and len(values) >= 5 * distinct:
+        steps = np.diff(np.unique(values))
+        if (steps == 1).all():
+            why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
+            return "multiclass", Decision("task", "multiclass", why, sure=False)
+    return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
+
+
+def _has_classes(sample: pa.Table, classes: Sequence[Any]) -> bool:
+    text = {str(c) for c in classes}
+    return len([n for n in sample.column_names if n in text or n.rpartition("_")[2] in text]) >= max(len(text), 3)
+
+
+def _classes(known: pa.Table, made: Problem) -> list[Any]:
+    if made.task not in ("binary", "multiclass"):
+        return []
+    return sorted(pc.unique(known[made.target[0]]).drop_null().to_pylist())
+
+
+def _reading(made: Problem) -> None:
+    """What text is times or numbers goes into the recipe, and is seen as such from here on."""
+    reading = made.files.reading
+    reading.dates = {c.name: c.form for c in made.columns if c.kind == "time" and c.parse}
+    reading.numbers = [c.name for c in made.columns if c.numeric_text]
+    if made.files.side and len(made.files.names) == 1:
+        reading.tables = []
+    if reading.dates or reading.numbers:
+        made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
+
+
+def _ids(made: Problem) -> None:
+    test, sample = made.files.tables.get("test"), made.files.tables.get("sample")
+    named = [n for n in sample.column_names if n not in made.target] if sample is not None else []
+    if test is not None:
+        named = [n for n in named if n in test.column_names]
+    found = [c.name for c in made.columns if c.kind == "id"]
+    submission = [n for n in named if n in made.train.column_names or test is not None]
+    made.ids = list(dict.fromkeys([*submission, *found]))
+    if made.ids:
+        says = "the sample submission's" if submission else "another value in every row"
+        made.decisions.append(Decision("ids", made.ids, says))
+
+
+def _drop(made: Problem, known: pa.Table) -> None:
+    test = made.files.tables.get("test")
+    for c in made.columns:
+        if c.name in made.ids:
+            continue
+        if c.kind in ("constant", "duplicate", "other"):
+            made.drop[c.name] = c.why
+        elif test is not None and c.name not in test.column_names:
+            made.drop[c.name] = "the test rows do not have it"
+        else:
+            told = _tells_all(known, c, made)
+            if told is not None:
+                made.drop[c.name] = told
+    if made.drop:
+        made.decisions.append(Decision("drop", list(made.drop), "nothing can be learned from them, or they tell too much"))
+
+
+def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
+    """Whether a column by itself gives the target away: it is made of it, and is not known when one predicts."""
+    if len(known) < 100 or c.kind not in ("number", "category") or made.task == "multilabel" or len(made.target) > 1:
+        return None
+    some = known.select([c.name, made.target[0]])
+    some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
+    frame = some.to_pandas().dropna()
+    if len(frame) < 100:
+        return None
+    x, y = frame[c.name], frame[made.target[0]]
+    if c.kind == "category" or (c.whole and c.distinct <= _MANY):
+        if made.task == "regression":
+            return None
+        if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
+            return "it alone tells the target: made of it, and not known when one predicts"
+        if c.kind == "category":
+            return None
+    if made.task == "regression":
+        same = abs(float(x.astype(float).rank().corr(y.astype(float).rank())))
+    elif made.task == "binary":
+        ranks, one = x.astype(float).rank(), (y == made.classes[-1]).to_numpy()
+        pos, neg = one.sum(), (~one).sum()
+        auc = (float(ranks[one].sum()) - pos * (pos + 1) / 2) / max(pos * neg, 1)
+        same = max(auc, 1 - auc)
+    else:
+        return None
+    return f"it alone orders the target ({same:.4f}): made of it, and not known when one predicts" if same >= _TOO_GOOD else None
+
+
+def _split(made: Problem) -> None:
+    """Folds as the test was cut: in order of time, by group, or at random."""
+    test = made.files.tables.get("test")
+    if test is None:
+        times = made.kinds("time")
+        note = "rows at random, as no test says otherwise"
+        if times:
+            note += f"; are the rows to predict later ones, write time = {times[0].name!r}"
+        made.decisions.append(Decision("folds", "random", note, sure=not times))
+        return
+    shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
+    try:
+        train, rows = (Table.read(t.select(shared)) for t in (made.train, test))
+        found = mirror(train, rows, target=None, time=AUTO, group=AUTO, folds=5)
+    except FastrecError as error:
+        made.decisions.append(Decision("folds", "random", f"rows at random ({error.problem})", sure=False))
+        return
+    made.mirror = found
+    made.time = found.column if found.by == "time" else None
+    made.group = found.column if found.by == "group" else None
+    if found.column in made.ids:
+        made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
+    made.decisions.append(Decision("folds", found.by, found.why))
+
+
+def _scale(made: Problem, known: pa.Table) -> str | None:
+    if made.task != "regression" or len(made.target) > 1 or made.metric not in _OF_ERRORS:
+        return None
+    low = pd.Series(known[made.target[0]].to_pandas()).min()
+    return None if low < 0 else "log1p" if low == 0 or made.metric == "rmsle" else "log"

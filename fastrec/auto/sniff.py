@@ -1,0 +1,88 @@
+"""How a text file is written: its separator, whether its first line names the columns, what stands for missing."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from fastrec.table.read import CsvForm
+
+_LINES = 200
+_SIGNS = (",", "\t", ";", "|")
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+_MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
+_MARKED = 0.5  # of a column's first values, at most, may be marks of missing ones
+
+
+def sniff(path: Path) -> CsvForm:
+    """How a text file is written, judged by its first lines; columns without names become ``c0``, ``c1``, ….
+
+    Args:
+        path: a CSV file or the like.
+    """
+    lines = _first_lines(path)
+    if not lines:
+        return CsvForm()
+    sign = _separator(path, lines)
+    rows = [r for r in csv.reader(lines, delimiter=sign) if r]
+    spaced = sum(v[:1] == " " for r in rows[1:] for v in r[1:]) > 0.5 * sum(len(r) - 1 for r in rows[1:])
+    named = _first_line_names(rows)
+    usual = "\t" if ".tsv" in path.suffixes else ","
+    return CsvForm(
+        header=None if named else [f"c{i}" for i in range(len(rows[0]))],
+        delimiter=f"{sign} " if spaced else None if sign == usual else sign,
+        missing=_marks(rows[1:] if named else rows),
+    )
+
+
+def _first_lines(path: Path) -> list[str]:
+    opened = gzip.open(path, "rt", encoding="utf-8", errors="replace") if path.suffix == ".gz" else None
+    with opened or path.open(encoding="utf-8-sig", errors="replace") as file:
+        found = [line for _, line in zip(range(_LINES), file, strict=False)]
+    return [line for line in found if line.strip()]
+
+
+def _separator(path: Path, lines: Sequence[str]) -> str:
+    """The sign that takes most lines apart into the same number of columns, two at least."""
+
+    def width(sign: str) -> tuple[bool, int]:
+        counts = [len(r) for r in csv.reader(lines, delimiter=sign) if r]
+        usual = max(set(counts), key=counts.count)
+        return usual > 1 and counts[0] == usual and counts.count(usual) > 0.9 * len(counts), usual
+
+    if ".tsv" in path.suffixes:
+        return "\t"
+    good = [(width(s)[1], -i, s) for i, s in enumerate(_SIGNS) if width(s)[0]]
+    return max(good)[2] if good else ","
+
+
+def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line holds names: columns of numbers do not begin with a number then."""
+    first, others = rows[0], rows[1:]
+    if not others:
+        return True
+    if len(set(first)) < len(first):
+        return False
+    if [v.strip() for v in first] in ([str(i) for i in range(len(first))], [str(i + 1) for i in range(len(first))]):
+        return True  # a frame's columns that were never named
+    numbers = [
+        i
+        for i in range(len(first))
+        if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)
+    ]
+    if not numbers:
+        seen = [{r[i] for r in others if i < len(r)} for i in range(len(first))]
+        return not any(v in some and len(some) < 0.5 * len(others) for v, some in zip(first, seen, strict=True))
+    return sum(bool(_NUMBER.match(first[i])) for i in numbers) <= 0.5 * len(numbers)
+
+
+def _marks(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Signs such as ``?`` that stand where a value is missing: few of a column's values, and no text of their own."""
+    found = set()
+    for column in zip(*[r for r in rows if len(r) == len(rows[0])], strict=False):
+        values = [v.strip() for v in column]
+        found |= {m for m in _MARKS if 0 < values.count(m) < _MARKED * len(values)}
+    return sorted(found)
