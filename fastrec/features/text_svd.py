@@ -106,13 +106,13 @@ class TextSvd(FittedOnLists):
         return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        column = table[name_of(self.col)]
-        known = (~column.is_missing()).nonzero().squeeze(1)
-        of_row = None if cells is None else Cells(cells.codes[known].cpu(), cells.count)
-        row, texts = self._texts(column.take(known.to(column.values.device)))
+        row, texts = self._texts(table[name_of(self.col)])
         words, codes = sort_keys(coded_elements(texts, wanted_by=self))
-        bags, bag_of = distinct_bags(words, *count_words(texts.values, codes, len(words)), len(texts))
-        count = sum_by_cell(torch.ones_like(row), bag_of[row], of_row, bags.size)
+        # One text more, without a word: the empty bag is always there, whether or not a row has it.
+        bags, bag_of = distinct_bags(words, *count_words(texts.values, codes, len(words)), len(texts) + 1)
+        known = (~texts.is_missing()[row]).nonzero().squeeze(1)
+        of_row = None if cells is None else Cells(cells.codes.cpu()[known], cells.count)
+        count = sum_by_cell(torch.ones_like(known), bag_of[row[known]], of_row, bags.size)
         return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
 
     def merge(self, a: State, b: State) -> State:

@@ -23,7 +23,7 @@ class Bags:
 
     Args:
         words: the ``K`` words that occur, in ascending order.
-        size: how many bags there are; one of them may be empty.
+        size: how many bags there are; the first is empty.
         pairs: int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag.
         times: int64 ``[P]``, how often it is there.
     """
