@@ -47,10 +47,12 @@ from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
 from fastrec.features.rolling import Rolling
+from fastrec.features.row_stats import RowStats
 from fastrec.features.selectors import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode
+from fastrec.features.text_svd import TextSvd
 from fastrec.features.tfidf import TfIdfSimilarity
 from fastrec.features.time_since import TimeSince
 from fastrec.features.tokens import Tokens
@@ -104,8 +106,10 @@ __all__ = [
     "Rolling",
     "RoundTo",
     "RowFunction",
+    "RowStats",
     "SvdEncode",
     "TargetEncode",
+    "TextSvd",
     "TfIdfSimilarity",
     "TimeSince",
     "Tokens",

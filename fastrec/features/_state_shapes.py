@@ -279,6 +279,13 @@ def _svd(step: Any) -> Any:
     return {"rows": _Keys("R", 1), "cols": _Keys("L", 1), "pairs": pairs, "sum": total, "vectors": vectors}
 
 
+def _text_svd(step: Any) -> Any:
+    pairs = _Array(_INT, ("P",), low=0, below="D*K", rising=True)
+    bags = {"words": _Keys("K", 1), "count": _count("C", "D"), "pairs": pairs, "times": _Array(_INT, ("P",), low=1)}
+    place = _Array(_INT, ("K+1",), low=0, below="V")
+    return {**bags, "idf": _Array(_FLOAT, ("V",)), "components": _Array(_FLOAT, ("V", step.dims)), "place": place}
+
+
 def _co_visit(step: Any) -> Any:
     codes = _Array(_INT, ("P",), low=0, below="K")
     own, weight = (_Array(_FLOAT, ("CF", n), low=0) for n in ("K", "P"))
@@ -318,6 +325,7 @@ _SHAPES: dict[str, Callable[[Any], Any]] = {
     "Normalize": lambda step: {"columns": [_moments(i) for i, _ in enumerate(_names(step))]},
     "SvdEncode": _svd,
     "TargetEncode": _targets,
+    "TextSvd": _text_svd,
     "TfIdfSimilarity": lambda _: {"keys": _Keys("K", 1), "count": _count("C", "K"), "lists": _count("C", 1)},
     "VectorColumns": lambda _: {"dims": _count(1)},
 }

@@ -67,6 +67,11 @@ def coded_elements(column: Column, *, wanted_by: Feature) -> Coded:
 class FittedOnLists(Fitted):
     """A generator that learns from lists: its inputs have more or fewer entries than there are rows."""
 
+    def compute_from(self, table: Table, state: State) -> dict[str, Column]:
+        # Some decompose a matrix: what was just learned is not made again.
+        fit = self.fit_ if state is self.state_ and self.fit_ is not None else self.finalize(state)
+        return self.wrap(self.apply(fit, self.prepare(state, table)))
+
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:

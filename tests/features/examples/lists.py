@@ -9,6 +9,7 @@ from fastrec.features import (
     MultiHot,
     SvdEncode,
     TargetEncode,
+    TextSvd,
     TfIdfSimilarity,
     Tokens,
     VectorColumns,
@@ -34,6 +35,13 @@ EXAMPLES = {
         lambda: SvdEncode("user", "tags", dims=12, weight="views", log=True),
         lambda: SvdEncode("city", Tokens("text", "words"), dims=2, scope="all", seed=4),
         lambda: SvdEncode("user", Bucketize(TargetEncode("city", "y"), [0.4, 0.5]), dims=2),
+    ],
+    "TextSvd": [
+        lambda: TextSvd("text", 3),
+        lambda: TextSvd("city", 2, pattern=r"\w", min_count=1, max_words=3, scope="all"),
+        lambda: TextSvd(Tokens("text", "words"), 2, min_count=1),
+        lambda: TextSvd("tags", 9, min_count=1),
+        lambda: TextSvd(VectorColumns([Bucketize(TargetEncode("city", "y"), [0.4, 0.5]), "views"], name="two"), 2),
     ],
     "TfIdfSimilarity": [
         lambda: TfIdfSimilarity(Tokens("text", "words"), "tags"),
@@ -65,6 +73,7 @@ ENCODERS = [
     [SvdEncode("user", Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), dims=2)],
     [SvdEncode("item", "user", dims=2, weight=Bucketize(TargetEncode("city", "y"), [0, 0.5]))],
     [VectorColumns([TargetEncode("item", "y"), "t"], name="both"), MultiHot("tags")],
+    [TextSvd(VectorColumns([Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), "t"], name="both"), 2, min_count=1)],
 ]
 
 NOT_NUMBERS = [

@@ -19,6 +19,7 @@ from fastrec.features import (
     NaNPattern,
     Normalize,
     RoundTo,
+    RowStats,
     TargetEncode,
 )
 
@@ -81,6 +82,11 @@ EXAMPLES = {
         lambda: RoundTo(["price", "clicks"], [2, 0.5], stats=["value", "gap", "is_round"]),
         lambda: RoundTo("z", 0.05),
     ],
+    "RowStats": [
+        lambda: RowStats(["price", "clicks", "flag", "z", "views"]),
+        lambda: RowStats(["clicks", "price", "time"], ["nunique", "negative", "sum", "max"], name="few"),
+        lambda: RowStats(["z", TargetEncode("city", "y")], "std", name="two"),
+    ],
 }
 
 ROW_WISE = [
@@ -92,6 +98,7 @@ ROW_WISE = [
     Log1p("price", signed=True),
     NaNPattern(["price", "city", "tags"]),
     RoundTo("price", 2, stats=["value", "is_round"]),
+    RowStats(["price", "t", "y", "id", "user"], ["missing", "nunique", "sum", "mean", "std", "min"]),
 ]
 
 ENCODERS = [
@@ -101,6 +108,7 @@ ENCODERS = [
     [Clip(TargetEncode("item", "y"), quantiles=(0.2, 0.7)), Clip(TargetEncode("city", "y"), high=0.5)],
     [FillMissing(Combine(TargetEncode("item", "y"), "+", "price")), FillMissing(TargetEncode("item", "y"), "mean")],
     [GroupRank(Normalize(TargetEncode("item", "y")), by="city")],
+    [RowStats([TargetEncode("item", "y"), "price"], ["mean", "nunique"])],
     [HashEncode(TargetEncode("item", "y"), 50), RoundTo(TargetEncode("item", "y"), 0.25)],
 ]
 
@@ -115,4 +123,5 @@ NOT_NUMBERS = [
     Log1p("other"),
     Normalize("other"),
     RoundTo("other", 5),
+    RowStats(["price", "other"]),
 ]
