@@ -27,10 +27,10 @@ from fastrec.features import (
     JoinTable,
     ListLength,
     MultiHot,
+    RowStats,
     TargetEncode,
     TextSvd,
     Tokens,
-    RowStats,
     search_crosses,
 )
 from fastrec.features.base import Feature
@@ -43,6 +43,7 @@ _FOLDS = 3
 _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
+_FEW = 30  # whole numbers of so few values are keys as they are
 _CLASSES = 10  # of a multiclass target, at most, whose means are made
 _WORTH = 0.5  # standard errors that a gain must be above 0
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear", "elapsed")
@@ -142,7 +143,9 @@ def _asked_for(problem: Problem) -> list[Family]:
     lists = problem.kinds("list")
     if lists:
         source = [c.name if c.form is None else Tokens(c.name, _pattern(c.form)) for c in lists]
-        made.append(Family("lists", [f for s in source for f in (MultiHot(s, max_size=32, min_count=5), ListLength(s))]))
+        made.append(
+            Family("lists", [f for s in source for f in (MultiHot(s, max_size=32, min_count=5), ListLength(s))])
+        )
     texts = problem.kinds("text")
     if texts:
         made.append(Family("texts", [TextSvd(c.name, dims=32) for c in texts]))
@@ -199,19 +202,23 @@ def _means(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
 def _crosses(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
     if trial.target_options is None or problem.task == "multiclass":
         return []
-    cols = [c for c in problem.kinds("category", "number") if 2 <= c.distinct]
+    cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
     told = {c.name: trial.told_by(c) for c in cols}
     best = sorted(cols, key=lambda c: -told[c.name])[:_PAIRED]
     if len(best) < 2:
         return []
-    sources: list[str | Feature] = [
-        c.name if c.kind == "category" or c.key else Bucketize(c.name, quantiles=20) for c in best
-    ]
+    sources = [_source(c) for c in best]
     rows = trial.table.with_columns({"__y__": trial.rows.label})
     search = search_crosses(rows, sources, "__y__", folds=trial.folds.codes, max_pairs=_PAIRS_KEPT, smooth=20)
     by_name = {s if isinstance(s, str) else s.outputs[0]: s for s in sources}
     pairs = [Cross([by_name[a], by_name[b]]) for a, b in search.kept]
     return [TargetEncode(pairs, problem.target[0], smooth=20, **trial.target_options)] if pairs else []
+
+
+def _source(c: ColumnInfo) -> str | Feature:
+    """A column as a key: a number of many values by its twentieths."""
+    plain = c.kind == "category" or c.key or (c.whole and c.distinct <= _FEW)
+    return c.name if plain else Bucketize(c.name, quantiles=20)
 
 
 def _row_stats(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
@@ -222,7 +229,9 @@ def _row_stats(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]
 
 
 def _deviations(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
-    groups = [c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")]
+    groups = [
+        c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
+    ]
     numbers = [c for c in problem.kinds("number") if c.distinct > 50]
     if not groups or not numbers or len(numbers) > _WIDE:
         return []

@@ -15,8 +15,13 @@ import pyarrow.compute as pc
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
 
 _SAMPLE = 20_000  # distinct texts that are looked at
-_ID_NAME = re.compile(r"(^|[_\W])(id|uuid|guid|key|index|row|rownum|rowid|rowname)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_|^rownames$", re.I)
-_TIME_NAME = re.compile(r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE)
+_ID_NAME = re.compile(
+    r"(^|[_\W])(id|uuid|guid|key|index|row|rownum|rowid|rowname)s?\d*$|(Id|ID)$|^Unnamed|^__index_level_|^rownames$",
+    re.I,
+)
+_TIME_NAME = re.compile(
+    r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE
+)
 _DATE_FORMS = (
     None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
@@ -96,7 +101,9 @@ def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
         missing = column.null_count / max(n, 1)
     distinct = pc.count_distinct(column, mode="only_valid").as_py()
     if distinct == 0 or (distinct == 1 and missing == 0):
-        return ColumnInfo(name, "constant", distinct, missing, "one value in all rows" if distinct else "no value at all")
+        return ColumnInfo(
+            name, "constant", distinct, missing, "one value in all rows" if distinct else "no value at all"
+        )
     if pa.types.is_temporal(kind):
         return ColumnInfo(name, "time", distinct, missing, "times")
     if pa.types.is_boolean(kind):
@@ -117,7 +124,7 @@ def _look_at_numbers(name: str, column: pa.ChunkedArray, distinct: int, missing:
     filled = n * (1 - missing)
     if whole and missing == 0 and distinct == n and n > 20 and (_ID_NAME.search(name) or high - low == n - 1):
         return ColumnInfo(name, "id", distinct, missing, "another whole number in every row", whole=True)
-    if whole and _TIME_NAME.search(name) and 19_000_101 <= low and high <= 21_001_231 and _are_times(column, "%Y%m%d"):
+    if whole and _TIME_NAME.search(name) and low >= 19_000_101 and high <= 21_001_231 and _are_times(column, "%Y%m%d"):
         why = "dates written as whole numbers"
         return ColumnInfo(name, "time", distinct, missing, why, form="%Y%m%d", parse=True)
     key = whole and 2 < distinct <= _KEY_DISTINCT and filled / distinct >= _KEY_REPEATS
@@ -146,7 +153,9 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     if words.mean() >= 4 and distinct > 0.2 * filled and distinct > 50:
         return ColumnInfo(name, "text", distinct, missing, f"texts of {words.mean():.0f} words on average")
     if distinct > 0.95 * filled and distinct > 50:
-        kind, why = ("text", "short texts, hardly one twice") if words.mean() >= 2 else ("id", "another text in every row")
+        kind, why = (
+            ("text", "short texts, hardly one twice") if words.mean() >= 2 else ("id", "another text in every row")
+        )
         return ColumnInfo(name, kind, distinct, missing, why)  # type: ignore[arg-type]
     return ColumnInfo(name, "category", distinct, missing, f"{distinct} different texts", key=filled / distinct >= 2)
 

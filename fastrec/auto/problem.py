@@ -82,6 +82,7 @@ class Problem:
 
     @property
     def train(self) -> pa.Table:
+        """The training rows."""
         return self.files.tables["train"]
 
     @property
@@ -120,7 +121,9 @@ def understand(
         others = ", ".join(n for n in metrics_for(found_task) if n != metric)
         decisions.append(Decision("metric", metric, f"the usual one; others are {others}", sure=False))
     elif found_task not in get_metric(metric).tasks:
-        raise DataError(f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}")
+        raise DataError(
+            f"{metric} is no metric of a {found_task} task", remedy=f"Use {', '.join(metrics_for(found_task))}"
+        )
     else:
         decisions.append(Decision("metric", metric, "as was asked for"))
     made = Problem(files, look_at(known, skip=names), names, found_task, metric, decisions=decisions)
@@ -147,7 +150,9 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
     test, sample = files.tables.get("test"), files.tables.get("sample")
     own = [n for n in train.column_names if not n.startswith("__index_level_")]
     only = [n for n in own if test is not None and n not in test.column_names]
-    values = [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
+    values = (
+        [n for n in sample.column_names if n in own and (test is None or n not in test.column_names)] if sample else []
+    )
     if values:
         return values, Decision(
             "target", values if len(values) > 1 else values[0], "the column that the sample submission wants"
@@ -159,7 +164,9 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
         best = max(named, key=lambda n: (n.lower() in ("target", "label", "y", "class"), own.index(n)))
         return [best], Decision("target", best, "its name says so", sure=False)
     if only:
-        return [only[-1]], Decision("target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False)
+        return [only[-1]], Decision(
+            "target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False
+        )
     return [own[-1]], Decision("target", own[-1], "the last column: nothing else says which it is", sure=False)
 
 
@@ -180,9 +187,11 @@ def _task(
     if asked is not None:
         return asked, Decision("task", asked, "as was asked for")
     columns = [known[n] for n in names]
-    numbers = [pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in columns]
+    numbers = [
+        pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in columns
+    ]
     if len(names) > 1:
-        flags = all(set(pc.unique(c).to_pylist()) <= {0, 1, True, False} for c in columns)
+        flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
         return task, Decision("task", task, f"{len(names)} targets{', each 0 or 1' if flags else ''}")
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
@@ -192,7 +201,9 @@ def _task(
         if len(fits) == 1:
             return fits[0], Decision("task", fits[0], f"what {metric} scores")
     if distinct < 2:
-        raise DataError("the target has one value only: there is nothing to learn", column=names[0], remedy="Name another")
+        raise DataError(
+            "the target has one value only: there is nothing to learn", column=names[0], remedy="Name another"
+        )
     if distinct == 2:
         return "binary", Decision("task", "binary", f"{names[0]} has two values")
     if not numbers[0]:
@@ -212,6 +223,10 @@ def _task(
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
             return "multiclass", Decision("task", "multiclass", why, sure=False)
     return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
 def _has_classes(sample: pa.Table, classes: Sequence[Any]) -> bool:
@@ -263,7 +278,9 @@ def _drop(made: Problem, known: pa.Table) -> None:
             if told is not None:
                 made.drop[c.name] = told
     if made.drop:
-        made.decisions.append(Decision("drop", list(made.drop), "nothing can be learned from them, or they tell too much"))
+        made.decisions.append(
+            Decision("drop", list(made.drop), "nothing can be learned from them, or they tell too much")
+        )
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
@@ -292,7 +309,11 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         same = max(auc, 1 - auc)
     else:
         return None
-    return f"it alone orders the target ({same:.4f}): made of it, and not known when one predicts" if same >= _TOO_GOOD else None
+    return (
+        f"it alone orders the target ({same:.4f}): made of it, and not known when one predicts"
+        if same >= _TOO_GOOD
+        else None
+    )
 
 
 def _split(made: Problem) -> None:

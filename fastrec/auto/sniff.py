@@ -39,9 +39,9 @@ def sniff(path: Path) -> CsvForm:
 
 
 def _first_lines(path: Path) -> list[str]:
-    opened = gzip.open(path, "rt", encoding="utf-8", errors="replace") if path.suffix == ".gz" else None
-    with opened or path.open(encoding="utf-8-sig", errors="replace") as file:
-        found = [line for _, line in zip(range(_LINES), file, strict=False)]
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        raw = [line for _, line in zip(range(_LINES), file, strict=False)]
+    found = [line.decode("utf-8-sig", errors="replace") for line in raw]
     return [line for line in found if line.strip()]
 
 
@@ -69,9 +69,7 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     if [v.strip() for v in first] in ([str(i) for i in range(len(first))], [str(i + 1) for i in range(len(first))]):
         return True  # a frame's columns that were never named
     numbers = [
-        i
-        for i in range(len(first))
-        if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)
+        i for i in range(len(first)) if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)
     ]
     if not numbers:
         seen = [{r[i] for r in others if i < len(r)} for i in range(len(first))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import sys
 import time
@@ -10,14 +9,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from fastrec import __version__
-from fastrec.errors import DataError, DataWarning, FastrecError, MissingFileError
+from fastrec.competition.load import load_competition, load_module
+from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
     from fastrec.competition.form import SubmissionFormat
@@ -140,7 +139,7 @@ def simulate(
 ) -> None:
     """Write files in the competition's official form, with ground truth and the true click probabilities."""
     with readable_errors() as stages:
-        module = _load(competition, "simulate.py")
+        module = load_module(competition, "simulate.py")
         with stages.stage("simulate", sessions, unit="sessions") as advance:
             before = 0
 
@@ -248,58 +247,6 @@ def report(run_directory: Annotated[Path, typer.Argument(help="A run directory."
 
         typer.echo(f"report {write_report(run_directory)}")
         Console().print(leaderboard_table(run_directory))
-
-
-def load_competition(folder: str | Path) -> Competition:
-    """The competition that a folder describes.
-
-    Args:
-        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above.
-
-    Raises:
-        MissingFileError: there is no such file.
-        DataError: it holds no recipe, or several.
-    """
-    from fastrec.competition.recipe import Competition
-
-    module = _load(folder, "competition.py")
-    found = [
-        c
-        for c in vars(module).values()
-        if isinstance(c, type) and issubclass(c, Competition) and c.__module__ == module.__name__
-    ]
-    if len(found) != 1:
-        raise DataError(
-            f"holds {len(found)} subclasses of Competition",
-            file=Path(folder) / "competition.py",
-            remedy="Write exactly one",
-        )
-    return found[0]()
-
-
-def _load(folder: str | Path, name: str) -> ModuleType:
-    path = Path(folder).resolve() / name
-    if not path.exists():
-        raise MissingFileError(
-            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/trivago2019"
-        )
-    root = str(path.parent.parent.parent)
-    if root not in sys.path:
-        sys.path.insert(0, root)
-    module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
-    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
-        return sys.modules[module_name]
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-    return module
 
 
 @contextmanager

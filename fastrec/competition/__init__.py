@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
-    from fastrec.competition.predict import predict_run
+    from fastrec.competition.predict import SavedRun, predict_run
+    from fastrec.competition.reading import Reading
     from fastrec.competition.recipe import Competition
     from fastrec.competition.run import run_competition
     from fastrec.competition.runs import compare_runs, list_runs
@@ -32,6 +33,8 @@ __all__ = [
     "Competition",
     "CompetitionData",
     "RankedLists",
+    "Reading",
+    "SavedRun",
     "ScoreReport",
     "SubmissionFormat",
     "ValueForm",
@@ -65,6 +68,8 @@ __getattr__ = lazily(
         "ranked_strings": "ordering",
         "CompetitionData": "data",
         "Competition": "recipe",
+        "Reading": "reading",
+        "SavedRun": "predict",
         "run_competition": "run",
         "read_folder": "data_folder",
         "compare_runs": "runs",

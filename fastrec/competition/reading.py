@@ -17,7 +17,7 @@ from fastrec.table.read import CsvForm, read_file
 _AROUND = r"[\s$€£%,']"  # what stands in and around numbers that people write
 
 
-@dataclass
+@dataclass(repr=False)
 class Reading:
     """What the files themselves do not say.
 
@@ -39,6 +39,20 @@ class Reading:
     missing: Sequence[str] = ()
     dates: Mapping[str, str | None] = field(default_factory=dict)
     numbers: Sequence[str] = ()
+
+    def __repr__(self) -> str:
+        """What is not as usual, as Python."""
+        usual = {
+            "files": {},
+            "tables": None,
+            "header": None,
+            "delimiter": None,
+            "missing": [],
+            "dates": {},
+            "numbers": [],
+        }
+        own = {n: list(v) if n in ("missing", "numbers") else v for n, v in vars(self).items()}
+        return f"Reading({', '.join(f'{n}={v!r}' for n, v in own.items() if v != usual[n])})"
 
     def read(self, path: str | Path) -> pa.Table:
         """A file as an Arrow table, with its times and numbers as such.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,16 @@ class Competition(ABC):
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.
 
+        Where there is no test, rows of ``train`` whose target is missing are the rows to predict.
+
         Args:
             data: the folder.
             rows: use only about this many training rows.
             device: where the tables go.
         """
-        return read_folder(data, rows=rows, device=device, reading=self.reading)
+        found = read_folder(data, rows=rows, device=device, reading=self.reading)
+        names = [self.target] if isinstance(self.target, str) else list(self.target or ())
+        return _test_apart(found, names) if found.test is None and names else found
 
     def features(self) -> FeatureSet | None:
         """The features; None: the columns as they are."""
@@ -166,6 +171,18 @@ class Competition(ABC):
             )
         task = self.task or _task_of_metric(self.metric)
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
+
+
+def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:
+    """The rows without a target as the test."""
+    train = found.train
+    missing = torch.zeros(len(train), dtype=torch.bool, device=train.device)
+    for name in (n for n in names if n in train):
+        missing |= train[name].is_missing()
+    if not bool(missing.any()) or bool(missing.all()):
+        return found
+    test = train.take(missing.nonzero().squeeze(1)).drop([n for n in names if n in train])
+    return replace(found, train=train.take((~missing).nonzero().squeeze(1)), test=test)
 
 
 def _task_of_metric(metric: str | Metric | None) -> Task | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 WANTED = 400  # rounds at the default rate after which most tables have gained what they gain
 _MEASURED = 8  # rounds by which the time of one is judged
+_CATBOOST_SHARE = 0.85  # of the time is planned for, as rounds get slower
 _FASTEST = 6.0  # times the default rate, at most: beyond, trees overshoot
 
 
@@ -103,3 +105,22 @@ class CatBoostPace:
     def after_iteration(self, info: Any) -> bool:
         """Whether to go on."""
         return not self.pace.is_over
+
+
+def rounds_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: Any) -> int:
+    """How many rounds of CatBoost fit into the time, judged by a few.
+
+    Args:
+        pace: the time.
+        library: CatBoost.
+        params: its parameters.
+        pool: the training rows.
+    """
+    few = {**params, "iterations": _MEASURED}
+    times = []
+    for rounds in (1, _MEASURED):
+        began = time.monotonic()
+        library.CatBoost({**few, "iterations": rounds}).fit(pool)
+        times.append(time.monotonic() - began)
+    each = max(times[1] - times[0], 1e-4) / (_MEASURED - 1)
+    return max(int(_CATBOOST_SHARE * pace.left / each), _MEASURED)

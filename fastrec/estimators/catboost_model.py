@@ -14,7 +14,7 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import CatBoostPace
+from fastrec.estimators._pace import CatBoostPace, rounds_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -137,8 +137,11 @@ class CatBoostModel(TreeModel):
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         pool, params = self._pool(data), self._by_place(params)
+        pace = {}
+        if self._pace is not None:  # the rate that CatBoost takes follows from the number of rounds
+            pace = {"callbacks": [CatBoostPace(self._pace)]}
+            params = {**params, "iterations": min(self.rounds, rounds_in_time(self._pace, catboost(), params, pool))}
         trees = catboost().CatBoost(params)
-        pace = {} if self._pace is None else {"callbacks": [CatBoostPace(self._pace)]}
         if held is None:
             trees.fit(pool, **pace)
         else:

@@ -1,0 +1,63 @@
+"""Python text as a person lays it out: what does not fit on a line is broken at its brackets."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+_WIDTH = 120
+
+
+def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
+    """The expression that makes a value, broken into lines where it is long.
+
+    Args:
+        value: anything whose ``repr`` is Python: numbers, texts, lists, generators.
+        indent: of the line that it stands in, in spaces.
+        used: how much of its first line is taken by what stands before it.
+    """
+    return _node(ast.parse(repr(value), mode="eval").body, indent, indent + used)
+
+
+def _node(node: ast.expr, indent: int, used: int) -> str:
+    flat = _quoted(ast.unparse(node))
+    if used + len(flat) + 1 <= _WIDTH:
+        return flat
+    if isinstance(node, ast.Call):
+        parts = [("", a) for a in node.args] + [(f"{k.arg}=", k.value) for k in node.keywords]
+        return _block(f"{ast.unparse(node.func)}(", parts, ")", indent)
+    if isinstance(node, ast.List | ast.Tuple):
+        marks = "[]" if isinstance(node, ast.List) else "()"
+        if all(isinstance(e, ast.Constant) for e in node.elts):
+            return _filled(node.elts, marks, indent)
+        return _block(marks[0], [("", e) for e in node.elts], marks[1], indent)
+    if isinstance(node, ast.Dict):
+        parts = [
+            (f"{_quoted(ast.unparse(k))}: ", v) for k, v in zip(node.keys, node.values, strict=True) if k is not None
+        ]
+        return _block("{", parts, "}", indent)
+    return flat
+
+
+def _block(opening: str, parts: Sequence[tuple[str, ast.expr]], closing: str, indent: int) -> str:
+    inner = indent + 4
+    lines = [f"{' ' * inner}{name}{_node(value, inner, inner + len(name))}," for name, value in parts]
+    return "\n".join([opening, *lines, " " * indent + closing])
+
+
+def _filled(elements: Sequence[ast.expr], marks: str, indent: int) -> str:
+    """Many short values, as many on a line as fit."""
+    inner, lines = " " * (indent + 4), [""]
+    for text in (_quoted(ast.unparse(e)) for e in elements):
+        if lines[-1] and len(inner) + len(lines[-1]) + len(text) + 2 > _WIDTH:
+            lines.append("")
+        lines[-1] += f"{' ' if lines[-1] else ''}{text},"
+    return "\n".join([marks[0], *(inner + line for line in lines), " " * indent + marks[1]])
+
+
+def _quoted(text: str) -> str:
+    """Texts in double quotation marks, where that needs no escaping."""
+    if '"' in text or "\\" in text or '"' in text:
+        return text
+    return text.replace("'", '"')

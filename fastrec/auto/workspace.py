@@ -1,0 +1,300 @@
+"""``new_competition``: a folder with a recipe that a person would have written, made from files alone."""
+
+from __future__ import annotations
+
+import json
+import keyword
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fastrec._core.atomic import atomic_folder
+from fastrec.auto.choose_features import Chosen, Family, choose_features
+from fastrec.auto.choose_models import choose_models
+from fastrec.auto.code_text import laid_out
+from fastrec.auto.files import read_files
+from fastrec.auto.problem import Decision, Problem, understand
+from fastrec.competition.reading import Reading
+from fastrec.errors import DataError
+from fastrec.features.base import Feature
+from fastrec.validate.tasks import Task
+
+_PAGES = jinja2.Environment(
+    loader=jinja2.PackageLoader("fastrec.auto"), keep_trailing_newline=True, undefined=jinja2.StrictUndefined
+)
+_MANY = 60  # columns that a README lists
+Ask = Callable[[str, str], str]
+
+
+@dataclass
+class Workspace:
+    """A competition's folder that has just been written.
+
+    Args:
+        folder: where it is.
+        problem: how the data were understood.
+        chosen: its features.
+    """
+
+    folder: Path
+    problem: Problem
+    chosen: Chosen
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided, and why."""
+        return self.problem.decisions
+
+
+def new_competition(
+    folder: str | Path,
+    data: str | Path,
+    *,
+    target: str | Sequence[str] | None = None,
+    metric: str | None = None,
+    task: Task | None = None,
+    ask: Ask | None = None,
+    seconds: float = 60.0,
+    say: Callable[[str], None] | None = None,
+) -> Workspace:
+    """Write a competition's folder from its files: ``competition.py``, ``README.md``, ``notebook.ipynb``.
+
+    Args:
+        folder: the folder to make, such as ``competitions/flights``.
+        data: a folder in Kaggle's manner (train, test, sample submission), one with other names, or one file.
+        target: the column(s) to predict; None: found by what the test lacks, the sample submission, or by name.
+        metric: what it is scored by; None: the task's usual one.
+        task: the task; None: what the target's values say.
+        ask: asked (question, answer that would be taken) what the files cannot say; None: nothing is asked.
+        seconds: time for trying features.
+        say: told of what is found.
+
+    Returns:
+        The workspace: the folder, what was decided and why, and which features paid.
+
+    Raises:
+        FastrecError: the files cannot be read, or there is nothing to predict in them.
+        DataError: the folder holds something else.
+    """
+    folder, say = Path(folder), say or _quiet
+    _refuse_other(folder)
+    files = read_files(Path(data))
+    problem = understand(files, target=target, metric=metric, task=task)
+    if ask is not None:
+        problem = _asked(problem, ask, metric=metric, task=task)
+    for d in problem.decisions:
+        say(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}")
+    chosen = choose_features(problem, seconds=seconds, say=say)
+    with atomic_folder(folder) as part:
+        for name, text in pages(folder, problem, chosen).items():
+            (part / name).write_text(text, encoding="utf-8")
+    return Workspace(folder, problem, chosen)
+
+
+def _quiet(text: str) -> None:
+    pass
+
+
+def _refuse_other(folder: Path) -> None:
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir()) and not (folder / "competition.py").is_file()):
+        raise DataError("this is something else than a competition's folder", file=folder, remedy="Choose another name")
+    if (folder / "competition.py").is_file():
+        raise DataError("there is a recipe already", file=folder, remedy="Choose another name, or remove the folder")
+
+
+def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None) -> Problem:
+    """What a person may know better is asked, in the order in which one answer leads to the next."""
+    unsure = {d.what: d for d in problem.decisions if not d.sure}
+    if "target" in unsure:
+        said = ask(f"Which column is to be predicted? ({unsure['target'].why})", problem.target[0])
+        if said != problem.target[0]:
+            return _asked(
+                understand(problem.files, target=said, metric=metric, task=task), ask, metric=metric, task=task
+            )
+    if "task" in unsure and task is None:
+        said = ask(f"Which task is it? ({unsure['task'].why})", problem.task)
+        if said != problem.task:
+            made = understand(problem.files, target=problem.target, metric=metric, task=said)  # type: ignore[arg-type]
+            return _asked(made, ask, metric=metric, task=said)  # type: ignore[arg-type]
+    if "metric" in unsure and metric is None:
+        said = ask(f"Which metric is it scored by? ({unsure['metric'].why})", problem.metric)
+        if said != problem.metric:
+            problem = understand(problem.files, target=problem.target, metric=said, task=problem.task)
+    if "folds" in {d.what for d in problem.decisions if not d.sure} and problem.kinds("time"):
+        times = [c.name for c in problem.kinds("time")]
+        said = ask(
+            f"Are the rows to predict later ones? Then by which column of times? ({', '.join(times)} or no)", "no"
+        )
+        if said in times:
+            problem.time = said
+            problem.decisions = [d for d in problem.decisions if d.what != "folds"]
+            problem.decisions.append(Decision("folds", "time", f"in the order of {said}, as was said"))
+    return problem
+
+
+# The pages
+
+
+def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
+    """The files of a workspace: name → text."""
+    name = folder.name
+    about = {
+        "title": name,
+        "folder": _shown(folder),
+        "target_words": " and ".join(f"`{t}`" for t in problem.target),
+        "task": problem.task,
+        "metric": problem.metric,
+    }
+    recipe = _PAGES.get_template("competition.py.jinja").render(**about, **_recipe(name, problem, chosen))
+    columns = [
+        {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": f"`{c.name}`"} for c in problem.columns
+    ]
+    tried = [
+        {"name": f.name, "gain": f"{f.gain:+.5f} ± {f.error:.5f}", "kept": "yes" if f.kept else "no"}
+        for f in chosen.families
+        if f.gain is not None
+    ]
+    readme = _PAGES.get_template("README.md.jinja").render(
+        **about,
+        decisions=[_cell(d) for d in problem.decisions],
+        columns=columns[:_MANY],
+        families=tried,
+        trial_rows=f"{min(len(problem.train), 30_000):,}",
+        trial_metric=chosen.metric,
+    )
+    return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}
+
+
+def _cell(d: Decision) -> Decision:
+    value = (
+        ", ".join(map(str, d.value[:12])) + (" …" if len(d.value) > 12 else "")
+        if isinstance(d.value, list)
+        else d.value
+    )
+    return Decision(d.what, str(value).replace("|", "\\|"), d.why.replace("|", "\\|"), d.sure)
+
+
+def _shown(folder: Path) -> str:
+    return str(folder) if not folder.is_absolute() else folder.name
+
+
+def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
+    models = choose_models(problem, chosen)
+    features = [
+        {"why": _why(f, chosen.metric), "lines": [laid_out(g, 16) for g in f.features]}
+        for f in chosen.families
+        if f.kept and f.features
+    ]
+    classes = {n for f in chosen.features for n in _classes_in(f)}
+    generators = ", ".join(sorted({"FeatureSet", *classes})) if features else ""
+    estimators = ", ".join(sorted({"Estimator", *(m.cls for m in models)}, key=str.lower))
+    return {
+        "cls": _class_name(name),
+        "reading": _has_reading(problem.files.reading),
+        "estimators": estimators,
+        "generators": generators,
+        "stack_import": "",
+        "attributes": _attributes(name, problem),
+        "features": features,
+        "categories": _categories(problem),
+        "models": [m.text for m in models],
+    }
+
+
+def _why(family: Family, metric: str) -> str:
+    if family.gain is None:
+        return f"{family.name}"
+    return f"{family.name}: a trial's {metric} {family.gain:+.5f} ± {family.error:.5f}"
+
+
+def _classes_in(feature: Feature) -> list[str]:
+    return [type(feature).__name__, *(n for s in feature.sources if isinstance(s, Feature) for n in _classes_in(s))]
+
+
+def _class_name(name: str) -> str:
+    words = re.findall(r"[A-Za-z0-9]+", name)
+    made = "".join(w[:1].upper() + w[1:] for w in words) or "Mine"
+    return made if made.isidentifier() and not keyword.iskeyword(made) else f"Competition{made}"
+
+
+def _has_reading(reading: Reading) -> bool:
+    return reading != Reading()
+
+
+def _attributes(name: str, problem: Problem) -> list[str]:
+    """The recipe's attributes, each with its reason."""
+    why = {d.what: d for d in problem.decisions}
+    made = [f"name = {laid_out(name, 4)}"]
+
+    def add(what: str, value: Any, reason: str = "") -> None:
+        text = laid_out(value, 4, used=len(what) + 3)
+        if reason and "\n" not in text and len(f"    {what} = {text}  # {reason}") <= 120:
+            made.append(f"{what} = {text}  # {reason}")
+        else:
+            made.extend([*([f"# {reason}"] if reason else []), f"{what} = {text}"])
+
+    def reason(what: str) -> str:
+        d = why.get(what)
+        return "" if d is None else d.why if d.sure else f"{d.why} (please check)"
+
+    add("task", problem.task, reason("task"))
+    add("metric", problem.metric, reason("metric"))
+    add("target", problem.target if len(problem.target) > 1 else problem.target[0], reason("target"))
+    if problem.task == "binary":
+        add("positive", problem.classes[-1], "class 1: what probabilities are of")
+    if problem.scale is not None:
+        add("scale", problem.scale, f"{problem.metric} counts relative errors")
+    if problem.ids:
+        add("ids", problem.ids, reason("ids"))
+    for column, told in problem.drop.items():
+        made.append(f"# not learned from: {column}: {told}") if len(problem.drop) <= 12 else None
+    hidden = [c.name for c in problem.kinds("list", "text")]
+    if problem.drop or hidden:
+        add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
+    if problem.group is not None:
+        add("fold_key", problem.group, reason("folds"))
+    elif problem.time is not None:
+        add("time", problem.time, reason("folds"))
+        if problem.mirror is not None and problem.mirror.by == "time":
+            add("time_gap", _plain(problem.mirror.gap))
+            add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
+    else:
+        made.append(f"# folds: {reason('folds')}") if reason("folds") else None
+    if _has_reading(problem.files.reading):
+        add("reading", problem.files.reading)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value) if hasattr(value, "total_seconds") else value
+
+
+def _categories(problem: Problem) -> str:
+    """The categories, where they are others than texts and flags."""
+    named = problem.kinds("category")
+    if not any(c.whole for c in named):
+        return ""
+    return laid_out([c.name for c in named], 8, used=7)
+
+
+def _notebook(name: str, about: dict[str, Any]) -> str:
+    cells = [
+        ("markdown", f"# {name}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}."),
+        ("code", "from fastrec.cli import load_competition\nfrom fastrec.competition import run_competition, SavedRun"),
+        ("code", 'DATA, RUN = "data", "run"  # the folder of the files, the run directory to make'),
+        ("code", 'run_competition(load_competition("."), DATA, RUN, resume=True, minutes=5)'),
+        ("code", 'import pandas as pd\n\npd.read_json(f"{RUN}/scores.json", typ="series")["oof"]'),
+        ("markdown", "What the report shows: open `run/report.html`. Other rows are predicted by what was saved:"),
+        ("code", "saved = SavedRun(RUN)\nsaved.inputs[:5]"),
+    ]
+    made = [
+        {"cell_type": kind, "metadata": {}, "id": f"cell{i}", "source": text.splitlines(keepends=True)}
+        | ({"outputs": [], "execution_count": None} if kind == "code" else {})
+        for i, (kind, text) in enumerate(cells)
+    ]
+    about_it = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    return json.dumps({"cells": made, "metadata": about_it, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"

@@ -1,0 +1,76 @@
+"""A competition's folder as its recipe."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from fastrec.errors import DataError, MissingFileError
+
+if TYPE_CHECKING:
+    from fastrec.competition.recipe import Competition
+
+
+def load_competition(folder: str | Path) -> Competition:
+    """The competition that a folder describes.
+
+    Args:
+        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above.
+
+    Raises:
+        MissingFileError: there is no such file.
+        DataError: it holds no recipe, or several.
+    """
+    from fastrec.competition.recipe import Competition
+
+    module = load_module(folder, "competition.py")
+    found = [
+        c
+        for c in vars(module).values()
+        if isinstance(c, type) and issubclass(c, Competition) and c.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        raise DataError(
+            f"holds {len(found)} subclasses of Competition",
+            file=Path(folder) / "competition.py",
+            remedy="Write exactly one",
+        )
+    return found[0]()
+
+
+def load_module(folder: str | Path, name: str) -> ModuleType:
+    """A file of a competition's folder as a module; its workspace's root is put on the path.
+
+    Args:
+        folder: the competition's folder.
+        name: the file.
+
+    Raises:
+        MissingFileError: there is no such file.
+    """
+    path = Path(folder).resolve() / name
+    if not path.exists():
+        raise MissingFileError(
+            "there is no such file", file=path, remedy="Give a competition's folder, such as competitions/trivago2019"
+        )
+    root = path.parent.parent.parent
+    # Of a folder that stands by itself what is two folders above is no workspace.
+    if (path.parent.parent.name == "competitions" or (root / "features").is_dir()) and str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
+    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
