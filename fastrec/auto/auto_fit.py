@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,14 +33,16 @@ class Fit:
 
     Args:
         folder: holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``.
-        keep: what keeps the folder alive.
+        temporary: the folder goes when this does.
 
     Attributes:
         run: the run directory: scores, models, report; what ``fastrec predict``, ``try`` and ``report`` take.
     """
 
-    def __init__(self, folder: str | Path, keep: Any = None) -> None:
-        self.folder, self._keep = Path(folder), keep
+    def __init__(self, folder: str | Path, *, temporary: bool = False) -> None:
+        self.folder = Path(folder)
+        if temporary:
+            weakref.finalize(self, shutil.rmtree, str(folder), ignore_errors=True)
         self.run = self.folder / "run"
         self._saved: SavedRun | None = None
 
@@ -128,7 +132,8 @@ def fit(
 ) -> Fit:
     """Learn to predict a column of a frame: features, models and a stack, chosen and scored out of fold.
 
-    It is ``fastrec new`` and ``fastrec run`` in one: the recipe that it makes lies in ``fit.folder / 'competitions' / 'mine'``.
+    It is ``fastrec new`` and ``fastrec run`` in one: the recipe that it makes lies in ``fit.folder``, in
+    ``competitions/mine``.
 
     Args:
         df: the rows: a frame of pandas, polars, Arrow, cuDF, or a dict of columns. Rows without a target are passed
@@ -155,8 +160,7 @@ def fit(
         >>> fitted.leaderboard()  # doctest: +SKIP
     """
     began = time.monotonic()
-    keep = tempfile.TemporaryDirectory(prefix="fastrec-") if folder is None else None
-    where = Path(keep.name if keep is not None else folder)  # type: ignore[arg-type]
+    where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
     data = where / "data"
     data.mkdir(parents=True, exist_ok=True)
     pq.write_table(_arrow(df), data / "train.parquet")
@@ -177,7 +181,7 @@ def fit(
         resume=True,
         minutes=Budget(minutes, began=began),
     )
-    return Fit(where, keep)
+    return Fit(where, temporary=folder is None)
 
 
 def _arrow(df: Any) -> pa.Table:

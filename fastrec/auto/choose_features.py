@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec.auto.columns import ColumnInfo
@@ -44,6 +45,7 @@ _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
 _FEW = 30  # whole numbers of so few values are keys as they are
+_VALUES, _LEAST_LISTS = 16, 10  # values of lists that get a column each, lists that hold one at least
 _CLASSES = 10  # of a multiclass target, at most, whose means are made
 _WORTH = 0.5  # standard errors that a gain must be above 0
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear", "elapsed")
@@ -142,16 +144,32 @@ def _asked_for(problem: Problem) -> list[Family]:
         made.append(Family("times taken apart", [*parts, *between]))
     lists = problem.kinds("list")
     if lists:
-        source = [c.name if c.form is None else Tokens(c.name, _pattern(c.form)) for c in lists]
-        made.append(
-            Family("lists", [f for s in source for f in (MultiHot(s, max_size=32, min_count=5), ListLength(s))])
-        )
+        found: list[Feature] = []
+        for c in lists:
+            source = c.name if c.form is None else Tokens(c.name, _pattern(c.form))
+            common = _common_values(problem, c)
+            found += [*([MultiHot(source, common)] if common else []), ListLength(source)]
+        made.append(Family("lists", found))
     texts = problem.kinds("text")
     if texts:
         made.append(Family("texts", [TextSvd(c.name, dims=32) for c in texts]))
         made[-1].features += [ListLength(Tokens(c.name, "words")) for c in texts]
     made += _joins(problem)
     return made
+
+
+def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
+    """The values that most lists hold; none of a column of numbers."""
+    column = problem.train[c.name].slice(0, _ROWS)
+    if c.form is None:
+        if not pa.types.is_string(column.type.value_type):
+            return []
+        values = pd.Series(pc.list_flatten(column).to_pandas(), dtype="object")
+    else:
+        text = pd.Series(column.to_pandas(), dtype="object").dropna()
+        values = text.str.lower().str.findall(_pattern(c.form)).explode()
+    counts = values.value_counts()
+    return [str(v) for v in counts.index[counts >= _LEAST_LISTS][:_VALUES]]
 
 
 def _pattern(sign: str) -> str:

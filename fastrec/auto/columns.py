@@ -99,7 +99,7 @@ def _look(name: str, column: pa.ChunkedArray) -> ColumnInfo:
     if pa.types.is_floating(kind):
         column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
         missing = column.null_count / max(n, 1)
-    distinct = pc.count_distinct(column, mode="only_valid").as_py()
+    distinct = 0 if pa.types.is_null(kind) else pc.count_distinct(column, mode="only_valid").as_py()
     if distinct == 0 or (distinct == 1 and missing == 0):
         return ColumnInfo(
             name, "constant", distinct, missing, "one value in all rows" if distinct else "no value at all"
@@ -147,7 +147,7 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     if form != "":
         return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
     words = texts.str.split().str.len()
-    separator = _separator(texts, filled / distinct)
+    separator = _separator(texts)
     if separator is not None:
         return ColumnInfo(name, "list", distinct, missing, f"values separated by {separator!r}", form=separator)
     if words.mean() >= 4 and distinct > 0.2 * filled and distinct > 50:
@@ -182,7 +182,7 @@ def _are_times(values: pd.Series | pa.ChunkedArray, form: str | None) -> bool:
     return bool(made.notna().mean() >= _PARSED)
 
 
-def _separator(texts: pd.Series, repeats: float) -> str | None:
+def _separator(texts: pd.Series) -> str | None:
     """The sign between the values of lists in text: few values, which come again in other lists."""
     for sign in _SEPARATORS:
         held = texts.str.contains(sign, regex=False).mean()
@@ -192,9 +192,9 @@ def _separator(texts: pd.Series, repeats: float) -> str | None:
         different = parts.nunique()
         again = len(parts) / max(different, 1)
         longest = parts.str.len().quantile(0.95)
-        if sign == " " and (longest > 12 or different > 200 or repeats > 5 or held < 0.8):
-            continue
-        if different <= 2_000 and again >= 10 and longest <= 40 and len(texts) > 1.5 * different:
+        if sign == " " and (held < 0.8 or parts.str.contains(r"[\d_]").mean() < 0.8):
+            continue  # words of a text
+        if different <= 2_000 and again >= 3 and longest <= 40 and len(texts) > 1.5 * different:
             return sign
     return None
 

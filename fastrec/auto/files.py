@@ -140,6 +140,8 @@ def _test_of(tables: dict[Path, pa.Table], train: Path) -> Path | None:
     found = []
     for p, table in tables.items():
         names = set(table.column_names)
-        if p != train and len(names & own) >= max(0.8 * (len(own) - 1), 1) and len(names - own) <= 0.2 * len(names):
+        named = bool(_TEST.search(_stem(p)))
+        shared = 0.5 * len(names) if named else max(0.8 * (len(own) - 1), 1)
+        if p != train and len(names & own) >= shared and (named or len(names - own) <= 0.2 * len(names)):
             found.append(p)
     return min(found, key=lambda p: (not _TEST.search(_stem(p)), p.name)) if found else None

@@ -116,7 +116,12 @@ def understand(
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
     decisions += [how, why_task]
-    if metric is None:
+    by_sample = _metric_by_sample(files, names, known, found_task) if metric is None else None
+    if by_sample is not None:
+        metric = by_sample
+        why = "the sample submission holds classes, not probabilities"
+        decisions.append(Decision("metric", metric, why, sure=False))
+    elif metric is None:
         metric = default_metric(found_task)
         others = ", ".join(n for n in metrics_for(found_task) if n != metric)
         decisions.append(Decision("metric", metric, f"the usual one; others are {others}", sure=False))
@@ -197,7 +202,8 @@ def _task(
     column, distinct = columns[0], pc.count_distinct(columns[0]).as_py()
     if metric is not None:
         fits = [t for t in get_metric(metric).tasks if t not in ("ranking", "multilabel")]
-        fits = [t for t in fits if (t == "binary") == (distinct == 2) or t == "regression"]
+        may_be = {"binary": distinct == 2, "multiclass": 2 < distinct <= _MANY, "regression": numbers[0]}
+        fits = [t for t in fits if may_be[t]]
         if len(fits) == 1:
             return fits[0], Decision("task", fits[0], f"what {metric} scores")
     if distinct < 2:
@@ -223,6 +229,15 @@ def _task(
             why = f"{names[0]} has {distinct} whole numbers; are they amounts, write task = 'regression'"
             return "multiclass", Decision("task", "multiclass", why, sure=False)
     return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
+
+
+def _metric_by_sample(files: Files, names: list[str], known: pa.Table, task: Task) -> str | None:
+    """Accuracy, where the sample submission has several of the target's own classes in its column."""
+    sample = files.tables.get("sample")
+    if sample is None or task not in ("binary", "multiclass") or names[0] not in sample.column_names:
+        return None
+    said = set(map(str, pc.unique(sample[names[0]]).to_pylist()))
+    return "accuracy" if len(said) > 1 and said <= set(map(str, pc.unique(known[names[0]]).to_pylist())) else None
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from fastrec.table.read import CsvForm
 
 _LINES = 200
+_UNNAMED = 4  # columns whose names may be 0, 1, 2, …
 _SIGNS = (",", "\t", ";", "|")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
@@ -66,7 +67,7 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if len(set(first)) < len(first):
         return False
-    if [v.strip() for v in first] in ([str(i) for i in range(len(first))], [str(i + 1) for i in range(len(first))]):
+    if len(first) >= _UNNAMED and [v.strip() for v in first] in ([str(i) for i in range(len(first))], [str(i + 1) for i in range(len(first))]):
         return True  # a frame's columns that were never named
     numbers = [
         i for i in range(len(first)) if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)

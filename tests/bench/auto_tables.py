@@ -41,23 +41,8 @@ def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, shar
 
 def read_adult(data: Path) -> pd.DataFrame:
     """UCI Adult, its 32,561 training rows."""
-    names = [
-        "age",
-        "workclass",
-        "fnlwgt",
-        "education",
-        "education_num",
-        "marital",
-        "occupation",
-        "relationship",
-        "race",
-        "sex",
-        "gain",
-        "loss",
-        "hours",
-        "country",
-        "income",
-    ]
+    names = "age workclass fnlwgt education education_num marital occupation relationship race sex gain loss hours "
+    names = (names + "country income").split()
     return pd.read_csv(data / "adult" / "adult.data", names=names, skipinitialspace=True, na_values="?")
 
 

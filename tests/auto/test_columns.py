@@ -1,0 +1,85 @@
+"""What columns are taken for, one planted table a kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fastrec.auto.columns import look_at
+
+N = 400
+RNG = np.random.default_rng(0)
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potent tea in old kettles".split()
+COLUMNS = {
+    "constant": [3] * N,
+    "empty": [None] * N,
+    "row_id": list(range(1000, 1000 + N)),
+    "serial": list(range(N)),
+    "name": [f"u{i:05d}x" for i in range(N)],
+    "color": [("red", "green", "blue")[i % 3] for i in range(N)],
+    "store_id": [10_000 + i % 40 for i in range(N)],
+    "amount": RNG.normal(size=N).tolist(),
+    "age": RNG.integers(18, 90, N).tolist(),
+    "flag": [i % 2 == 0 for i in range(N)],
+    "when": pd.date_range("2024-01-01", periods=N, freq="h").tolist(),
+    "sold": [f"{1 + i % 28:02d}/{1 + i % 12:02d}/2023" for i in range(N)],
+    "iso": [f"2023-{1 + i % 12:02d}-{1 + i % 28:02d} 10:{i % 60:02d}:00" for i in range(N)],
+    "day_date": [20230100 + 1 + i % 28 for i in range(N)],
+    "tags": ["|".join(RNG.choice(["a", "b", "c", "d"], 1 + i % 3, replace=False)) for i in range(N)],
+    "genres": [", ".join(RNG.choice(["Drama", "War", "Crime", "Sci Fi"], 2, replace=False)) for i in range(N)],
+    "review": [" ".join(RNG.choice(WORDS, 8)) for _ in range(N)],
+    "price": [f"${1000 + 7 * i:,}" for i in range(N)],
+    "rate": [f"{i % 50}%" for i in range(N)],
+    "vectors": [[1.0, 2.0]] * N,
+    "struct": [{"a": 1}] * N,
+}
+KINDS = {
+    "constant": "constant", "empty": "constant", "row_id": "id", "serial": "id", "name": "id", "color": "category",
+    "store_id": "category", "amount": "number", "age": "number", "flag": "category", "when": "time", "sold": "time",
+    "iso": "time", "day_date": "time", "tags": "list", "genres": "list", "review": "text", "price": "number",
+    "rate": "number", "vectors": "list", "struct": "other",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_kind(name):
+    (info,) = look_at(pa.table({name: COLUMNS[name]}))
+    assert (info.name, info.kind) == (name, KINDS[name]), info
+
+
+def test_formats_are_found():
+    found = {c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("sold", "iso", "day_date", "tags", "genres")}))}
+    assert found["sold"].form == "%d/%m/%Y"  # there are days above 12
+    assert found["iso"].form is None
+    assert found["day_date"].form == "%Y%m%d"
+    assert found["tags"].form == "|"
+    assert found["genres"].form == ","
+    assert all(found[n].parse for n in ("sold", "iso", "day_date"))
+
+
+def test_numbers_in_text_and_keys():
+    found = {c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("price", "age", "amount", "store_id")}))}
+    assert found["price"].numeric_text
+    assert found["age"].key
+    assert found["store_id"].key
+    assert not found["amount"].key
+
+
+def test_the_second_of_two_equal_columns_is_a_duplicate():
+    table = pa.table({"a": COLUMNS["amount"], "b": COLUMNS["amount"], "c": COLUMNS["amount"][::-1]})
+    assert [c.kind for c in look_at(table)] == ["number", "duplicate", "number"]
+    assert "same values as a" in look_at(table)[1].why
+
+
+def test_columns_that_differ_in_one_row_are_no_duplicates():
+    other = list(COLUMNS["amount"])
+    other[237] += 1
+    assert [c.kind for c in look_at(pa.table({"a": COLUMNS["amount"], "b": other}))] == ["number", "number"]
+
+
+def test_missing_values_are_counted():
+    (info,) = look_at(pa.table({"x": [1.5, float("nan"), None, 2.5]}))
+    assert info.missing == 0.5
+    assert info.distinct == 2

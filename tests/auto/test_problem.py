@@ -1,0 +1,150 @@
+"""Target, task, metric, ids, folds and what is left out, found from files in the usual forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fastrec.auto.files import read_files
+from fastrec.auto.problem import understand
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
+
+N = 600
+RNG = np.random.default_rng(1)
+
+
+def frame(**more):
+    made = {"id": np.arange(N), "x": RNG.normal(size=N), "c": RNG.choice(list("abc"), N)}
+    return pd.DataFrame(made | more)
+
+
+def folder(tmp_path, train, test=None, sample=None, names=("train", "test", "sample_submission")):
+    for name, table in zip(names, (train, test, sample), strict=True):
+        if table is not None:
+            table.to_csv(tmp_path / f"{name}.csv", index=False)
+    return tmp_path
+
+
+def known(data, **options):
+    return understand(read_files(data), **options)
+
+
+def test_kaggle_folder(tmp_path):
+    train = frame(bought=RNG.integers(0, 2, N), only_here=1.5)
+    test, sample = frame(), pd.DataFrame({"id": np.arange(N), "bought": 0.5})
+    found = known(folder(tmp_path, train, test, sample))
+    assert (found.target, found.task, found.metric, found.ids) == (["bought"], "binary", "auc", ["id"])
+    assert found.drop["only_here"]
+    assert [c.name for c in found.learned] == ["x", "c"]
+    assert found.files.reading.files == {}
+
+
+def test_the_one_column_that_the_test_lacks(tmp_path):
+    found = known(folder(tmp_path, frame(z=RNG.normal(size=N)), frame()))
+    assert (found.target, found.task, found.metric) == (["z"], "regression", "rmse")
+
+
+def test_other_names_of_files(tmp_path):
+    train, test = frame(z=RNG.normal(size=N)), frame()
+    found = known(folder(tmp_path, train, test, None, names=("my_train", "my_test", "x")))
+    assert found.files.reading.files == {"train": "my_train.csv", "test": "my_test.csv"}
+
+
+def test_one_file(tmp_path):
+    train = frame(a=1.0, y=RNG.choice(["no", "yes"], N))
+    train.to_csv(tmp_path / "people.csv", index=False)
+    for data in (tmp_path, tmp_path / "people.csv"):
+        found = known(data)
+        assert (found.target, found.task) == (["y"], "binary")
+        assert found.classes == ["no", "yes"]
+        assert found.files.reading.files == {"train": "people.csv"}
+
+
+@pytest.mark.parametrize(
+    ("values", "task"),
+    [
+        (lambda: RNG.choice([0, 1], N), "binary"),
+        (lambda: RNG.choice(["u", "v", "w"], N), "multiclass"),
+        (lambda: RNG.integers(0, 5, N), "multiclass"),
+        (lambda: RNG.normal(size=N), "regression"),
+        (lambda: RNG.integers(0, 500, N), "regression"),
+        (lambda: RNG.choice([10, 500], N), "binary"),
+        (lambda: RNG.choice([1, 7, 30], N), "regression"),
+    ],
+)
+def test_task(tmp_path, values, task):
+    assert known(folder(tmp_path, frame(y=values()), frame())).task == task
+
+
+def test_task_of_a_metric(tmp_path):
+    data = folder(tmp_path, frame(y=RNG.integers(0, 5, N)), frame())
+    assert known(data, metric="rmsle").task == "regression"
+    assert known(data, metric="rmsle").scale == "log1p"
+    assert known(data, task="regression").metric == "rmse"
+    assert known(data, metric="quadratic_kappa").metric == "quadratic_kappa"
+
+
+def test_classes_of_the_sample(tmp_path):
+    train = frame(y=RNG.choice([2, 5, 60], N))
+    sample = pd.DataFrame({"id": np.arange(N), "Class_2": 0.3, "Class_5": 0.3, "Class_60": 0.4})
+    found = known(folder(tmp_path, train, frame(), sample))
+    assert (found.task, found.metric, found.target) == ("multiclass", "logloss", ["y"])
+
+
+def test_a_sample_with_classes_wants_classes(tmp_path):
+    train = frame(y=RNG.choice(["dog", "cat"], N))
+    sample = pd.DataFrame({"id": np.arange(N), "y": RNG.choice(["dog", "cat"], N)})
+    assert known(folder(tmp_path, train, frame(), sample)).metric == "accuracy"
+
+
+def test_several_targets(tmp_path):
+    train = frame(p=RNG.integers(0, 2, N), q=RNG.integers(0, 2, N))
+    sample = pd.DataFrame({"id": np.arange(N), "p": 0.5, "q": 0.5})
+    found = known(folder(tmp_path, train, frame(), sample))
+    assert (found.target, found.task) == (["p", "q"], "multilabel")
+
+
+def test_made_of_the_target(tmp_path):
+    y = RNG.normal(size=N)
+    found = known(folder(tmp_path, frame(y=y, twice=2 * y + 1, near=y + RNG.normal(size=N)), None), target="y")
+    assert "twice" in found.drop
+    assert "near" not in found.drop
+
+
+def test_a_code_of_the_class(tmp_path):
+    y = RNG.integers(0, 2, N)
+    found = known(folder(tmp_path, frame(y=y, code=[("n", "j")[v] for v in y]), None), target="y")
+    assert set(found.drop) == {"code"}
+
+
+def test_later_rows_are_predicted(tmp_path):
+    train = frame(day=pd.date_range("2024-01-01", periods=N), y=RNG.normal(size=N))
+    test = frame(day=pd.date_range("2025-09-01", periods=N))
+    found = known(folder(tmp_path, train, test))
+    assert found.time == "day"
+
+
+def test_groups_that_are_new(tmp_path):
+    train, test = frame(patient=RNG.integers(0, 60, N), y=RNG.normal(size=N)), frame(patient=RNG.integers(60, 120, N))
+    found = known(folder(tmp_path, train.rename(columns={"patient": "patient_id"}), test.rename(columns={"patient": "patient_id"})))
+    assert found.group == "patient_id"
+
+
+def test_refusals(tmp_path):
+    data = folder(tmp_path, frame(y=[1.0] * N), None)
+    with pytest.raises(DataError, match="one value only"):
+        known(data, target="y")
+    with pytest.raises(MissingColumnError, match="'nope'"):
+        known(data, target="nope")
+    with pytest.raises(DataError, match="is no number"):
+        known(folder(tmp_path, frame(y=[f"t{i}" for i in range(N)]), None), target="y")
+    with pytest.raises(DataError, match="no value"):
+        known(folder(tmp_path, frame(y=[None] * N), None), target="y")
+    with pytest.raises(DataError, match="no metric of a regression"):
+        known(folder(tmp_path, frame(y=RNG.normal(size=N)), None), target="y", metric="auc")
+    with pytest.raises(MissingFileError):
+        known(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingFileError, match="no table"):
+        known(tmp_path / "empty")

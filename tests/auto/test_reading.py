@@ -1,0 +1,62 @@
+"""Times and numbers in text, as a recipe says they are read."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from fastrec.competition import Reading
+from fastrec.errors import DataWarning, MissingFileError
+
+
+def test_times():
+    reading = Reading(dates={"d": "%d/%m/%Y", "n": "%Y%m%d", "i": None})
+    table = pa.table({"d": ["03/02/2024", None], "n": [20240203, 20251231], "i": ["2024-02-03T04:05:06", "2024-02-03"]})
+    made = reading.convert(table).to_pydict()
+    assert made["d"] == [dt.datetime(2024, 2, 3), None]
+    assert made["n"] == [dt.datetime(2024, 2, 3), dt.datetime(2025, 12, 31)]
+    assert made["i"] == [dt.datetime(2024, 2, 3, 4, 5, 6), dt.datetime(2024, 2, 3)]
+
+
+def test_numbers():
+    made = Reading(numbers=["m"]).convert(pa.table({"m": ["$1,200.50", "5 %", "-3", None, ""]}))
+    assert made["m"].to_pylist() == [1200.5, 5.0, -3.0, None, None]
+
+
+def test_values_that_are_none_are_told_of():
+    with pytest.warns(DataWarning, match=r"'soon' is no time .*1 different"):
+        made = Reading(dates={"d": None}).convert(pa.table({"d": ["2024-01-01", "soon"]}))
+    assert made["d"].null_count == 1
+
+
+def test_a_dictionary_column():
+    frame = pd.DataFrame({"d": pd.Categorical(["01/02/2024", "05/02/2024", "01/02/2024"])})
+    made = Reading(dates={"d": "%d/%m/%Y"}).convert(pa.Table.from_pandas(frame))
+    assert [v.day for v in made["d"].to_pylist()] == [1, 5, 1]
+
+
+def test_its_text_makes_it_again():
+    reading = Reading(files={"train": "x.data"}, tables=[], header=["a"], missing=["?"], dates={"d": None}, numbers=["m"])
+    assert eval(repr(reading)) == reading  # noqa: S307 - our own text
+    assert repr(Reading()) == "Reading()"
+    assert Reading.from_state(reading.to_state()) == reading
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    from fastrec.competition import read_folder
+
+    with pytest.raises(MissingFileError, match="x.csv"):
+        read_folder(tmp_path, reading=Reading(files={"train": "x.csv"}))
+
+
+def test_other_tables_only_if_asked_for(tmp_path):
+    from fastrec.competition import read_folder
+
+    for name in ("train", "side", "more"):
+        pd.DataFrame({"a": [1, 2]}).to_csv(tmp_path / f"{name}.csv", index=False)
+    assert set(read_folder(tmp_path).tables) == {"side", "more"}
+    assert set(read_folder(tmp_path, reading=Reading(tables=["side"])).tables) == {"side"}
+    assert set(read_folder(tmp_path, reading=Reading(tables=[])).tables) == set()

@@ -1,0 +1,178 @@
+"""``fastrec new`` and ``fastrec.fit`` as a whole: what is written runs, scores honestly and keeps its form."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import fastrec
+from fastrec.auto import new_competition
+from fastrec.auto.code_text import laid_out
+from fastrec.cli import app, load_competition
+from fastrec.competition import Competition
+from fastrec.errors import DataError
+from fastrec.estimators import ConstantModel, XGBModel
+from fastrec.features import Bucketize, Cross, TargetEncode
+
+N = 900
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Two categories that say something only together, a number, a time in text, tags, a constant."""
+    rng = np.random.default_rng(0)
+    n = 3 * N
+    frame = pd.DataFrame(
+        {
+            "id": np.arange(n),
+            "a": rng.choice(list("uvwxyz"), n),
+            "b": rng.choice(list("klmnop"), n),
+            "x": rng.normal(size=n),
+            "sold": pd.to_datetime("2023-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D"),
+            "tags": ["|".join(rng.choice(["red", "big", "old"], 1 + i % 3, replace=False)) for i in range(n)],
+            "one": 1,
+        }
+    )
+    together = (frame.a.map(dict(zip("uvwxyz", range(6), strict=True))) + frame.b.map(dict(zip("klmnop", range(6), strict=True)))) % 2
+    score = 2.5 * together + frame.x + rng.logistic(size=n) * 0.5
+    frame["bought"] = np.where(score > score.median(), "yes", "no")
+    frame["sold"] = frame.sold.dt.strftime("%d/%m/%Y")
+    folder = tmp_path_factory.mktemp("data")
+    frame[: 2 * N].to_csv(folder / "train.csv", index=False)
+    frame[2 * N :].drop(columns="bought").to_csv(folder / "test.csv", index=False)
+    pd.DataFrame({"id": frame.id[2 * N :], "bought": 0.5}).to_csv(folder / "sample_submission.csv", index=False)
+    frame[2 * N :][["id", "bought"]].to_csv(folder.parent / "truth.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(data, tmp_path_factory):
+    return new_competition(tmp_path_factory.mktemp("w") / "competitions" / "shop", data)
+
+
+def test_the_recipe_says_what_was_found(workspace):
+    recipe = load_competition(workspace.folder)
+    assert isinstance(recipe, Competition)
+    assert (recipe.task, recipe.metric, recipe.target, recipe.positive) == ("binary", "auc", "bought", "yes")
+    assert list(recipe.ids) == ["id"]
+    assert set(recipe.drop) == {"one", "tags"}  # of the tags features are made
+    assert recipe.reading.dates == {"sold": "%d/%m/%Y"}
+    made = recipe.features().outputs
+    assert any("sold" in n for n in made)
+    assert any("tags" in n for n in made)
+    text = (workspace.folder / "competition.py").read_text()
+    assert len(text.splitlines()) < 150
+    assert max(map(len, text.splitlines())) <= 200
+    assert "the sample submission" in text
+
+
+def test_the_pair_that_says_something_together_is_kept(workspace):
+    kept = {f.name for f in workspace.chosen.families if f.kept}
+    assert "target means of pairs" in kept
+    (family,) = [f for f in workspace.chosen.families if f.name == "target means of pairs"]
+    assert "Cross(cols=['b', 'a'])" in repr(family.features)
+    assert family.gain > 0.02
+
+
+def quick(recipe):
+    """The recipe with models that are quickly trained."""
+    recipe.models = lambda *, bs: [XGBModel("xgb", rounds=40, eta=0.2)]
+    recipe.baselines = lambda: [ConstantModel("constant")]
+    return recipe
+
+
+@pytest.fixture(scope="module")
+def run(workspace, data, tmp_path_factory):
+    from fastrec.competition import run_competition
+
+    return run_competition(quick(load_competition(workspace.folder)), data, tmp_path_factory.mktemp("r") / "run", minutes=2)
+
+
+def test_its_submission_is_of_the_samples_form(run, data):
+    made, sample = pd.read_csv(run / "submission.csv"), pd.read_csv(data / "sample_submission.csv")
+    assert list(made.columns) == list(sample.columns)
+    assert made.id.tolist() == sample.id.tolist()
+    assert made.bought.between(0, 1).all()
+
+
+def test_the_score_out_of_fold_is_that_of_the_test(run, data):
+    """Honest: what was scored out of fold is found again on rows that nothing has seen."""
+    from sklearn.metrics import roc_auc_score
+
+    made, truth = pd.read_csv(run / "submission.csv"), pd.read_csv(data.parent / "truth.csv")
+    test = roc_auc_score(truth.bought == "yes", made.bought)
+    oof = json.loads((run / "scores.json").read_text())["oof"]["stack"]
+    assert oof > 0.9
+    assert abs(test - oof) < 0.03
+
+
+def test_saved_runs_read_times_as_the_recipe_does(run, data):
+    from fastrec.competition import SavedRun
+
+    test = pd.read_csv(data / "test.csv")
+    made = SavedRun(run).predict(test).numpy()
+    np.testing.assert_allclose(made, pd.read_csv(run / "submission.csv").bought, atol=1e-6)
+
+
+def test_a_folder_with_something_in_it_is_refused(workspace, data, tmp_path):
+    with pytest.raises(DataError, match="recipe already"):
+        new_competition(workspace.folder, data)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match="something else"):
+        new_competition(tmp_path, data)
+
+
+def test_questions_are_asked_in_turn(data, tmp_path):
+    asked = []
+
+    def answer(question, usual):
+        asked.append(question)
+        return {"metric": "logloss"}.get(question.split()[1], usual) if "metric" in question else usual
+
+    made = new_competition(tmp_path / "x", data, ask=answer, seconds=0)
+    assert made.problem.metric == "logloss"
+    assert len(asked) == 1  # the metric: the rest the files say
+    assert not [f for f in made.chosen.families if f.gain is not None]  # no time to try any
+
+
+def test_command(data, tmp_path):
+    made = CliRunner().invoke(app, ["new", str(tmp_path / "shop"), "--data", str(data), "--yes", "--seconds", "0"])
+    assert made.exit_code == 0, made.output
+    assert (tmp_path / "shop" / "README.md").read_text().startswith("# shop")
+    assert json.loads((tmp_path / "shop" / "notebook.ipynb").read_text())["nbformat"] == 4
+    again = CliRunner().invoke(app, ["new", str(tmp_path / "shop"), "--data", str(data), "--yes"])
+    assert again.exit_code == 1
+    assert "recipe already" in again.output
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    train = pd.read_csv(data / "train.csv")
+    return fastrec.fit(train, "bought", minutes=0.35, quiet=True)
+
+
+def test_fit_in_three_lines(fitted, data):
+    board = fitted.leaderboard()
+    assert board.loc[0, "auc"] == board.auc.max() > 0.85
+    assert "stack" in set(board.model)
+    assert fitted.report().is_file()
+    test = pd.read_csv(data / "test.csv")
+    truth = pd.read_csv(data.parent / "truth.csv").bought
+    assert (fitted.predict(test) == truth).mean() > 0.8
+    proba = fitted.predict_proba(test)
+    assert list(proba.columns) == ["no", "yes"]
+    np.testing.assert_allclose(proba.sum(axis=1), 1)
+    assert repr(fitted).startswith("Fit(binary, auc 0.")
+
+
+def test_text_of_generators_makes_them_again():
+    pairs = [Cross([Bucketize("a_long_name_of_a_column", quantiles=20), f"other_long_column_{i}"]) for i in range(9)]
+    feature = TargetEncode(pairs, "y", classes=["it's"], smooth=20)
+    text = laid_out(feature, 8)
+    assert max(map(len, text.splitlines())) <= 120
+    names = {"TargetEncode": TargetEncode, "Cross": Cross, "Bucketize": Bucketize}
+    assert repr(eval(text, names)) == repr(feature)  # noqa: S307 - our own text
