@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.problem import Problem
 from fastrec.errors import FastrecError
-from fastrec.estimators import Estimator, XGBModel
+from fastrec.estimators import Estimator, LGBMModel, XGBModel
 from fastrec.features import (
     Bucketize,
     Combine,
@@ -39,15 +40,16 @@ from fastrec.metrics import bootstrap_metric, default_metric, get_metric
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
 
-_ROWS = 30_000  # that a trial is made on
+_ROWS = 50_000  # that a trial is made on
 _FOLDS = 3
+_FITS = 24  # fits that the time for trials is shared among: a few more than there are
 _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
 _FEW = 30  # whole numbers of so few values are keys as they are
 _VALUES, _LEAST_LISTS = 16, 10  # values of lists that get a column each, lists that hold one at least
 _CLASSES = 10  # of a multiclass target, at most, whose means are made
-_WORTH = 0.5  # standard errors that a gain must be above 0
+_WORTH = 1.0  # standard errors that a gain must be above 0
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear", "elapsed")
 _CLOCK = ("hour", "minute")
 
@@ -106,7 +108,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     chosen = Chosen(_asked_for(problem))
     if problem.task in ("multilabel",) or len(problem.target) > 1:
         return chosen
-    trial = _Trial(problem, chosen.features)
+    trial = _Trial(problem, chosen.features, seconds)
     chosen.metric = trial.metric.name
     for name, make in _IDEAS:
         if time.monotonic() > ends:
@@ -274,8 +276,8 @@ _IDEAS: tuple[tuple[str, Callable[[Problem, Any, float], list[Feature]]], ...] =
 class _Trial:
     """A quick model on some rows, with and without features."""
 
-    def __init__(self, problem: Problem, base: Sequence[Feature]) -> None:
-        self.problem, self.base = problem, list(base)
+    def __init__(self, problem: Problem, base: Sequence[Feature], seconds: float) -> None:
+        self.problem, self.base, self.seconds = problem, list(base), seconds
         table = Table.read(problem.train)
         self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
         known = self.target.known(table).nonzero().squeeze(1)
@@ -348,7 +350,9 @@ class _Trial:
             else:
                 train, valid = next(pairs)
             outputs = [] if made is None else [n for n in made.outputs if train[n].plain().kind == "number"]
-            model = _quick().fit(self._rows(train, outputs), None, seed=0)
+            model = _judge()
+            model.time_limit = self.seconds / _FITS
+            model.fit(self._rows(train, outputs), None, seed=0)
             said = model.predict(self._rows(valid, outputs))
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)
@@ -357,10 +361,11 @@ class _Trial:
         return oof, self.metric(self.rows.label, oof)
 
 
-def _quick() -> Estimator:
-    return XGBModel(
-        "quick", rounds=80, eta=0.12, max_depth=5, colsample_bytree=0.5, max_bin=64, early_stopping_rounds=None
-    )
+def _judge() -> Estimator:
+    """A model that learns all that it can from what it is given: of a weak one every encoding looks like a gain."""
+    if find_spec("lightgbm") is not None:
+        return LGBMModel("judge", rounds=800, learning_rate=0.1, early_stopping_rounds=30)
+    return XGBModel("judge", rounds=800, eta=0.1, early_stopping_rounds=30)
 
 
 def _binned(column: Any) -> np.ndarray:
