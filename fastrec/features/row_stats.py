@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from typing import Literal, get_args
 
 import torch
 
@@ -14,8 +15,9 @@ from fastrec.features.base import Feature, RowWise, Tensors
 from fastrec.table import Column, Table
 
 Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
+_STATS = get_args(Stat)
 
-_BLOCK = 1 << 21  # numbers laid side by side at a time: 16 MiB, whatever the table's size
+_BLOCK = 1 << 21  # numbers held as float64 at a time: 16 MiB, whatever the table's size
 
 
 class RowStats(OfColumns, RowWise):
@@ -68,11 +70,11 @@ class RowStats(OfColumns, RowWise):
         return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        rows = torch.stack([tensors[c] for c in self.columns], 1)
-        return {name: _STATS[stat](rows) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
+        rows = _Rows([tensors[c] for c in self.columns])
+        return {name: getattr(rows, stat) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """The statistics, by blocks of rows: side by side, hundreds of columns are held for one block only."""
+        """The statistics, by blocks of rows, so that hundreds of columns are never float64 all at once."""
         table = table.select(dict.fromkeys(self.columns))
         # What is no plain number is converted, or refused, once and with its row's number in the whole table.
         odd = [n for n in table.names if table[n].kind not in ("number", "datetime")]
@@ -83,47 +85,73 @@ class RowStats(OfColumns, RowWise):
         return as_columns({n: torch.cat([p[n] for p in parts]) for n in self.outputs})
 
 
-# Each from numbers float64 [n, columns], NaN where missing, to [n] ---------------------------------------------------
+class _Rows:
+    """The statistics of rows, each made at the first need: its name → ``[n]``.
+
+    Sums run from column to column: then a row's bits do not depend on the rows beside it, as those of a reduction over
+    a matrix would.
+
+    Args:
+        columns: float64 ``[n]`` each, NaN where missing.
+    """
+
+    def __init__(self, columns: list[torch.Tensor]) -> None:
+        self.columns = columns
+        self.gone = [x.isnan() for x in columns]
+
+    def _filled(self, value: float) -> Iterator[torch.Tensor]:
+        return (torch.where(gone, value, x) for gone, x in zip(self.gone, self.columns, strict=True))
+
+    @cached_property
+    def zeros(self) -> torch.Tensor:
+        return _how_many(x == 0 for x in self.columns)
+
+    @cached_property
+    def missing(self) -> torch.Tensor:
+        return _how_many(self.gone)
+
+    @cached_property
+    def negative(self) -> torch.Tensor:
+        return _how_many(x < 0 for x in self.columns)
+
+    @cached_property
+    def nunique(self) -> torch.Tensor:
+        ordered = torch.stack(self.columns, 1).sort(1).values  # NaN comes last
+        new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
+        return new.sum(1) + (~ordered[:, 0].isnan()).long()
+
+    @cached_property
+    def count(self) -> torch.Tensor:
+        return len(self.columns) - self.missing
+
+    @cached_property
+    def sum(self) -> torch.Tensor:
+        return reduce(torch.add, self._filled(0))
+
+    @cached_property
+    def mean(self) -> torch.Tensor:
+        mean = self.sum / self.count
+        # Equal values have themselves for a mean, to the last bit, and then no spread.
+        return torch.where(mean.isinf(), mean, torch.clamp(mean, self.min, self.max))
+
+    @cached_property
+    def std(self) -> torch.Tensor:
+        rests = (torch.where(gone, 0, x - self.mean) for gone, x in zip(self.gone, self.columns, strict=True))
+        total = reduce(torch.add, (r * r for r in rests))
+        return torch.where(self.count > 1, (total / (self.count - 1)).sqrt(), torch.nan)
+
+    @cached_property
+    def min(self) -> torch.Tensor:
+        return torch.where(self.count > 0, reduce(torch.minimum, self._filled(torch.inf)), torch.nan)
+
+    @cached_property
+    def max(self) -> torch.Tensor:
+        return torch.where(self.count > 0, reduce(torch.maximum, self._filled(-torch.inf)), torch.nan)
 
 
-def _count(rows: torch.Tensor) -> torch.Tensor:
-    return rows.shape[1] - rows.isnan().sum(1)
-
-
-def _nunique(rows: torch.Tensor) -> torch.Tensor:
-    ordered = rows.sort(1).values  # NaN comes last
-    new = (ordered[:, 1:] != ordered[:, :-1]) & ~ordered[:, 1:].isnan()
-    return new.sum(1) + (~ordered[:, 0].isnan()).long()
-
-
-def _low(rows: torch.Tensor) -> torch.Tensor:
-    return torch.where(_count(rows) > 0, torch.where(rows.isnan(), torch.inf, rows).amin(1), torch.nan)
-
-
-def _high(rows: torch.Tensor) -> torch.Tensor:
-    return torch.where(_count(rows) > 0, torch.where(rows.isnan(), -torch.inf, rows).amax(1), torch.nan)
-
-
-def _mean(rows: torch.Tensor) -> torch.Tensor:
-    mean = rows.nansum(1) / _count(rows)
-    # Equal values have themselves for a mean, to the last bit, and then no spread.
-    return torch.where(mean.isinf(), mean, torch.clamp(mean, _low(rows), _high(rows)))
-
-
-def _std(rows: torch.Tensor) -> torch.Tensor:
-    count = _count(rows)
-    rest = torch.where(rows.isnan(), 0, rows - _mean(rows)[:, None])
-    return torch.where(count > 1, ((rest * rest).sum(1) / (count - 1)).sqrt(), torch.nan)
-
-
-_STATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-    "zeros": lambda rows: (rows == 0).sum(1),
-    "missing": lambda rows: rows.isnan().sum(1),
-    "negative": lambda rows: (rows < 0).sum(1),
-    "nunique": _nunique,
-    "sum": lambda rows: rows.nansum(1),
-    "mean": _mean,
-    "std": _std,
-    "min": _low,
-    "max": _high,
-}
+def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
+    """In how many masks each row is: int64 ``[n]``."""
+    # Added as bytes, as many as one holds: to widen each mask first would take several times as long.
+    ones = [mask.view(torch.int8) for mask in masks]
+    parts = (reduce(torch.add, ones[i : i + 127]) for i in range(0, len(ones), 127))
+    return reduce(torch.add, (part.long() for part in parts))

@@ -108,8 +108,7 @@ class TextSvd(FittedOnLists):
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         row, texts = self._texts(table[name_of(self.col)])
         words, codes = sort_keys(coded_elements(texts, wanted_by=self))
-        # One text more, without a word: the empty bag is always there, whether or not a row has it.
-        bags, bag_of = distinct_bags(words, *count_words(texts.values, codes, len(words)), len(texts) + 1)
+        bags, bag_of = distinct_bags(words, *count_words(texts.values, codes, len(words)), len(texts))
         known = (~texts.is_missing()[row]).nonzero().squeeze(1)
         of_row = None if cells is None else Cells(cells.codes.cpu()[known], cells.count)
         count = sum_by_cell(torch.ones_like(known), bag_of[row[known]], of_row, bags.size)

@@ -82,6 +82,12 @@ def test_counts_are_whole_numbers_and_the_others_floats():
     assert made.dtypes[1:].astype(str).tolist() == ["int64"] * 4 + ["float64"] * 5
 
 
+def test_counts_go_past_what_a_byte_holds():
+    df = pd.DataFrame({f"c{i}": [0.0, None, -1.0] for i in range(300)})
+    made = RowStats(list(df), ["zeros", "missing", "negative"]).fit_transform(df).iloc[:, 300:]
+    assert made.to_numpy().tolist() == [[300, 0, 0], [0, 300, 0], [0, 0, 300]]
+
+
 def test_infinities_are_numbers():
     inf = math.inf
     df = pd.DataFrame({"a": [inf, inf, -inf, 1.0], "b": [1.0, inf, inf, 1e308], "c": [None, None, 2.0, 1e308]})

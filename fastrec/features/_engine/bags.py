@@ -1,7 +1,7 @@
 """Texts as bags of words: which words, how often each; every distinct bag once, in an order of its own.
 
-All here is on the host. A bag's bytes, its words' codes and counts with the most significant byte first, are its key:
-equal bags have equal bytes, and bytes sort as the codes do, so that neither rows nor partitions move the result.
+All here is on the host. A bag's key are the bytes of its words' codes and counts: equal bags have equal ones, and bags
+are sorted by them, so that neither the rows' order nor partitions move the result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Bags:
 
     Args:
         words: the ``K`` words that occur, in ascending order.
-        size: how many bags there are; the first is empty.
+        size: how many bags there are; one of them may be empty.
         pairs: int64 ``[P]``, ascending: ``bag · K + word`` of each word of each bag.
         times: int64 ``[P]``, how often it is there.
     """
