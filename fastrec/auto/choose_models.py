@@ -9,6 +9,9 @@ from fastrec.auto.choose_features import Chosen
 from fastrec.auto.problem import Problem
 
 
+_WIDE = 100  # columns from which a tree sees a third of them
+
+
 @dataclass
 class ModelLine:
     """A model in a recipe.
@@ -25,14 +28,33 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """The base models of a recipe: LightGBM, XGBoost and CatBoost as far as they are installed, and a net.
 
+    Where features were found to pay, one model and CatBoost learn from the files' own columns alone.
+
     Args:
         problem: what is known of the table.
         chosen: its features.
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
+    tried = any(f.kept for f in chosen.families if f.gain is not None)
     made = [ModelLine("LGBMModel", 'LGBMModel("lgbm")')] if lgbm else []
-    made.append(ModelLine("XGBModel", 'XGBModel("xgb")'))
+    # What helps a trial's few rows may stand in the way of many: the stack sees which it is.
+    if tried:
+        plain = "LGBMModel" if lgbm else "XGBModel"
+        made.append(ModelLine(plain, f'{plain}("plain", columns=OWN)'))
+    wide = len(problem.learned) > _WIDE
+    few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5" if wide else ""
+    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{few})'))
+    if lgbm:
+        share = 0.3 if wide else 0.5
+        made.append(ModelLine("LGBMModel", f'LGBMModel("extra", extra_trees=True, feature_fraction={share})'))
+    net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
+    made.append(ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)'))
     if cat:
-        made.append(ModelLine("CatBoostModel", 'CatBoostModel("catboost")'))
-    made.append(ModelLine("NetModel", 'NetModel("net", bs=bs)'))
+        made.append(ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""})'))
     return made
+
+
+def own_columns(problem: Problem, chosen: Chosen) -> list[str]:
+    """The columns of the files, and what stands for those that no model can take: parts of times, values of lists."""
+    made = [f for family in chosen.families if family.gain is None for f in family.features]
+    return [*(c.name for c in problem.kinds("category", "number")), *(n for f in made for n in f.outputs)]

@@ -67,7 +67,10 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
         return True
     if len(set(first)) < len(first):
         return False
-    if len(first) >= _UNNAMED and [v.strip() for v in first] in ([str(i) for i in range(len(first))], [str(i + 1) for i in range(len(first))]):
+    if len(first) >= _UNNAMED and [v.strip() for v in first] in (
+        [str(i) for i in range(len(first))],
+        [str(i + 1) for i in range(len(first))],
+    ):
         return True  # a frame's columns that were never named
     numbers = [
         i for i in range(len(first)) if sum(bool(_NUMBER.match(r[i])) for r in others if i < len(r)) > 0.8 * len(others)

@@ -14,7 +14,7 @@ import jinja2
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.auto.choose_features import Chosen, Family, choose_features
-from fastrec.auto.choose_models import choose_models
+from fastrec.auto.choose_models import choose_models, own_columns
 from fastrec.auto.code_text import laid_out
 from fastrec.auto.files import read_files
 from fastrec.auto.problem import Decision, Problem, understand
@@ -197,7 +197,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "reading": _has_reading(problem.files.reading),
         "estimators": estimators,
         "generators": generators,
-        "stack_import": "",
+        "own": laid_out(own_columns(problem, chosen), 0, used=6) if any("OWN" in m.text for m in models) else "",
         "attributes": _attributes(name, problem),
         "features": features,
         "categories": _categories(problem),

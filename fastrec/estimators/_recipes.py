@@ -14,6 +14,9 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 
+_MOST_EPOCHS = 64
+
+
 @dataclass(frozen=True)
 class Recipe:
     """Defaults for a model.
@@ -21,6 +24,7 @@ class Recipe:
     Args:
         epochs: how often every row is seen, at most.
         max_rows: epochs are cut so that about so many rows are seen.
+        min_rows: of a small table there are more epochs, until so many rows are seen; 64 epochs at most.
         lr: the schedule's highest rate, at ``base_bs`` rows.
         wd: weight decay.
         procs: what prepares the columns.
@@ -31,12 +35,17 @@ class Recipe:
 
     epochs: int = 16
     max_rows: int = 8_000_000
+    min_rows: int = 0
     lr: float = 2e-3
     wd: float = 0.02
     procs: tuple[Any, ...] = (Categorify, RankGauss)
     options: Mapping[str, Any] = field(default_factory=dict)
     bs: int | None = None
     base_bs: int = 256
+
+    def epochs_for(self, n: int) -> int:
+        """Epochs over ``n`` training rows, before ``max_rows``."""
+        return max(self.epochs, min(-(-self.min_rows // n), _MOST_EPOCHS))
 
     def batch(self, n: int) -> int:
         """Rows in a batch, for ``n`` training rows."""
@@ -50,7 +59,7 @@ _TABULAR = {"layers": [256, 128], "ps": 0.1, "embed_p": 0.05, "use_bn": False, "
 _TABM = {"k": 8, "layers": [128, 128], "d_embedding": 8}
 _RECIPES: dict[type[nn.Module], Recipe] = {
     TabularNet: Recipe(options=_TABULAR, max_rows=4_000_000),
-    TabM: Recipe(options=_TABM, epochs=10, max_rows=2_000_000),
+    TabM: Recipe(options=_TABM, epochs=10, max_rows=2_000_000, min_rows=300_000),
 }
 # arXiv 2407.04491, table A.1: 256 epochs at batch 256. On a CPU that is hours for a million rows, so the rows that are
 # seen are bounded, to 7,800 updates: some 100 seconds of one core.

@@ -197,7 +197,7 @@ class NetModel(Estimator):
             patience=self.patience,
         )
         most = self.max_rows or recipe.max_rows
-        epochs = max(1, min(self.epochs or recipe.epochs, math.ceil(most / n)))
+        epochs = max(1, min(self.epochs or recipe.epochs_for(n), math.ceil(most / n)))
         wd = recipe.wd if self.wd is None else self.wd
         rate = recipe.lr if self.lr is None else self.lr
         loss = head.loss(self.smoothing)
