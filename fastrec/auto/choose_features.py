@@ -47,10 +47,11 @@ _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
 _FEW = 30  # whole numbers of so few values are keys as they are
+_MOST_CLASSES = 40  # of a target for which features are tried
 _VALUES, _LEAST_LISTS = 16, 10  # values of lists that get a column each, lists that hold one at least
 _CLASSES = 10  # of a multiclass target, at most, whose means are made
 _WORTH = 1.0  # standard errors that a gain must be above 0
-_PARTS = ("year", "month", "day", "dayofweek", "dayofyear", "elapsed")
+_PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
 _CLOCK = ("hour", "minute")
 
 
@@ -106,7 +107,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     """
     ends = time.monotonic() + seconds
     chosen = Chosen(_asked_for(problem))
-    if problem.task in ("multilabel",) or len(problem.target) > 1:
+    if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > _MOST_CLASSES or seconds <= 0:
         return chosen
     trial = _Trial(problem, chosen.features, seconds)
     chosen.metric = trial.metric.name
@@ -143,7 +144,8 @@ def _asked_for(problem: Problem) -> list[Family]:
             for i, a in enumerate(times[:4])
             for b in times[i + 1 : 4]
         ]
-        made.append(Family("times taken apart", [*parts, *between]))
+        since = [DatePart(c.name, "elapsed") for c in times]
+        made.append(Family("times taken apart", [*parts, *since, *between]))
     lists = problem.kinds("list")
     if lists:
         found: list[Feature] = []
@@ -370,5 +372,6 @@ def _judge() -> Estimator:
 
 def _binned(column: Any) -> np.ndarray:
     values = column.number(torch.float64).cpu().numpy()
-    edges = np.unique(np.nanquantile(values, np.linspace(0, 1, 33)[1:-1])) if np.isfinite(values).any() else []
+    finite = values[np.isfinite(values)]
+    edges = np.unique(np.quantile(finite, np.linspace(0, 1, 33)[1:-1])) if len(finite) else np.zeros(0)
     return np.where(np.isnan(values), len(edges) + 1, np.searchsorted(edges, values))

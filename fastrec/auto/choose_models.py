@@ -8,7 +8,6 @@ from importlib.util import find_spec
 from fastrec.auto.choose_features import Chosen
 from fastrec.auto.problem import Problem
 
-
 _WIDE = 100  # columns from which a tree sees a third of them
 
 

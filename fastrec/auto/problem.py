@@ -27,6 +27,7 @@ _NAMES = re.compile(
 )
 _FEW, _MANY = 20, 200  # different whole numbers that may be classes; different texts that may be
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
+_ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
 _TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
 
 
@@ -292,10 +293,14 @@ def _drop(made: Problem, known: pa.Table) -> None:
             told = _tells_all(known, c, made)
             if told is not None:
                 made.drop[c.name] = told
+    told = [n for n, reason in made.drop.items() if reason.startswith(_ALONE)]
+    if told and not made.learned:  # then they are all that there is
+        made.drop = {n: reason for n, reason in made.drop.items() if n not in told}
+        why = f"{', '.join(told)} alone tell the target, and there is nothing else: are they known when one predicts?"
+        made.decisions.append(Decision("columns", told, why, sure=False))
     if made.drop:
-        made.decisions.append(
-            Decision("drop", list(made.drop), "nothing can be learned from them, or they tell too much")
-        )
+        why = "nothing can be learned from them, or they tell too much"
+        made.decisions.append(Decision("drop", list(made.drop), why))
 
 
 def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
@@ -312,7 +317,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         if made.task == "regression":
             return None
         if frame.groupby(c.name, observed=True)[made.target[0]].nunique().max() == 1 and x.nunique() <= len(frame) / 5:
-            return "it alone tells the target: made of it, and not known when one predicts"
+            return f"{_ALONE} tells the target: made of it, and not known when one predicts"
         if c.kind == "category":
             return None
     if made.task == "regression":
@@ -325,7 +330,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     else:
         return None
     return (
-        f"it alone orders the target ({same:.4f}): made of it, and not known when one predicts"
+        f"{_ALONE} orders the target ({same:.4f}): made of it, and not known when one predicts"
         if same >= _TOO_GOOD
         else None
     )

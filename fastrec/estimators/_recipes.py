@@ -13,7 +13,6 @@ from fastrec.tabular import Categorify, RankGauss, RobustScale
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
-
 _MOST_EPOCHS = 64
 
 

@@ -11,7 +11,7 @@ from fastrec.auto.columns import look_at
 
 N = 400
 RNG = np.random.default_rng(0)
-WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potent tea in old kettles".split()
+WORDS = "the quick brown fox jumps over a lazy dog while seven wizards brew potent tea in kettles".split()  # noqa: SIM905
 COLUMNS = {
     "constant": [3] * N,
     "empty": [None] * N,
@@ -50,7 +50,9 @@ def test_kind(name):
 
 
 def test_formats_are_found():
-    found = {c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("sold", "iso", "day_date", "tags", "genres")}))}
+    found = {
+        c.name: c for c in look_at(pa.table({n: COLUMNS[n] for n in ("sold", "iso", "day_date", "tags", "genres")}))
+    }
     assert found["sold"].form == "%d/%m/%Y"  # there are days above 12
     assert found["iso"].form is None
     assert found["day_date"].form == "%Y%m%d"

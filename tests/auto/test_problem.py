@@ -127,7 +127,11 @@ def test_later_rows_are_predicted(tmp_path):
 
 def test_groups_that_are_new(tmp_path):
     train, test = frame(patient=RNG.integers(0, 60, N), y=RNG.normal(size=N)), frame(patient=RNG.integers(60, 120, N))
-    found = known(folder(tmp_path, train.rename(columns={"patient": "patient_id"}), test.rename(columns={"patient": "patient_id"})))
+    found = known(
+        folder(
+            tmp_path, train.rename(columns={"patient": "patient_id"}), test.rename(columns={"patient": "patient_id"})
+        )
+    )
     assert found.group == "patient_id"
 
 

@@ -39,8 +39,10 @@ def test_a_dictionary_column():
 
 
 def test_its_text_makes_it_again():
-    reading = Reading(files={"train": "x.data"}, tables=[], header=["a"], missing=["?"], dates={"d": None}, numbers=["m"])
-    assert eval(repr(reading)) == reading  # noqa: S307 - our own text
+    reading = Reading(
+        files={"train": "x.data"}, tables=[], header=["a"], missing=["?"], dates={"d": None}, numbers=["m"]
+    )
+    assert eval(repr(reading)) == reading
     assert repr(Reading()) == "Reading()"
     assert Reading.from_state(reading.to_state()) == reading
 
@@ -48,7 +50,7 @@ def test_its_text_makes_it_again():
 def test_a_file_that_is_not_there(tmp_path):
     from fastrec.competition import read_folder
 
-    with pytest.raises(MissingFileError, match="x.csv"):
+    with pytest.raises(MissingFileError, match=r"x\.csv"):
         read_folder(tmp_path, reading=Reading(files={"train": "x.csv"}))
 
 

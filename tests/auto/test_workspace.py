@@ -37,7 +37,10 @@ def data(tmp_path_factory):
             "one": 1,
         }
     )
-    together = (frame.a.map(dict(zip("uvwxyz", range(6), strict=True))) + frame.b.map(dict(zip("klmnop", range(6), strict=True)))) % 2
+    together = (
+        frame.a.map(dict(zip("uvwxyz", range(6), strict=True)))
+        + frame.b.map(dict(zip("klmnop", range(6), strict=True)))
+    ) % 2
     score = 2.5 * together + frame.x + rng.logistic(size=n) * 0.5
     frame["bought"] = np.where(score > score.median(), "yes", "no")
     frame["sold"] = frame.sold.dt.strftime("%d/%m/%Y")
@@ -89,7 +92,9 @@ def quick(recipe):
 def run(workspace, data, tmp_path_factory):
     from fastrec.competition import run_competition
 
-    return run_competition(quick(load_competition(workspace.folder)), data, tmp_path_factory.mktemp("r") / "run", minutes=2)
+    return run_competition(
+        quick(load_competition(workspace.folder)), data, tmp_path_factory.mktemp("r") / "run", minutes=2
+    )
 
 
 def test_its_submission_is_of_the_samples_form(run, data):
@@ -175,4 +180,4 @@ def test_text_of_generators_makes_them_again():
     text = laid_out(feature, 8)
     assert max(map(len, text.splitlines())) <= 120
     names = {"TargetEncode": TargetEncode, "Cross": Cross, "Bucketize": Bucketize}
-    assert repr(eval(text, names)) == repr(feature)  # noqa: S307 - our own text
+    assert repr(eval(text, names)) == repr(feature)

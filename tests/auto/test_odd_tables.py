@@ -1,0 +1,163 @@
+"""Tables of every shape: a result, or an error that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fastrec.auto import new_competition
+from fastrec.cli import load_competition
+from fastrec.competition import run_competition
+from fastrec.errors import DataWarning, FastrecError
+from fastrec.estimators import XGBModel
+
+RNG = np.random.default_rng(5)
+
+
+def numbers(n, k):
+    return {f"v{i}": RNG.normal(size=n) for i in range(k)}
+
+
+def wide():
+    made = {f"v{i}": np.where(RNG.random(500) < 0.7, 0, RNG.normal(size=500)) for i in range(370)}
+    made |= {"v7": np.zeros(500), "v9": made["v8"]}
+    return pd.DataFrame(made | {"y": (made["v1"] + made["v2"] > 0).astype(int)}), {}
+
+
+def tiny():
+    x = RNG.normal(size=200)
+    return pd.DataFrame({"x": x, "c": RNG.choice(list("ab"), 200), "y": np.where(noisy(x) > 0, "hi", "lo")}), {}
+
+
+def noisy(x):
+    return x + RNG.normal(size=len(x)) * 0.3
+
+
+def many_classes():
+    c = RNG.integers(0, 110, 2_200)
+    c[:1_100] = np.repeat(np.arange(110), 10)
+    return pd.DataFrame({"x": c + RNG.normal(size=2_200) * 0.1, "z": c % 7, "y": [f"k{v}" for v in c]}), {"rounds": 4}
+
+
+def few_positives():
+    x = RNG.normal(size=2_000)
+    return pd.DataFrame({"x": x, **numbers(2_000, 3), "y": (noisy(x) > 1.8).astype(int)}), {}
+
+
+def dates_only():
+    days = pd.to_datetime("2022-01-01") + pd.to_timedelta(RNG.integers(0, 700, 900), unit="D")
+    frame = pd.DataFrame(
+        {"a": days.strftime("%Y-%m-%d"), "b": (days + pd.to_timedelta(3, unit="D")).strftime("%d.%m.%Y")}
+    )
+    return frame.assign(y=np.where(days.day_of_week >= 5, "weekend", "week")), {}
+
+
+def text_only():
+    good, bad, other = (
+        ["fine", "lovely", "sound", "great"],
+        ["broken", "awful", "poor", "cheap"],
+        ["the", "a", "it", "of", "on", "was"],
+    )
+    y = RNG.integers(0, 2, 800)
+    words = [[*RNG.choice(good if v else bad, 2), *RNG.choice(other, 5)] for v in y]
+    return pd.DataFrame({"review": [" ".join(RNG.permutation(w)) for w in words], "y": np.where(y, "good", "bad")}), {}
+
+
+def amounts_of_one_sign():
+    x = RNG.normal(size=700)
+    return pd.DataFrame({"x": x, "price": np.exp(2 * noisy(x)) * 100}), {"metric": "rmsle", "target": "price"}
+
+
+def infinite_and_missing():
+    x = RNG.normal(size=600)
+    frame = pd.DataFrame({"x": x, "z": np.where(RNG.random(600) < 0.1, np.inf, x), "w": np.where(x > 1, np.nan, x)})
+    return frame.assign(y=(noisy(x) > 0).astype(int)), {}
+
+
+def flags_and_objects():
+    x = RNG.random(500) < 0.5
+    return pd.DataFrame(
+        {"flag": x, "mixed": np.where(x, "1", "x"), "y": np.where(x ^ (RNG.random(500) < 0.1), 1, 0)}
+    ), {}
+
+
+TABLES = [
+    wide, tiny, many_classes, few_positives, dates_only, text_only, amounts_of_one_sign, infinite_and_missing,
+    flags_and_objects,
+]  # fmt: skip
+
+
+def run_it(tmp_path, frame, test=None, *, rounds=25, **options):
+    data = tmp_path / "data"
+    data.mkdir()
+    frame.to_csv(data / "train.csv", index=False)
+    if test is not None:
+        test.to_csv(data / "test.csv", index=False)
+    made = new_competition(tmp_path / "mine", data, seconds=2, **{"target": "y"} | options)
+    recipe = load_competition(made.folder)
+    recipe.models = lambda *, bs: [XGBModel("xgb", rounds=rounds, eta=0.3, max_depth=3, early_stopping_rounds=None)]
+    run = run_competition(recipe, data, tmp_path / "run")
+    return made, json.loads((run / "scores.json").read_text()), pd.read_csv(run / "submission.csv")
+
+
+@pytest.mark.parametrize("make", TABLES, ids=lambda f: f.__name__)
+def test_it_learns(make, tmp_path):
+    frame, options = make()
+    _, scores, submission = run_it(tmp_path, frame, **options)
+    found, trivial = scores["oof"]["stack"], scores["oof"]["constant"]
+    assert (found > trivial) if scores["greater_is_better"] else (found < trivial)
+    assert len(submission) == len(frame)
+    assert submission.notna().all().all()
+
+
+def test_rows_without_a_target_are_predicted(tmp_path):
+    x = RNG.normal(size=400)
+    y = pd.Series(np.where(noisy(x) > 0, "a", "b")).where(np.arange(400) < 300)
+    made, _, submission = run_it(tmp_path, pd.DataFrame({"key": np.arange(400), "x": x, "y": y}))
+    assert len(submission) == 100
+    assert submission.key.tolist() == list(range(300, 400))
+    assert made.problem.task == "binary"
+
+
+def test_rows_without_a_target_beside_a_test_are_left_out(tmp_path):
+    x = RNG.normal(size=400)
+    frame = pd.DataFrame({"x": x, "y": pd.Series(np.where(noisy(x) > 0, "a", "b")).where(np.arange(400) >= 40)})
+    with pytest.warns(DataWarning, match="40 training rows have no target"):
+        _, scores, submission = run_it(tmp_path, frame, frame[["x"]].head(50))
+    assert len(submission) == 50
+    assert scores["rows"]["train rows"] == 360
+
+
+def test_duplicate_ids_of_the_test_are_named(tmp_path):
+    x = RNG.normal(size=300)
+    frame = pd.DataFrame({"id": np.arange(300), "x": x, "y": (noisy(x) > 0).astype(int)})
+    test = frame.drop(columns="y").assign(id=[5, *range(299)])
+    pd.DataFrame({"id": test.id, "y": 0.5}).to_csv(tmp_path / "sample_submission.csv", index=False)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "sample_submission.csv").rename(tmp_path / "data" / "sample_submission.csv")
+    (tmp_path / "data").rename(tmp_path / "own")
+    frame.to_csv(tmp_path / "own" / "train.csv", index=False)
+    test.to_csv(tmp_path / "own" / "test.csv", index=False)
+    made = new_competition(tmp_path / "mine", tmp_path / "own", seconds=0)
+    recipe = load_competition(made.folder)
+    recipe.models = lambda *, bs: [XGBModel("xgb", rounds=5, early_stopping_rounds=None)]
+    with pytest.raises(FastrecError, match=r"id"):
+        run_competition(recipe, tmp_path / "own", tmp_path / "run")
+
+
+def test_a_column_that_is_the_target_is_kept_where_there_is_nothing_else(tmp_path):
+    x = RNG.normal(size=300)
+    made, scores, _ = run_it(tmp_path, pd.DataFrame({"x": x, "y": (x > 0).astype(int)}))
+    assert made.problem.drop == {}
+    assert not next(d for d in made.decisions if d.what == "columns").sure
+    assert scores["oof"]["stack"] > 0.99
+
+
+def test_a_class_of_one_row_is_told_of(tmp_path):
+    frame = pd.DataFrame({"x": RNG.normal(size=200), "y": ["rare", *RNG.choice(["a", "b"], 199)]})
+    with pytest.warns(DataWarning, match="fewer rows than"):
+        _, scores, _ = run_it(tmp_path, frame)
+    assert scores["task"] == "multiclass"
