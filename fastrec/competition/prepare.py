@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -123,10 +123,7 @@ class Prepared:
         """Values of rows whose targets are not known; ``before``: what features with a history look back to."""
         if not self.recipe.history:
             return features.transform(rows, tables=self.found.tables)
-        unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in self.targets}
-        made = features.transform(rows.with_columns(unknown), tables=self.found.tables, history=before)
-        there = {n: rows[n] for n in self.targets if n in rows}
-        return made.drop([n for n in self.targets if n not in rows]).with_columns(there)
+        return transform_unknown(features, rows, self.targets, tables=self.found.tables, history=before)
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
@@ -168,6 +165,24 @@ class Prepared:
             self.features.save(folder)
         else:
             shutil.copytree(self.parts.folder_of("features", self.digest[:20]) / "state", folder)
+
+
+def transform_unknown(
+    features: FeatureSet, rows: Table, targets: Sequence[str], *, tables: Mapping[str, Table], history: Table
+) -> Table:
+    """Features of rows whose targets are not known, looking back to rows whose targets are.
+
+    Args:
+        features: the fitted features.
+        rows: the rows; the targets that they have are not shown to the features.
+        targets: the target columns.
+        tables: the other tables.
+        history: earlier rows, with their targets.
+    """
+    unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
+    made = features.transform(rows.with_columns(unknown), tables=tables, history=history)
+    there = {n: rows[n] for n in targets if n in rows}
+    return made.drop([n for n in targets if n not in rows]).with_columns(there)
 
 
 def _columns(made: Table, beside: Table) -> dict[str, object]:
