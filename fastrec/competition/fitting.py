@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -146,7 +147,7 @@ def _fit_models(
         seed=seed,
         device=device,
         scored=folds.scored,
-        repeated=not folds.is_partition,
+        repeated=folds.is_repeated,
         store=store,
     )
     total = len(models) * sum(len(outside) for outside, _ in folds)
@@ -244,23 +245,39 @@ def _counted(recipe: Competition, train: Rows) -> torch.Tensor:
 
 
 def _keys(made: Fitted, models: Sequence[Estimator], seed: int, device: torch.device) -> dict[str, str] | None:
-    """A digest for every model of all that its folds' models are made from; None: something has none."""
+    """Model → a digest of all that its folds' models are made from, where there is one; None: the rows have none."""
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
-        threads = torch.get_num_threads()
-        return {
-            m.name: digest(rows, threads, *map(str, about), class_digest(type(m)), str(_settings(m)))[:20]
-            for m in models
-        }
     except (NoDigestError, DataError):
         return None
+    keys = {}
+    for model in models:
+        with suppress(NoDigestError, DataError):  # it is trained every time, and the others are kept
+            own = (class_digest(type(model)), str(_settings(model)))
+            keys[model.name] = digest(rows, torch.get_num_threads(), *map(str, about), *own)[:20]
+    return keys
 
 
 def _settings(model: Estimator) -> dict[str, Any]:
     """What a model, and one that it holds, is made with; a net's architecture says it apart."""
     about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
     inner = {n: (class_digest(type(v)), _settings(v)) for n, v in about.items() if isinstance(v, Estimator)}
-    return {"settings": model.settings(), **{n: repr(v) for n, v in sorted(about.items()) if n not in inner}, **inner}
+    return {"settings": model.settings(), **{n: _said(v) for n, v in sorted(about.items()) if n not in inner}, **inner}
+
+
+def _said(value: Any) -> str:
+    """A value's digest, which is the same in another process; its ``repr`` where it has none and says no address.
+
+    Raises:
+        NoDigestError: it has neither.
+    """
+    try:
+        return digest(value)
+    except NoDigestError:
+        said = repr(value)
+        if " at 0x" in said:
+            raise
+        return said
