@@ -159,7 +159,7 @@ def _fit_models(
                 made.prepared.still_used(k)
                 continue
             pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
-            cross.fold(*pair, inside, made.test, train_rows=outside)
+            cross.fold(*pair, inside, made.test, train_rows=outside, unlabeled=_unlabeled(made, cross.models, k))
     made.predictions = cross.finish()
     if (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None:
         _refit(made, cross.models, device=device, seed=seed, store=store, stages=stages)
@@ -185,6 +185,13 @@ def _fit_models(
             model = made.predictions[made.stack.best_base].models[0]
             made.permutation = permutation_importance(model, rows, made.scorer, seed=seed)
             advance(len(rows))
+
+
+def _unlabeled(made: Fitted, models: Sequence[Estimator], k: int) -> Rows | None:
+    """The test rows as fold ``k``'s models may learn from them, where one wants them."""
+    if made.test is None or not any(m.wants_unlabeled for m in models):
+        return None
+    return made.rows(made.prepared.unlabeled(k), labelled=False)
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:
@@ -218,7 +225,8 @@ def _refit(
         for model in models:
             found = None if store is None else store.find(model.name, len(made.folds))
             if found is None:
-                fitted = model.fresh().fit(made.train, None, seed=seed, device=device)
+                more = {"unlabeled": made.test} if model.wants_unlabeled else {}
+                fitted = model.fresh().fit(made.train, None, seed=seed, device=device, **more)
                 found = Trained(fitted, torch.zeros(0, dtype=torch.float64), fitted.predict(made.test))
                 if store is not None:
                     store.keep(model.name, len(made.folds), found)

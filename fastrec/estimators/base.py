@@ -51,6 +51,7 @@ class Estimator(ABC):
         tasks: what it can do.
         learns: False for a rule, with nothing to train.
         beside: it may train in a thread of its own: it draws on no global random state and lets the interpreter go.
+        wants_unlabeled: its ``fit`` takes ``unlabeled=``, rows without labels, too.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Estimator(ABC):
     tasks: Sequence[Task] = TASKS
     learns = True
     beside = False
+    wants_unlabeled = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

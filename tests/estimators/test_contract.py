@@ -29,6 +29,7 @@ from fastrec.estimators import (
     LGBMModel,
     NetModel,
     OffsetModel,
+    PseudoLabelled,
     SKModel,
     XGBModel,
     XGBRanker,
@@ -59,6 +60,7 @@ MADE = {
     "cuml-forest": lambda: CuMLModel("random_forest", trees=10, depth=6),
     "cuml-svm": lambda: CuMLModel("svm"),
     "constant": lambda: ConstantModel(),
+    "pseudo": lambda: PseudoLabelled(XGBModel("p", eta=0.3, max_depth=3, rounds=10, early_stopping_rounds=None)),
     "offset": lambda: OffsetModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "x"),
     "net": lambda: NetModel("net", model="TabularNet", epochs=10, bs=64, lr=5e-2, options={"layers": [32]}),
 }
