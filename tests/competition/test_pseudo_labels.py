@@ -126,6 +126,10 @@ def test_without_features_of_targets_the_test_rows_are_as_they_are(tmp_path):
     assert prepared.unlabeled(2) is test
 
 
+def oof_of(run: Path) -> dict[str, list[float]]:
+    return {n: pq.read_table(run / "oof" / f"{n}.parquet")["prediction"].to_pylist() for n in ("alone", "more")}
+
+
 def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
     data = write(tmp_path / "data")
     run = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
@@ -141,6 +145,16 @@ def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
     again = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
     reused = json.loads((again / "scores.json").read_text())["reused"]
     assert reused == 2 * (FOLDS + 1) + 1  # every model, those of all rows too, and the features
+    before = oof_of(again)
+    sure = Shop(models=lambda bs: [XGBModel("alone", **TREES), PseudoLabelled(XGBModel("more", **TREES))])
+    changed = run_competition(sure, data, tmp_path / "run", resume=True)  # the features are those of before
+    reused = json.loads((changed / "scores.json").read_text())["reused"]
+    assert reused == FOLDS + 1 + 2 * (FOLDS + 1) + FOLDS
+    fresh = run_competition(sure, data, tmp_path / "fresh", resume=False)
+    assert oof_of(changed) == oof_of(fresh)
+    assert oof_of(changed)["alone"] == before["alone"]
+    assert oof_of(changed)["more"] != before["more"]
+
     write(tmp_path / "data", test=TEST.head(M - 1))
     other = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
     assert json.loads((other / "scores.json").read_text())["reused"] == 0

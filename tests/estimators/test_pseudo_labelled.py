@@ -188,6 +188,17 @@ def test_labels_of_the_scored_fold_move_none_of_its_predictions(task):
         assert not torch.equal(after, before)
 
 
+def test_out_of_fold_it_is_the_loop_over_folds():
+    train, other, folds = rows(TRAIN, "binary"), rows(OTHER, "binary", label=None), Folds.kfold(len(TRAIN), 3)
+    oof, test = cross_fitted(PseudoLabelled(trees(), confidence=0.7), train, other, folds)
+    mean = torch.zeros(len(other), dtype=torch.float64)
+    for k, (outside, inside) in enumerate(folds):
+        made = PseudoLabelled(trees(), confidence=0.7).fit(train.take(outside), seed=3 + k, unlabeled=other)
+        assert torch.equal(oof[inside], made.predict(train.take(inside)))
+        mean += made.predict(other) / 3
+    torch.testing.assert_close(test, mean, rtol=1e-12, atol=0)
+
+
 def test_test_rows_alone_are_not_taken_for_rows_to_learn_from():
     """They may hold the scored fold's targets in their features."""
     train, other = rows(TRAIN, "binary"), rows(OTHER, "binary", label=None)
