@@ -24,7 +24,6 @@ class Model(Protocol):
     trace: Any
     beside: bool
     learns: bool
-    wants_unlabeled: bool
 
     def fresh(self) -> Model:
         """An untrained copy with the same settings."""
@@ -33,7 +32,7 @@ class Model(Protocol):
     def fit(
         self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None, **unlabeled: Any
     ) -> Model:
-        """Learn; where ``wants_unlabeled``, from ``unlabeled=`` too."""
+        """Learn; of a model that says ``wants_unlabeled``, from the rows ``unlabeled=`` too."""
         ...
 
     def predict(self, data: Any) -> torch.Tensor:
@@ -216,7 +215,7 @@ class CrossFit:
         k = len(self._rows)
         if train is None or valid is None:
             raise DataError(f"fold {k} came without rows to train {model.name} on", remedy="Give train and valid")
-        more = {"unlabeled": unlabeled} if model.wants_unlabeled else {}
+        more = {"unlabeled": unlabeled} if getattr(model, "wants_unlabeled", False) else {}
         if more and unlabeled is None and test is not None:
             raise DataError(
                 f"{model.name} learns from rows without labels too, and fold {k} came without them",
