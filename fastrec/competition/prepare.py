@@ -99,7 +99,8 @@ class Prepared:
         found, test = self.found, self._test
         assert found.test is not None
         assert test is not None
-        # In nested folds all else is made from the inputs of all rows, for the fold's own rows as for these.
+        # In nested folds all else is made from the inputs of all rows, for the fold's own rows as for these. (What
+        # encodes a made column reads it as the fold's training rows make it: no target is in the difference.)
         names = self.from_targets if self._nested else self.outputs
         if not names:
             return test
