@@ -27,8 +27,8 @@ class PseudoLabelled(Estimator):
     model tells no row surer than another, and those that several models agree on would be the easy ones alone: all
     rows are taken, with what is predicted of them. Rows that were labelled so are never held out to stop by.
 
-    It pays where labels are few and classes lie apart. Where a class is rare, few rows are sure to be of it: a lower
-    ``confidence`` takes more of them.
+    It may pay where labels are few and classes lie apart, for smooth models sooner than for trees: the out-of-fold
+    score tells. Where a class is rare few rows are sure to be of it, and a lower ``confidence`` takes more of them.
 
     ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
 
