@@ -27,4 +27,5 @@ def require(module: str, package: str, how: str) -> ModuleType:
 
 def library_of(frame: object) -> str:
     """The name of the library that a frame's class comes from: ``'pandas'``, ``'polars'``, ``'pyarrow'``, ``'cudf'``"""
-    return type(frame).__module__.split(".", 1)[0]
+    module = type(frame).__module__
+    return module.split(".", 1)[0] if isinstance(module, str) else ""  # Cython's functions hold a descriptor there

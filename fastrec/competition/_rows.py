@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.ordering import arrow_column
-from fastrec.errors import DataError, MissingColumnError, SubmissionError
+from fastrec.competition.row_keys import RowKeys, refuse_nulls
+from fastrec.errors import DataError, SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv
 from fastrec.table.key_types import is_text
-
-if TYPE_CHECKING:
-    pass
-from fastrec.competition.form import SubmissionFormat
-
-_UNIT = "\x1f"  # stands between the keys of a row where rows are compared
 
 
 class _Ids:
@@ -30,19 +26,6 @@ class _Ids:
         self.length = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
         self.row = np.repeat(np.arange(len(lists)), self.length)
         self.place = np.arange(len(self.flat)) - np.repeat(np.cumsum(self.length) - self.length, self.length)
-
-
-def _key_text(frame: Any, name: str) -> pa.Array:
-    names = frame.column_names if isinstance(frame, pa.Table) else list(getattr(frame, "columns", frame))
-    if name not in names:
-        raise MissingColumnError("the keys lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
-    column = arrow_column(frame[name], name)
-    if not (is_text(column.type) or pa.types.is_integer(column.type)):
-        raise DataError(
-            f"keys are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"
-        )
-    _refuse_nulls(column, name, "a key is missing")
-    return column.cast(pa.large_string())
 
 
 def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
@@ -58,14 +41,8 @@ def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
         column = pc.binary_join(lists, pa.scalar(form.sep, pa.large_string()))
     elif not is_text(kind) and len(column):
         raise DataError(f"lists are {kind}", column=form.prediction, remedy="Give strings or lists of ids")
-    _refuse_nulls(column, form.prediction, "a list, or an id in it, is missing")
+    refuse_nulls(column, form.prediction, "a list, or an id in it, is missing")
     return column.cast(pa.large_string())
-
-
-def _refuse_nulls(column: pa.Array, name: str, problem: str) -> None:
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError(f"{problem} ({column.null_count} in all)", column=name, row=row, remedy="Fill it first")
 
 
 def _read_submission(path: str | Path, form: SubmissionFormat, *, exact: bool) -> pa.Table:
@@ -94,24 +71,6 @@ def _read_targets(path: str | Path, form: SubmissionFormat) -> tuple[pa.Table, n
     return table.filter(pa.array(chosen)), np.flatnonzero(chosen)
 
 
-def _row_keys(table: pa.Table, form: SubmissionFormat) -> pa.Array:
-    columns = [arrow_column(table[name], name).cast(pa.large_string()) for name in form.keys]
-    return pc.binary_join_element_wise(*columns, pa.scalar(_UNIT, pa.large_string()))
-
-
-def _repeated(keys: pa.Array) -> np.ndarray:
-    """Rows whose value stood in an earlier row."""
-    codes = keys.dictionary_encode().indices.to_numpy()  # numbered as they appear: a new value is a new highest code
-    highest = np.maximum.accumulate(codes)
-    return np.flatnonzero(codes[1:] <= highest[:-1]) + 1
-
-
-def _refuse_duplicates(keys: pa.Array, path: str | Path, form: SubmissionFormat) -> None:
-    rows = _repeated(keys)
-    if len(rows):
-        _fail(f"{_named(keys, rows[0], form)} stands in an earlier row too", rows, path, form.keys, "Keep one row each")
-
-
 def _match_rows(
     table: pa.Table,
     wanted: pa.Table,
@@ -121,38 +80,9 @@ def _match_rows(
     numbers: np.ndarray,
 ) -> np.ndarray:
     """For every row of the submission its row in ``wanted``; refuses unless the two sets of rows are the same."""
-    keys, wanted_keys = _row_keys(table, form), _row_keys(wanted, form)
-    twice = _repeated(wanted_keys)
-    if len(twice):
-        raise DataError(
-            f"{_named(wanted_keys, twice[0], form)} stands in an earlier row too ({len(twice)} in all)",
-            file=wanted_path,
-            column=", ".join(form.keys),
-            row=int(numbers[twice[0]]),
-            remedy="Give the file as it was published",
-        )
-    _refuse_duplicates(keys, path, form)
-    match = pc.index_in(keys, value_set=wanted_keys)
-    name = Path(wanted_path).name
-    extra = np.flatnonzero(match.is_null())
-    if len(extra):
-        problem = f"{_named(keys, extra[0], form)} is not a target of {name}"
-        _fail(problem, extra, path, form.keys, "Keep the targets alone, with their keys as they are in that file")
-    match = match.to_numpy()
-    missing = np.setdiff1d(np.arange(len(wanted)), match)
-    if len(missing):
-        raise SubmissionError(
-            f"row {numbers[missing[0]]} of {name} has no row here: {_named(wanted_keys, missing[0], form)} "
-            f"({len(missing)} missing in all)",
-            file=path,
-            column=", ".join(form.keys),
-            remedy="Write one row for every target",
-        )
-    return match
-
-
-def _named(keys: pa.Array, row: int, form: SubmissionFormat) -> str:
-    return ", ".join(f"{name} {key}" for name, key in zip(form.keys, keys[int(row)].as_py().split(_UNIT)))
+    keys = RowKeys(table, form.keys, path)
+    keys.refuse_repeated()
+    return keys.match(RowKeys(wanted, form.keys, wanted_path, numbers), role="not a target")
 
 
 def _check_lists(ids: _Ids, path: str | Path, form: SubmissionFormat) -> None:
@@ -197,11 +127,11 @@ def _check_candidates(ids: _Ids, candidates: _Ids, path: str | Path, form: Submi
     return (f"{len(left_out)} {form.candidates} in {n_rows} rows are not listed: an answer among them scores 0",)
 
 
-def _fail(problem: str, rows: np.ndarray, path: str | Path, column: str | tuple[str, ...], remedy: str) -> NoReturn:
+def _fail(problem: str, rows: np.ndarray, path: str | Path, column: str, remedy: str) -> NoReturn:
     raise SubmissionError(
         f"{problem} ({len(np.unique(rows))} such rows in all)",
         file=path,
-        column=column if isinstance(column, str) else ", ".join(column),
+        column=column,
         row=int(rows[0]),
         remedy=remedy,
     )

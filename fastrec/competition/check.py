@@ -80,8 +80,7 @@ def check_submission(
 def _check_values(path: Path, test_path: Path, form: ValueForm) -> CheckReport:
     """A submission with one line per row: its columns, its rows, and that what is to be a number is one."""
     table = form.read(path)
-    wanted = wanted_rows(form, test_path)
-    match = match_rows(form, table, wanted, path, test_path)
+    match = match_rows(form, table, wanted_rows(form, test_path), path)
     warnings = []
     if (match[1:] < match[:-1]).any():
         warnings.append(f"the rows are in another order than in {test_path.name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,12 +21,13 @@ from fastrec.competition.prepare import Prepared
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
+from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators import Estimator
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
-from fastrec.validate import CrossFit, Folds, Lists, Predictions, Rows, Target, Trained
+from fastrec.validate import Folds, Lists, Predictions, Rows, Target, Trained
 
 
 @dataclass
@@ -151,9 +153,10 @@ def _fit_models(
     keys = _keys(made, [*rules, *models], seed, device, minutes) if parts is not None and made.prepared.digest else None
     store = None if keys is None else parts.models(keys)
     if budget is None:
-        made.predictions = _cross_fit(made, [*rules, *models], device, seed, stages, store)
+        made.predictions = cross_fit_all(made, [*rules, *models], device, seed, stages, store)
     else:
-        made.predictions = _cross_fit_in_time(made, rules, models, device, seed, stages, store, budget)
+        limits = {"budget": budget, "refits": _refits(made)}
+        made.predictions = cross_fit_in_time(made, rules, models, device, seed, stages, store, **limits)
         models = [m for m in models if m.name in made.predictions]
     if _refits(made):
         _refit(made, [*rules, *models], device=device, seed=seed, store=store, stages=stages, budget=budget)
@@ -187,102 +190,6 @@ def _refits(made: Fitted) -> bool:
     """Whether test rows are predicted by models of all training rows."""
     recipe = made.recipe
     return (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None
-
-
-def _cross_fit(
-    made: Fitted,
-    models: Sequence[Estimator],
-    device: torch.device,
-    seed: int,
-    stages: Stages,
-    store: KeptModels | None,
-) -> dict[str, Predictions]:
-    """All models, fold by fold."""
-    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
-    cross = _crossing(made, models, device, seed, store)
-    with stages.stage("models", total) as advance:
-        cross.advance = advance
-        for k in range(len(made.folds)):
-            _fit_fold(made, cross, k, store)
-    return cross.finish()
-
-
-def _cross_fit_in_time(
-    made: Fitted,
-    rules: Sequence[Estimator],
-    models: Sequence[Estimator],
-    device: torch.device,
-    seed: int,
-    stages: Stages,
-    store: KeptModels | None,
-    budget: Budget,
-) -> dict[str, Predictions]:
-    """Model by model, each in its share of the time; one that does not fit into it is left out."""
-    done: dict[str, Predictions] = {}
-    folds, fits = len(made.folds), len(made.folds) + _refits(made)
-    total = len(models) * sum(len(outside) for outside, _ in made.folds)
-    budget.keep_for_end(
-        len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
-    )
-    with stages.stage("models", total) as advance:
-        if rules:
-            cross = _crossing(made, rules, device, seed, store)
-            for k in range(folds):
-                _fit_fold(made, cross, k, store)
-            done |= cross.finish()
-        for i, model in enumerate(models):
-            needed = not any(m.name in done for m in models)
-            cross = _crossing(made, [model], device, seed, store)
-            cross.advance = advance
-            ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
-            try:
-                for k in range(folds):
-                    cross.time_limit = budget.begin(model, fold=k, folds=fits, ends=ends, needed=needed)
-                    began = budget.clock()
-                    _fit_fold(made, cross, k, store)
-                    budget.check(model, took=budget.clock() - began, fold=k, folds=fits, needed=needed)
-            except OutOfTimeError as error:
-                if needed and i + 1 == len(models):
-                    raise
-                budget.left_out[model.name] = error.problem
-                stages.say(f"left out: {error.problem}")
-                continue
-            done |= cross.finish()
-            stages.say(f"{model.name}: {made.scorer.name} {_score_of(made, done[model.name]):.5f} out of fold")
-    return done
-
-
-def _crossing(
-    made: Fitted, models: Sequence[Estimator], device: torch.device, seed: int, store: KeptModels | None
-) -> CrossFit:
-    return CrossFit(
-        models,
-        len(made.train),
-        0 if made.test is None else len(made.test),
-        seed=seed,
-        device=device,
-        scored=made.folds.scored,
-        repeated=not made.folds.is_partition,
-        store=store,
-    )
-
-
-def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -> None:
-    outside, inside = made.folds[k]
-    if store is not None and all(store.has(m.name, k) for m in cross.models):
-        cross.fold(None, None, inside, made.test, train_rows=outside)
-        made.prepared.still_used(k)
-        return
-    pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
-    cross.fold(*pair, inside, made.test, train_rows=outside)
-
-
-def _score_of(made: Fitted, one: Predictions) -> float:
-    """A model's out-of-fold score, as ``scores.json`` has it (classes decided by folds where the metric wants them)."""
-    numbers = torch.full((len(made.train),), -1, dtype=torch.int64)
-    for k, (_, inside) in enumerate(made.folds):
-        numbers[inside.cpu()] = k
-    return made.scorer(made.train, one.oof, made.counted, folds=numbers)
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:
@@ -320,8 +227,9 @@ def _refit(
                 fresh = model.fresh()
                 if budget is not None and model.learns:
                     fresh.time_limit = max(budget.share(models[i:]), 1.0)
+                more = {"unlabeled": made.test} if model.wants_unlabeled else {}
                 try:
-                    fitted = fresh.fit(made.train, None, seed=seed, device=device)
+                    fitted = fresh.fit(made.train, None, seed=seed, device=device, **more)
                 except OutOfTimeError as error:
                     stages.say(f"not refitted: {error.problem}")
                     continue
@@ -353,33 +261,40 @@ def _counted(recipe: Competition, train: Rows) -> torch.Tensor:
 def _keys(
     made: Fitted, models: Sequence[Estimator], seed: int, device: torch.device, minutes: float | None
 ) -> dict[str, str] | None:
-    """A digest for every model of all that its folds' models are made from; None: something has none."""
+    """Model → a digest of all that its folds' models are made from, where there is one; None: the rows have none."""
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
-    about = (
-        __version__,
-        made.prepared.digest,
-        made.cats,
-        made.conts,
-        used,
-        seed,
-        device.type,
-        str(made.target),
-        minutes,
-    )
+    about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
+    about = (*about, minutes)
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
-        threads = torch.get_num_threads()
-        return {
-            m.name: digest(rows, threads, *map(str, about), class_digest(type(m)), str(_settings(m)))[:20]
-            for m in models
-        }
     except (NoDigestError, DataError):
         return None
+    keys = {}
+    for model in models:
+        with suppress(NoDigestError, DataError):  # it is trained every time, and the others are kept
+            own = (class_digest(type(model)), str(_settings(model)))
+            keys[model.name] = digest(rows, torch.get_num_threads(), *map(str, about), *own)[:20]
+    return keys
 
 
 def _settings(model: Estimator) -> dict[str, Any]:
     """What a model, and one that it holds, is made with; a net's architecture says it apart."""
     about = {n: v for n, v in vars(model).items() if not n.startswith("_") and n != "trace"}
     inner = {n: (class_digest(type(v)), _settings(v)) for n, v in about.items() if isinstance(v, Estimator)}
-    return {"settings": model.settings(), **{n: repr(v) for n, v in sorted(about.items()) if n not in inner}, **inner}
+    return {"settings": model.settings(), **{n: _said(v) for n, v in sorted(about.items()) if n not in inner}, **inner}
+
+
+def _said(value: Any) -> str:
+    """A value's digest, which is the same in another process; its ``repr`` where it has none and says no address.
+
+    Raises:
+        NoDigestError: it has neither.
+    """
+    try:
+        return digest(value)
+    except NoDigestError:
+        said = repr(value)
+        if " at 0x" in said:
+            raise
+        return said

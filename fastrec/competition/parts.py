@@ -82,7 +82,7 @@ class Parts:
         """The store of models for ``CrossFit``.
 
         Args:
-            keys: model → a digest of all that its folds' models are made from.
+            keys: model → a digest of all that its folds' models are made from; a model that is not there is not kept.
         """
         return KeptModels(self, keys)
 
@@ -108,6 +108,8 @@ class KeptModels:
         """A model that was kept, or None."""
         if (name, fold) in self._read:
             return self._read.pop((name, fold))
+        if name not in self.keys:
+            return None
         place = self._place(name, fold)
         if not (place / "predictions.safetensors").is_file():
             return None
@@ -123,6 +125,8 @@ class KeptModels:
 
     def keep(self, name: str, fold: int, trained: Trained) -> None:
         """Keep a model that has just been trained."""
+        if name not in self.keys:
+            return
         with atomic_folder(self._place(name, fold)) as part:
             trained.model.save(part / "model")  # type: ignore[attr-defined]
             (part / "trace.json").write_text(json.dumps(asdict(trained.model.trace)), encoding="utf-8")

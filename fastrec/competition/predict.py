@@ -14,11 +14,12 @@ import torch
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.data_folder import table_files
-from fastrec.competition.form import SubmissionFormat, form_of_run
+from fastrec.competition.form import form_of_run
+from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Decision
-from fastrec.competition.submit import write_submission_of
+from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -115,8 +116,7 @@ class SavedRun:
                 remedy="Put them beside the rows to predict, as history.csv or train.csv",
             )
         names = self.target.names if self.target is not None else [self.config["label"]]
-        unknown = {n: torch.full((len(table),), torch.nan, dtype=torch.float64) for n in names}
-        return self.features.transform(table.with_columns(unknown), tables=tables, history=history)
+        return transform_unknown(self.features, table, names, tables=tables, history=history)
 
     def predict_rows(self, rows: Rows) -> torch.Tensor:
         """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale."""
@@ -176,11 +176,7 @@ def predict_run(
             remedy=f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)",
         )  # fmt: skip
     rows = saved.rows(table, read, history)
-    keys = table
-    if isinstance(saved.form, SubmissionFormat):
-        first = torch.ones(len(rows), dtype=torch.bool)
-        first[1:] = rows.groups[1:] != rows.groups[:-1]
-        keys = table.take(first.nonzero().squeeze(1))
+    keys = line_keys(saved.form, table, rows)
     missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")

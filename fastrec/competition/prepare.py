@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -41,19 +41,23 @@ class Prepared:
         self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
         self.features = recipe.features()
         self.outputs: list[str] = []
+        self.from_targets: list[str] = []  # those that a target passes through
         self.transductive: list[str] = []
         self.digest = None if parts is None else _digest_of(found, folds, self.features)
         self.parts = parts if self.digest is not None else None
         self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
         self._next = 0
+        self._test: Table | None = None  # the test rows, their features made from all training rows
 
     def fit(self) -> Pair | tuple[Table, None]:
         """The training rows, with values that hold nothing of their own targets, and the test rows."""
         found = self.found
         if self.features is None:
+            self._test = found.test
             return found.train, found.test
         kept = self._read_whole()
         if kept is not None:
+            self._test = kept[1]
             return kept
         tables, unlabeled = found.tables, found.test
         if self._nested:
@@ -63,7 +67,9 @@ class Prepared:
         else:
             train = self.features.fit_transform(found.train, tables=tables, unlabeled=unlabeled)
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
+        self._test = test
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
+        self.from_targets = self.features.from_targets
         self._keep_whole(train, test)
         return train, test
 
@@ -82,11 +88,32 @@ class Prepared:
             made = made or self._make_fold(k)
             return made[i].select(self.outputs)
 
-        pair = [self.parts.table(key, lambda i=i: half(i)) for i, key in enumerate(self._keys(k))]
+        pair = [self.parts.table(key, lambda i=i: half(i)) for i, key in enumerate(self._keys(k)[:2])]
         if made is not None:
             return made
         rows = [train.take(r.to(train.device)) for r in (outside, inside)]
         return rows[0].with_columns(_columns(pair[0], train)), rows[1].with_columns(_columns(pair[1], train))
+
+    def unlabeled(self, k: int) -> Table:
+        """The test rows with features as fold ``k`` scores its own by: they hold nothing of the targets it scores."""
+        found, test = self.found, self._test
+        assert found.test is not None
+        assert test is not None
+        # In nested folds all else is made from the inputs of all rows, for the fold's own rows as for these. (What
+        # encodes a made column reads it as the fold's training rows make it: no target is in the difference.)
+        names = self.from_targets if self._nested else self.outputs
+        if not names:
+            return test
+
+        def make() -> Table:
+            features = self.recipe.features()
+            assert features is not None
+            before = found.train.take(self.folds[k][0].to(found.train.device))
+            features.fit(before, tables=found.tables, unlabeled=found.test)
+            return self._transform(features, found.test, before).select(names)
+
+        made = make() if self.parts is None else self.parts.table(self._keys(k)[2], make)
+        return test.with_columns(_columns(made, test))
 
     def still_used(self, k: int) -> None:
         """Fold ``k``'s rows are not needed in this run, and are kept for the next."""
@@ -95,7 +122,8 @@ class Prepared:
                 self.parts.folder_of("table", key)
 
     def _keys(self, k: int) -> list[str]:
-        return [digest(self.digest, k, i)[:20] for i in (0, 1)]
+        """Of the tables of a fold: the rows it trains on, those it scores, the test rows."""
+        return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
 
     @property
     def _nested(self) -> bool:
@@ -123,10 +151,7 @@ class Prepared:
         """Values of rows whose targets are not known; ``before``: what features with a history look back to."""
         if not self.recipe.history:
             return features.transform(rows, tables=self.found.tables)
-        unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in self.targets}
-        made = features.transform(rows.with_columns(unknown), tables=self.found.tables, history=before)
-        there = {n: rows[n] for n in self.targets if n in rows}
-        return made.drop([n for n in self.targets if n not in rows]).with_columns(there)
+        return transform_unknown(features, rows, self.targets, tables=self.found.tables, history=before)
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
@@ -140,10 +165,11 @@ class Prepared:
             about = json.loads((place / "about.json").read_text(encoding="utf-8"))
             train = Table.read(place / "train.parquet")
             test = None if self.found.test is None else Table.read(place / "test.parquet")
-        except (FastrecError, OSError, ValueError):
+            self.outputs, self.transductive = about["outputs"], about["transductive"]
+            self.from_targets = about["from_targets"]
+        except (FastrecError, OSError, ValueError, KeyError):
             shutil.rmtree(place, ignore_errors=True)
             return None
-        self.outputs, self.transductive = about["outputs"], about["transductive"]
         self.parts.reused += 1
         found = self.found
         full = found.train.with_columns(_columns(train, found.train))
@@ -157,7 +183,8 @@ class Prepared:
             for name, table in {"train": train, "test": test}.items():
                 if table is not None:
                     pq.write_table(table.select(self.outputs).to_arrow(), part / f"{name}.parquet", compression="lz4")
-            about = {"outputs": self.outputs, "transductive": self.transductive}
+            names = ("outputs", "transductive", "from_targets")
+            about = {n: getattr(self, n) for n in names}
             (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, folder: Path) -> None:
@@ -168,6 +195,24 @@ class Prepared:
             self.features.save(folder)
         else:
             shutil.copytree(self.parts.folder_of("features", self.digest[:20]) / "state", folder)
+
+
+def transform_unknown(
+    features: FeatureSet, rows: Table, targets: Sequence[str], *, tables: Mapping[str, Table], history: Table
+) -> Table:
+    """Features of rows whose targets are not known, looking back to rows whose targets are.
+
+    Args:
+        features: the fitted features.
+        rows: the rows; the targets that they have are not shown to the features.
+        targets: the target columns.
+        tables: the other tables.
+        history: earlier rows, with their targets.
+    """
+    unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
+    made = features.transform(rows.with_columns(unknown), tables=tables, history=history)
+    there = {n: rows[n] for n in targets if n in rows}
+    return made.drop([n for n in targets if n not in rows]).with_columns(there)
 
 
 def _columns(made: Table, beside: Table) -> dict[str, object]:

@@ -19,10 +19,9 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec.competition.fitting import Fitted
-from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Scorer
-from fastrec.competition.submit import write_submission_of
+from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
@@ -74,11 +73,8 @@ def _write_submission(path: Path, made: Fitted) -> None:
     else:
         chosen = made.counted & ~stack.oof.reshape(len(stack.oof), -1).isnan().any(1)
         rows, prediction = made.train.take(chosen), stack.oof[chosen]
-        keys = made.found.train.take(chosen.nonzero().squeeze(1).to(made.found.train.device))
-        if isinstance(made.form, SubmissionFormat):  # a line for each list
-            first = torch.ones(len(rows), dtype=torch.bool)
-            first[1:] = rows.groups[1:] != rows.groups[:-1]
-            keys = keys.take(first.nonzero().squeeze(1).to(keys.device))
+        table = made.found.train
+        keys = line_keys(made.form, table.take(chosen.nonzero().squeeze(1).to(table.device)), rows)
     write_submission_of(
         path,
         rows,

@@ -94,6 +94,21 @@ def write_submission_of(
     form.write(path, arrow, submission_values(form, target, prediction, decision))
 
 
+def line_keys(form: Form, table: Table, rows: Rows) -> Table:
+    """The id columns of a form's lines: of lists the first row of each, else all rows.
+
+    Args:
+        form: the form.
+        table: the rows' columns.
+        rows: the rows, lists together.
+    """
+    if not isinstance(form, SubmissionFormat):
+        return table
+    first = torch.ones(len(rows), dtype=torch.bool)
+    first[1:] = rows.groups[1:] != rows.groups[:-1]
+    return table.take(first.nonzero().squeeze(1).to(table.device))
+
+
 def submission_values(
     form: ValueForm, target: Target, prediction: torch.Tensor, decision: Decision
 ) -> Mapping[str, Any]:

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fastrec.competition.ordering import arrow_column
+from fastrec.competition.row_keys import RowKeys, key_text
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv
-from fastrec.table.key_types import is_text
 
 __all__ = ["ValueForm"]
 
-_UNIT = "\x1f"  # stands between the ids of a row where rows are compared
 _SEPARATORS = (",", "\t", ";", "|")
 
 
@@ -123,12 +121,14 @@ class ValueForm:
             SubmissionError: two rows have the same ids.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
-        columns = {n: _id_text(ids, n) for n in self.ids} | {n: self._value_text(values, n) for n in self.values}
+        columns = {n: key_text(ids, n, what="id", times=True) for n in self.ids} | {
+            n: self._value_text(values, n) for n in self.values
+        }
         lengths = {n: len(c) for n, c in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(f"lengths differ: {lengths}", remedy="Give one value for every row of ids")
         table = pa.table(columns)
-        self._refuse_repeated(table, path)
+        RowKeys(table, self.ids, path).refuse_repeated()
         write_text_csv(path, table, sep=self.sep)
 
     def read(self, path: str | Path) -> pa.Table:
@@ -148,15 +148,8 @@ class ValueForm:
                 remedy=f"Write exactly {self.sep.join(self.header)}",
             )
         table = read_text_csv(path, self.header, sep=self.sep)
-        self._refuse_repeated(table, path)
+        RowKeys(table, self.ids, path).refuse_repeated()
         return table
-
-    def keys(self, table: pa.Table) -> pa.Array:
-        """The ids of each row as one text; without ids the row's number."""
-        if not self.ids:
-            return pa.array(np.arange(len(table))).cast(pa.large_string())
-        columns = [arrow_column(table[n], n).cast(pa.large_string()) for n in self.ids]
-        return pc.binary_join_element_wise(*columns, pa.scalar(_UNIT, pa.large_string()))
 
     def numbers(self, table: pa.Table, name: str, path: str | Path) -> np.ndarray:
         """A value column of a submission as float64 ``[n]``.
@@ -185,19 +178,6 @@ class ValueForm:
             )
         return numbers
 
-    def _refuse_repeated(self, table: pa.Table, path: str | Path) -> None:
-        keys = self.keys(table)
-        codes = keys.dictionary_encode().indices.to_numpy()  # numbered as they appear: a new id is a new highest code
-        again = np.flatnonzero(codes[1:] <= np.maximum.accumulate(codes)[:-1]) + 1
-        if len(again):
-            raise SubmissionError(
-                f"{named_key(self, keys, int(again[0]))} stands in an earlier row too ({len(again)} such rows in all)",
-                file=path,
-                column=", ".join(self.ids),
-                row=int(again[0]),
-                remedy="Keep one row each",
-            )
-
     def _value_text(self, values: Mapping[str, Any], name: str) -> pa.Array:
         if name not in values:
             raise MissingColumnError(
@@ -216,30 +196,6 @@ class ValueForm:
         if self.decimals is None:
             return pa.array(list(map(repr, numbers.tolist())), pa.large_string())
         return pa.array([f"{v:.{self.decimals}f}" for v in numbers.tolist()], pa.large_string())
-
-
-def named_key(form: ValueForm, keys: pa.Array, row: int) -> str:
-    """A row's ids in words."""
-    text = keys[row].as_py()
-    return ", ".join(f"{n} {v}" for n, v in zip(form.ids, text.split(_UNIT))) if form.ids else f"row {text}"
-
-
-def _id_text(ids: Any, name: str) -> pa.Array:
-    names = ids.column_names if isinstance(ids, pa.Table) else list(getattr(ids, "columns", ids))
-    if name not in names:
-        raise MissingColumnError("the ids lack it", column=name, remedy=f"They have {', '.join(map(str, names))}")
-    column = arrow_column(ids[name], name)
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null())[0])
-        raise DataError("an id is missing", column=name, row=row, remedy="Fill it first")
-    if pa.types.is_timestamp(column.type):  # days as days, moments to the second
-        midnight = pc.all(pc.equal(pc.floor_temporal(column, unit="day"), column)).as_py() in (True, None)
-        return pc.strftime(column, format="%Y-%m-%d" if midnight else "%Y-%m-%d %H:%M:%S").cast(pa.large_string())
-    if not (is_text(column.type) or pa.types.is_integer(column.type) or pa.types.is_date(column.type)):
-        raise DataError(
-            f"ids are {column.type}, which has no exact text", column=name, remedy="Give integers or strings"
-        )
-    return column.cast(pa.large_string())
 
 
 def _is_number(text: str) -> bool:

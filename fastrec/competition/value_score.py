@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec.competition.row_keys import RowKeys
 from fastrec.competition.submit import class_columns
 from fastrec.competition.value_form import ValueForm
 from fastrec.competition.value_rows import match_rows, read_text, wanted_rows
@@ -63,7 +64,7 @@ def score_values(
     if target is None:
         return _score_lists(path, table, truth_path, form, metric)
     truth = Table.read(read_file(truth_path))
-    rows = match_rows(form, table, wanted_rows(form, truth_path), path, truth_path)
+    rows = match_rows(form, table, wanted_rows(form, truth_path), path)
     label = target.restore(target.encode(truth).double() if target.task != "multiclass" else target.encode(truth))
     predicted = _predicted(table, form, target, path)
     placed = torch.zeros_like(predicted)
@@ -111,7 +112,7 @@ def _are_classes(numbers: np.ndarray, target: Target) -> bool:
 def _score_lists(path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric) -> ValueScore:
     truth = read_text(truth_path, form.ids, form)
     scores = torch.from_numpy(form.numbers(table, form.values[-1], path))
-    relevant = pc.is_in(form.keys(table), value_set=form.keys(truth))
+    relevant = pc.is_in(RowKeys(table, form.ids, path).text, value_set=RowKeys(truth, form.ids, truth_path).text)
     label = torch.from_numpy(np.asarray(relevant).astype(np.float64))
     wanted, lists = truth[form.ids[0]].combine_chunks(), table[form.ids[0]].combine_chunks()
     absent = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=lists)))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastrec.competition._rows import _check_lists, _Ids, _key_text, _list_text, _refuse_duplicates, _row_keys
+from fastrec.competition._rows import _check_lists, _Ids, _list_text
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
 from fastrec.competition.ordering import ranked_strings
+from fastrec.competition.row_keys import RowKeys, key_text
 from fastrec.errors import DataError
 from fastrec.table.csv_text import write_text_csv
 
@@ -31,13 +32,13 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         SubmissionError: a duplicate row, or a list that is empty, too long or names an id twice.
         WriteError: the file system refused; what was at ``path`` is as it was.
     """
-    columns = {name: _key_text(keys_frame, name) for name in format.keys}
+    columns = {name: key_text(keys_frame, name) for name in format.keys}
     columns[format.prediction] = _list_text(lists, format)
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"lengths differ: {lengths}", remedy="Give one list per row of keys")
     table = pa.table(columns)
-    _refuse_duplicates(_row_keys(table, format), path, format)
+    RowKeys(table, format.keys, path).refuse_repeated()
     _check_lists(_Ids(table[format.prediction], format.sep), path, format)
     write_text_csv(path, table)
 

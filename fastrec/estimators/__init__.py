@@ -4,7 +4,7 @@ In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
 train nets of ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py``,
 ``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn, ``cuml_model.py`` takes cuML's;
-``offset_model.py`` corrects what a column foretells.
+``offset_model.py`` corrects what a column foretells, ``pseudo_labelled.py`` learns from rows without labels too.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
@@ -15,6 +15,7 @@ from fastrec.estimators.lgbm_model import LGBMModel
 from fastrec.estimators.net import NetRanker
 from fastrec.estimators.net_model import NetModel
 from fastrec.estimators.offset_model import OffsetModel
+from fastrec.estimators.pseudo_labelled import PseudoLabelled
 from fastrec.estimators.rule import ColumnRanker
 from fastrec.estimators.sk_model import SKModel
 from fastrec.estimators.xgb import XGBRanker
@@ -30,6 +31,7 @@ __all__ = [
     "NetModel",
     "NetRanker",
     "OffsetModel",
+    "PseudoLabelled",
     "Ranker",
     "SKModel",
     "Trace",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,8 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
     """A part of the training rows to stop by, so that the fold that is scored stays unseen.
 
     Groups stay whole. Where there is an order the last rows (groups: by their last row) are held out, rows of one time
-    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id.
+    together; else rows are drawn by a hash of their number, class by class, or groups by a hash of their id. Rows whose
+    label is a guess are left aside: one would stop where the guesses come true.
 
     Args:
         rows: the training rows, with labels.
@@ -30,6 +33,11 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
         every class; where that cannot be, nothing is held out.
     """
     n = len(rows)
+    if rows.guessed is not None and bool(rows.guessed.any()):
+        known = ~rows.guessed
+        held = torch.zeros(n, dtype=torch.bool)
+        held[known] = held_out(replace(rows, table=Table({})).take(known), share, seed)
+        return held
     if n < 2:
         return torch.zeros(n, dtype=torch.bool)
     if rows.groups is not None:

@@ -54,6 +54,7 @@ class Estimator(ABC):
         keeps_time: ``fit`` keeps ``time_limit``.
         time_limit: seconds that ``fit`` may take; None: as many as it takes. It is a limit of one fit, not a setting:
             it is not saved.
+        wants_unlabeled: its ``fit`` takes ``unlabeled=``, rows without labels, too.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Estimator(ABC):
     beside = False
     keeps_time = False
     time_limit: float | None = None
+    wants_unlabeled = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

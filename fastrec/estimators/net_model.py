@@ -220,10 +220,10 @@ class NetModel(Estimator):
     # Saving ----------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments but the model's options, which ``write`` keeps."""
+        """The constructor's arguments but the model's options and a metric of one's own, which ``write`` keeps."""
         names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best")
         model = self.model if isinstance(self.model, str) else name_of(self.model)
-        stop_by = None if self.stop_by is None else self.stop_by.name
+        stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
         own = {n: getattr(self, n) for n in names}
         return {**own, "model": model, "class_weight": self.class_weight, "stop_by": stop_by}
 
@@ -235,13 +235,18 @@ class NetModel(Estimator):
         for i, net in enumerate(self._nets):
             (folder / f"net_{i}").mkdir()
             about.append(net.write(folder / f"net_{i}"))
-        return {"nets": about, "head": self._head.to_state(), "own_options": list(self.options)}
+        own_metric = self.stop_by.to_state() if self.stop_by is not None and self.stop_by.is_own else None
+        return {
+            "nets": about, "head": self._head.to_state(), "own_options": list(self.options), "own_metric": own_metric
+        }  # fmt: skip
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
         """The inverse of ``write``."""
         self._head = Head.from_state(about["head"])
         nets = enumerate(about["nets"])
         self._nets = [TrainedNet.read(folder / f"net_{i}", own, self._head.loss()) for i, own in nets]
+        if about.get("own_metric") is not None:
+            self.stop_by = Metric.from_state(about["own_metric"])
         self.options = {n: self._nets[0].architecture.options[n] for n in about["own_options"]}
 
 

@@ -107,6 +107,12 @@ class FeatureSet:
         """Outputs whose statistics were fitted on unlabeled rows too (``scope='all'``)."""
         return [n for s in self.steps if s.scope == "all" for n in s.outputs] if self.fitted_on_unlabeled else []
 
+    @property
+    def from_targets(self) -> list[str]:
+        """Outputs that a target passes through: they have other values in every fold."""
+        made = {n for s in self._chain().tainted for n in s.outputs}
+        return [n for n in self.outputs if n in made]
+
     # Fitting and applying --------------------------------------------------------------------------------------------
 
     def fit(

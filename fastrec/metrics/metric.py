@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
@@ -74,6 +74,20 @@ class Metric:
                 return math.nan
             target, p, w = target[kept], p[kept], w[kept]
         return float(self.function(target, p, groups=groups, weight=w))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether its function is a user's own, which no file holds."""
+        return isinstance(self.function, OwnFunction | LostFunction)
+
+    def to_state(self) -> dict[str, Any]:
+        """All but the function, as JSON values."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "function"}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Metric:
+        """The inverse of ``to_state``: a metric that says what it is, and cannot be computed."""
+        return cls(**{**state, "tasks": tuple(state["tasks"]), "function": LostFunction(state["name"])})
 
     def better(self, a: float, b: float) -> bool:
         """Whether ``a`` is better than ``b``; NaN is worse than every number."""
@@ -171,6 +185,24 @@ class OwnFunction:
             )
         given = {"groups": _as_array(groups), "weight": _as_array(weight)}
         return float(self.function(_as_array(y), _as_array(p), **{n: given[n] for n in given if n in self.takes}))
+
+
+@dataclass(frozen=True)
+class LostFunction:
+    """Stands where a metric that was read from a file had a user's function."""
+
+    name: str
+
+    def __call__(self, *_: Any, **__: Any) -> float:
+        """Refuse.
+
+        Raises:
+            DataError: always.
+        """
+        raise DataError(
+            f"{self.name} is a metric of one's own, and its function is not in the file",
+            remedy="Give the estimator the metric again (stop_by=), or make it anew",
+        )
 
 
 def _as_array(x: Any) -> Any:

@@ -30,8 +30,10 @@ class Model(Protocol):
         """An untrained copy with the same settings."""
         ...
 
-    def fit(self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None) -> Model:
-        """Learn."""
+    def fit(
+        self, train: Any, valid: Any = None, *, seed: int = 0, device: torch.device | None = None, **unlabeled: Any
+    ) -> Model:
+        """Learn; of a model that says ``wants_unlabeled``, from the rows ``unlabeled=`` too."""
         ...
 
     def predict(self, data: Any) -> torch.Tensor:
@@ -153,6 +155,7 @@ class CrossFit:
         test: Rows | None = None,
         *,
         train_rows: torch.Tensor | None = None,
+        unlabeled: Rows | None = None,
     ) -> None:
         """Train every estimator on one fold.
 
@@ -162,10 +165,12 @@ class CrossFit:
             valid_rows: int64, where the fold's rows stand among all training rows.
             test: the test rows; None: there are none.
             train_rows: int64, where the rows of ``train`` stand; given, they are held against ``valid_rows``.
+            unlabeled: the test rows once more, to learn from without labels: their features must hold nothing of the
+                targets that this fold scores. (Those of ``test`` may be made from all training rows.)
 
         Raises:
-            DataError: ``valid_rows`` are not as many as ``valid``, were in an earlier fold or are trained on too; or a
-                model predicts NaN.
+            DataError: ``valid_rows`` are not as many as ``valid``, were in an earlier fold or are trained on too; a
+                model predicts NaN, or wants ``unlabeled`` and there are only ``test``.
         """
         valid_rows = valid_rows.cpu()
         self._check_rows(valid, valid_rows, train_rows)
@@ -176,7 +181,7 @@ class CrossFit:
         own = [m for m in missing if m not in beside]
         shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
-            train_one = partial(self._train, train=train, valid=valid, test=test)
+            train_one = partial(self._train, train=train, valid=valid, test=test, unlabeled=unlabeled)
             waiting = {m.name: second.submit(train_one, m) for m in beside}
             try:
                 made = {m.name: train_one(m) for m in own}
@@ -206,14 +211,22 @@ class CrossFit:
                     remedy="Leave the fold's rows out of what its models are trained on",
                 )  # fmt: skip
 
-    def _train(self, model: Model, *, train: Rows | None, valid: Rows | None, test: Rows | None) -> Trained:
+    def _train(
+        self, model: Model, *, train: Rows | None, valid: Rows | None, test: Rows | None, unlabeled: Rows | None
+    ) -> Trained:
         k = len(self._rows)
         if train is None or valid is None:
             raise DataError(f"fold {k} came without rows to train {model.name} on", remedy="Give train and valid")
+        more = {"unlabeled": unlabeled} if getattr(model, "wants_unlabeled", False) else {}
+        if more and unlabeled is None and test is not None:
+            raise DataError(
+                f"{model.name} learns from rows without labels too, and fold {k} came without them",
+                remedy="Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets",
+            )
         fresh = model.fresh()
         if self.time_limit is not None:
             fresh.time_limit = self.time_limit
-        fitted = fresh.fit(train, valid, seed=self.seed + k, device=self.device)
+        fitted = fresh.fit(train, valid, seed=self.seed + k, device=self.device, **more)
         oof = _numbers(fitted.predict(valid), model.name, k)
         tested = oof.new_zeros((0, *oof.shape[1:]))
         if test is not None and len(test):

@@ -135,17 +135,24 @@ class Folds:
         return not self._train and len(self._layers) == 1 and bool(self.scored.all())
 
     @property
+    def is_repeated(self) -> bool:
+        """Whether some row is scored in several folds."""
+        return bool(self._twice().any())
+
+    def _twice(self) -> torch.Tensor:
+        return (self._layers >= 0).sum(0) > 1
+
+    @property
     def codes(self) -> torch.Tensor:
         """The fold in which each row is scored: int64 ``[n]``, -1 where none does.
 
         Raises:
             DataError: a row is scored in several folds.
         """
-        twice = (self._layers >= 0).sum(0) > 1
-        if bool(twice.any()):
+        if self.is_repeated:
             raise DataError(
                 f"the row is scored in several folds ({self.method}), and has no one fold",
-                row=int(twice.nonzero()[0]),
+                row=int(self._twice().nonzero()[0]),
                 remedy="Take the folds one by one: for train_rows, valid_rows in folds",
             )
         return self._layers.max(0).values.long()

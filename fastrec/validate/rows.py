@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.table import Table
 from fastrec.validate.tasks import Task, check_label, check_task
 
-_ON_THE_CPU = ("label", "weight", "groups", "order")
+_ON_THE_CPU = ("label", "weight", "groups", "order", "guessed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +34,8 @@ class Rows:
         groups: int64 ``[n]``: what must not be parted where an estimator holds rows out; in ranking the lists.
         order: ``[n]``, a time: where it is given, the rows that an estimator holds out are the last ones.
         n_outputs: how many classes a multiclass task has, how many columns one with several targets; else 1.
+        guessed: bool ``[n]``: the label was predicted. Such a row is learned from, and never held out to stop by; None:
+            none is.
 
     Raises:
         DataError: a label does not fit the task, a weight is below 0 or not a number, or the lengths differ.
@@ -48,6 +50,7 @@ class Rows:
     groups: torch.Tensor | None = None
     order: torch.Tensor | None = None
     n_outputs: int = 1
+    guessed: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         check_task(self.task)

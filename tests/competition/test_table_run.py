@@ -17,15 +17,17 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
+from fastrec.competition.fitting import _settings
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import OffsetModel, XGBModel
+from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
-from fastrec.metrics import get_metric
+from fastrec.metrics import as_metric, get_metric
 from fastrec.stacking import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -429,7 +431,41 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
 
 
 def test_a_model_within_another_is_part_of_what_it_is_made_with():
-    from fastrec.competition.fitting import _settings
-
     same, again, other = (OffsetModel(XGBModel("x", **{**TREES, "rounds": r}), "x") for r in (3, 3, 4))
     assert str(_settings(same)) == str(_settings(again)) != str(_settings(other))
+
+
+def held_by_contents() -> list[Estimator]:
+    """Models that hold objects whose ``repr`` is an address, made anew."""
+
+    def own_error(y, prediction):
+        return float(abs(y - prediction).mean())
+
+    metric = as_metric(own_error, greater_is_better=False, wants="probabilities")
+    forest = SKModel("forest", RandomForestClassifier(3))
+    return [NetModel("net", stop_by=metric), NetModel("net", stop_by="auc"), NetModel("net"), forest]
+
+
+def test_what_a_model_holds_counts_by_its_contents():
+    made, again = held_by_contents(), held_by_contents()  # both are there: no object has an earlier one's address
+    said = [str(_settings(m)) for m in made]
+    assert said == [str(_settings(m)) for m in again]
+    assert len(set(said)) == len(said)
+
+
+class Holding(XGBModel):
+    """Trees that hold what has no lasting name."""
+
+    def __init__(self, name: str, **options) -> None:
+        super().__init__(name, **options)
+        self.source = np.random.default_rng(1)
+
+
+def test_a_model_that_holds_what_has_no_lasting_name_is_trained_every_time(tmp_path):
+    data = write(tmp_path / "data", "binary")
+    recipe = Recipe("binary", models=lambda bs: [XGBModel("shallow", **TREES), Holding("deep", **TREES)])
+    run_competition(recipe, data, tmp_path / "run", resume=True)
+    assert {p.name.split("-")[1] for p in tmp_path.glob(".run.parts/model-*")} == {"shallow", "constant"}
+    again = run_competition(recipe, data, tmp_path / "run", resume=True)
+    reused = json.loads((again / "scores.json").read_text())["reused"]
+    assert reused == 2 * 5 + 1 + 2 * 5 + 2  # models, the features of all rows and of every fold; the first fold's twice

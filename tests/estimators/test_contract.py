@@ -29,6 +29,7 @@ from fastrec.estimators import (
     LGBMModel,
     NetModel,
     OffsetModel,
+    PseudoLabelled,
     SKModel,
     XGBModel,
     XGBRanker,
@@ -49,7 +50,7 @@ MADE = {
     "lgbm": lambda: LGBMModel("lgbm", eta=0.3, num_leaves=8, **TREES),
     "lgbm-codes": lambda: LGBMModel("l", eta=0.3, rounds=10, early_stopping_rounds=None, native_cats=False),
     "catboost": lambda: CatBoostModel("cat", eta=0.3, depth=3, **TREES),
-    "sk-forest": lambda: SKModel("forest", RandomForestClassifier(20, min_samples_leaf=5), cats="code"),
+    "sk-forest": lambda: SKModel("forest", RandomForestClassifier(10, min_samples_leaf=5), cats="code"),
     "sk-pipe": lambda: SKModel(
         "pipe", make_pipeline(SimpleImputer(keep_empty_features=True), StandardScaler(), GaussianNB()), prepare=False
     ),
@@ -59,8 +60,9 @@ MADE = {
     "cuml-forest": lambda: CuMLModel("random_forest", trees=10, depth=6),
     "cuml-svm": lambda: CuMLModel("svm"),
     "constant": lambda: ConstantModel(),
+    "pseudo": lambda: PseudoLabelled(XGBModel("p", eta=0.3, max_depth=3, rounds=10, early_stopping_rounds=None)),
     "offset": lambda: OffsetModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "x"),
-    "net": lambda: NetModel("net", model="TabularNet", epochs=30, bs=32, lr=2e-2, options={"layers": [32]}),
+    "net": lambda: NetModel("net", model="TabularNet", epochs=10, bs=64, lr=5e-2, options={"layers": [32]}),
 }
 NO_WEIGHTS = {"cuml-knn"}  # it says so, in a warning
 NEEDS = {"lgbm": "lightgbm", "lgbm-codes": "lightgbm", "catboost": "catboost"}

@@ -539,3 +539,13 @@ def test_a_net_of_ones_own_and_a_metric_of_ones_own(tmp_path):
     hits = as_metric(lambda y, p: ((p > 0.5) == y).mean(), greater_is_better=True, name="hits")
     told = small(stop_by=hits).fit(data)
     assert "held_out_hits" in told.trace.curves[0]
+    told.save(tmp_path / "told")
+    read = Estimator.load(tmp_path / "told")
+    assert torch.equal(read.predict(data), told.predict(data))
+    read.save(tmp_path / "again")  # as one read and saved again, too
+    read = Estimator.load(tmp_path / "again")
+    assert (read.stop_by.name, read.stop_by.greater_is_better, read.stop_by.tasks) == ("hits", True, hits.tasks)
+    with pytest.raises(DataError, match="hits is a metric of one's own, and its function is not in the file"):
+        read.fresh().fit(data)
+    read.stop_by = hits
+    assert torch.equal(read.fresh().fit(data).predict(data), told.predict(data))

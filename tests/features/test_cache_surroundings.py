@@ -246,6 +246,20 @@ class Knot:
 KNOT = Knot()
 
 
+def test_functions_that_a_library_has_compiled_count_by_their_names():
+    import sklearn.ensemble  # noqa: F401 - its Cython takes over numpy's functions' class, which then names no module
+
+    def drawn(x):
+        return x + np.random.default_rng(1).normal(size=len(x))
+
+    def same(x):
+        return x + np.random.default_rng(1).normal(size=len(x))
+
+    assert digest(np.random.default_rng) == digest(np.random.default_rng)
+    assert digest(drawn) == digest(same)
+    assert digest(drawn) != digest(lambda x: x + np.random.default_rng(2).normal(size=len(x)))
+
+
 def test_what_refers_to_itself_has_a_digest():
     assert digest(LOOP) == digest(LOOP)
     assert digest(KNOT.run) == digest(KNOT.run)

@@ -52,6 +52,17 @@ def test_generators_read_what_others_make():
     assert test.groupby("item")["te_item__clicked"].nunique().max() == 1
 
 
+def test_outputs_that_a_target_passes_through_are_those_that_change_with_it():
+    te = TargetEncode("item", "clicked")
+    steps = [CountEncode("item"), te, GroupRank(te, by="session"), Diff("price", by="session", order="step")]
+    before, turned = frame(), frame().assign(clicked=lambda df: (df.item == "a").astype(int))
+    fs = FeatureSet(steps, key="session")
+    made = [fs.fit(df).transform(frame(seed=1)) for df in (before, turned)]
+    moved = [n for n in fs.outputs if not made[0][n].equals(made[1][n])]
+    assert fs.from_targets == moved == ["te_item__clicked", "rank_te_item__clicked__session"]
+    assert FeatureSet([CountEncode("item")]).from_targets == []
+
+
 def test_only_what_is_listed_comes_back():
     rank = GroupRank(TargetEncode("item", "clicked"), by="session")
     made = FeatureSet([rank], key="session").fit_transform(frame())

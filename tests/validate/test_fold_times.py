@@ -56,6 +56,7 @@ def test_each_fold_trains_on_the_past_it_was_given(times, count, gap, window, ho
     assert last == max(times)
     assert sorted(scored) == folds.scored.nonzero().squeeze(1).tolist()
     assert not folds.is_partition
+    assert not folds.is_repeated  # rows that no fold scores, and none that two do
     assert all(folds.codes[i] == k for k, (_, valid) in enumerate(folds) for i in valid)
     folds.check_time(times)
 

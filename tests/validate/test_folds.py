@@ -177,6 +177,8 @@ def test_repeats_are_the_folds_of_the_seeds_that_follow():
         folds = cut(repeats=3, seed=7)
         assert len(folds) == 9
         assert not folds.is_partition
+        assert folds.is_repeated
+        assert not cut(seed=7).is_repeated
         assert bool(folds.scored.all())
         singly = [pair for r in range(3) for pair in cut(seed=7 + r)]
         assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(folds, singly, strict=True))

@@ -88,7 +88,7 @@ class Surroundings:
 
     def of_thing(self, value: Any) -> str:
         """The digest of anything that is no plain value, column, tensor or frame."""
-        if isinstance(value, _FUNCTIONS):
+        if isinstance(value, _FUNCTIONS) or type(value).__name__ == "cython_function_or_method":
             return f"function:{self._of_function(value)}"
         if isinstance(value, type):
             return f"class:{self.of_class(value)}"

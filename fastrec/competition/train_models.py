@@ -1,0 +1,145 @@
+"""The models of a run, cross-fitted: all fold by fold, or one after the other in a limit of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from fastrec._core.progress import Stages
+from fastrec.competition.budget import Budget
+from fastrec.competition.parts import KeptModels
+from fastrec.errors import OutOfTimeError
+from fastrec.estimators import Estimator
+from fastrec.validate import CrossFit, Predictions, Rows
+
+if TYPE_CHECKING:
+    from fastrec.competition.fitting import Fitted
+
+
+def cross_fit_all(
+    made: Fitted,
+    models: Sequence[Estimator],
+    device: torch.device,
+    seed: int,
+    stages: Stages,
+    store: KeptModels | None,
+) -> dict[str, Predictions]:
+    """All models, fold by fold.
+
+    Args:
+        made: the run's rows and folds.
+        models: what to train.
+        device: where to train.
+        seed: of everything random.
+        stages: progress.
+        store: keeps what is trained; None: nothing does.
+    """
+    total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
+    cross = _crossing(made, models, device, seed, store)
+    with stages.stage("models", total) as advance:
+        cross.advance = advance
+        for k in range(len(made.folds)):
+            _fit_fold(made, cross, k, store)
+    return cross.finish()
+
+
+def cross_fit_in_time(
+    made: Fitted,
+    rules: Sequence[Estimator],
+    models: Sequence[Estimator],
+    device: torch.device,
+    seed: int,
+    stages: Stages,
+    store: KeptModels | None,
+    budget: Budget,
+    *,
+    refits: bool,
+) -> dict[str, Predictions]:
+    """Model by model, each in its share of the time; one that does not fit into it is left out.
+
+    Args:
+        made: the run's rows and folds.
+        rules: what there is nothing to train of.
+        models: what to train, the best first.
+        device: where to train.
+        seed: of everything random.
+        stages: progress.
+        store: keeps what is trained; None: nothing does.
+        budget: the time.
+        refits: there will be a model of all rows, too, of each.
+    """
+    done: dict[str, Predictions] = {}
+    folds, fits = len(made.folds), len(made.folds) + refits
+    total = len(models) * sum(len(outside) for outside, _ in made.folds)
+    budget.keep_for_end(
+        len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
+    )
+    with stages.stage("models", total) as advance:
+        if rules:
+            cross = _crossing(made, rules, device, seed, store)
+            for k in range(folds):
+                _fit_fold(made, cross, k, store)
+            done |= cross.finish()
+        for i, model in enumerate(models):
+            needed = not any(m.name in done for m in models)
+            cross = _crossing(made, [model], device, seed, store)
+            cross.advance = advance
+            ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
+            try:
+                for k in range(folds):
+                    cross.time_limit = budget.begin(model, fold=k, folds=fits, ends=ends, needed=needed)
+                    began = budget.clock()
+                    _fit_fold(made, cross, k, store)
+                    budget.check(model, took=budget.clock() - began, fold=k, folds=fits, needed=needed)
+            except OutOfTimeError as error:
+                if needed and i + 1 == len(models):
+                    raise
+                budget.left_out[model.name] = error.problem
+                stages.say(f"left out: {error.problem}")
+                continue
+            done |= cross.finish()
+            stages.say(f"{model.name}: {made.scorer.name} {_score_of(made, done[model.name]):.5f} out of fold")
+    return done
+
+
+def _crossing(
+    made: Fitted, models: Sequence[Estimator], device: torch.device, seed: int, store: KeptModels | None
+) -> CrossFit:
+    return CrossFit(
+        models,
+        len(made.train),
+        0 if made.test is None else len(made.test),
+        seed=seed,
+        device=device,
+        scored=made.folds.scored,
+        repeated=made.folds.is_repeated,
+        store=store,
+    )
+
+
+def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -> None:
+    outside, inside = made.folds[k]
+    if store is not None and all(store.has(m.name, k) for m in cross.models):
+        cross.fold(None, None, inside, made.test, train_rows=outside)
+        made.prepared.still_used(k)
+        return
+    pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
+    more = _unlabeled(made, cross.models, k)
+    cross.fold(*pair, inside, made.test, train_rows=outside, unlabeled=more)
+
+
+def _score_of(made: Fitted, one: Predictions) -> float:
+    """A model's out-of-fold score, as ``scores.json`` has it (classes decided by folds where the metric wants them)."""
+    numbers = torch.full((len(made.train),), -1, dtype=torch.int64)
+    for k, (_, inside) in enumerate(made.folds):
+        numbers[inside.cpu()] = k
+    return made.scorer(made.train, one.oof, made.counted, folds=numbers)
+
+
+def _unlabeled(made: Fitted, models: Sequence[Estimator], k: int) -> Rows | None:
+    """The test rows as fold ``k``'s models may learn from them, where one wants them."""
+    if made.test is None or not any(m.wants_unlabeled for m in models):
+        return None
+    return made.rows(made.prepared.unlabeled(k), labelled=False)

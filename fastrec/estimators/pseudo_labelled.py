@@ -1,0 +1,176 @@
+"""``PseudoLabelled``: an estimator that labels rows without labels, and learns from those it is sure of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.estimators.base import Estimator
+from fastrec.table import Table, concat
+from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
+
+_TASKS = ("binary", "multiclass", "regression", "multilabel")
+
+
+class PseudoLabelled(Estimator):
+    """An estimator that is trained twice: on the labelled rows, and on these and the rows that it then labels itself.
+
+    Self-training (Lee, "Pseudo-Label", ICML 2013 workshop). Of classes, a row is sure whose likeliest class (of several
+    labels: each of them, there or not) has at least the probability ``confidence``; it gets that class. Of amounts one
+    model tells no row surer than another, and those that several models agree on would be the easy ones alone: all
+    rows are taken, with what is predicted of them. Rows that were labelled so are never held out to stop by.
+
+    It may pay where labels are few and classes lie apart, for smooth models sooner than for trees: the out-of-fold
+    score tells. Where a class is rare few rows are sure to be of it, and a lower ``confidence`` takes more of them.
+
+    ``CrossFit`` gives each fold the rows to label; without any it is the estimator alone.
+
+    Args:
+        model: what learns; its name is this estimator's name, too. None: ``read`` brings it.
+        confidence: the least probability of a class, above 0, at most 1.
+        weight: how much a row that was labelled so counts beside a training row of mean weight.
+        rounds: how often rows are labelled anew, each time by the last round's model.
+
+    Attributes:
+        taken: how many rows were labelled in the last round.
+
+    Raises:
+        DataError: a setting is out of its range.
+    """
+
+    wants_unlabeled = True
+
+    def __init__(
+        self, model: Estimator | None, *, confidence: float = 0.9, weight: float = 0.5, rounds: int = 1
+    ) -> None:
+        if not (0 < confidence <= 1 and weight > 0 and rounds >= 1):
+            raise DataError(
+                f"no pseudo-labels of confidence {confidence}, weight {weight} and {rounds} rounds",
+                remedy="Give a confidence above 0 and at most 1, a weight above 0, and one round or more",
+            )
+        self.model, self.confidence, self.weight, self.rounds = model, confidence, weight, rounds
+        self.forget()
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """The name of the estimator that learns."""
+        return "pseudo_labelled" if self.model is None else self.model.name
+
+    @property
+    def tasks(self) -> Sequence[Task]:  # type: ignore[override]
+        """Those of the estimator that learns, but for ranking: a list has no label of its own."""
+        return tuple(t for t in _TASKS if self.model is None or t in self.model.tasks)
+
+    @property
+    def learns(self) -> bool:  # type: ignore[override]
+        """As the estimator that learns."""
+        return self.model is None or self.model.learns
+
+    @property
+    def beside(self) -> bool:  # type: ignore[override]
+        """As the estimator that learns."""
+        return self.model is not None and self.model.beside
+
+    def forget(self) -> None:
+        """Drop what was learned."""
+        super().forget()
+        self.taken = 0
+        if self.model is not None:
+            self.model = self.model.fresh()
+
+    def fit(
+        self,
+        train: Rows,
+        valid: Rows | None = None,
+        *,
+        seed: int = 0,
+        device: torch.device | None = None,
+        unlabeled: Rows | None = None,
+    ) -> Self:
+        """Learn from labelled rows, label others, learn from both.
+
+        Args:
+            train, valid, seed, device: see ``Estimator.fit``.
+            unlabeled: the rows to label; their own labels, if they have any, are not looked at. None: none.
+        """
+        self.check_task(train)
+        if self.model is None:
+            raise self.not_fitted()
+        self.forget()
+        self.model.fit(train, valid, seed=seed, device=device)
+        for _ in range(self.rounds if unlabeled is not None and len(unlabeled) else 0):
+            label, sure = self._labelled(train.task, self.model.predict(replace(unlabeled, label=None)))
+            if not bool(sure.any()):
+                break
+            both = self._together(train, unlabeled.take(sure), label[sure])
+            self.model = self.model.fresh().fit(both, valid, seed=seed, device=device)  # type: ignore[assignment]
+            self.taken = int(sure.sum())
+        self.trace = self.model.trace
+        return self
+
+    def predict(self, data: Rows) -> Tensor:
+        """What the estimator predicts that was trained last: float64 ``[n]`` or ``[n, k]`` on the CPU."""
+        if self.model is None:
+            raise self.not_fitted()
+        return self.model.predict(data)
+
+    def _labelled(self, task: Task, predicted: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels for the rows, and bool ``[n]``: which of them are sure."""
+        if task == "regression":
+            return predicted, torch.ones(len(predicted), dtype=torch.bool)
+        if task == "multiclass":
+            most = predicted.max(1)
+            return most.indices, most.values >= self.confidence
+        sure = torch.maximum(predicted, 1 - predicted) >= self.confidence
+        return predicted > 0.5, sure if task == "binary" else sure.all(1)
+
+    def _together(self, train: Rows, more: Rows, label: Tensor) -> Rows:
+        """Training rows and those that were labelled, below each other."""
+        assert train.label is not None
+        n, m = len(train), len(more)
+        weight = None
+        if train.weight is not None or self.weight != 1:
+            given = torch.ones(n, dtype=torch.float64) if train.weight is None else train.weight.double()
+            mean = given[given > 0].mean()  # rows of weight 0 are as rows left out
+            weight = torch.cat([given, (self.weight * mean).expand(m)])
+        some = {n: v for n in ("groups", "order") if (v := getattr(train, n)) is not None}
+        return replace(
+            train,
+            table=_below(train, more.table),
+            label=torch.cat([train.label, label.to(train.label.dtype)]),
+            weight=weight,
+            guessed=torch.arange(n + m) >= n,
+            **{name: torch.cat([v, v.max().expand(m)]) for name, v in some.items()},  # told by ``guessed`` rows never
+        )
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments but the estimator, which is kept whole."""
+        return {"model": None, "confidence": self.confidence, "weight": self.weight, "rounds": self.rounds}
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """The estimator that was trained last (``model/``)."""
+        if self.model is None:
+            raise self.not_fitted()
+        self.model.save(folder / "model")
+        return {"taken": self.taken}
+
+    def read(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """The inverse of ``write``."""
+        self.model, self.taken = Estimator.load(folder / "model"), int(about["taken"])
+
+
+def _below(train: Rows, more: Table) -> Table:
+    """The columns of both tables: those that are learned from, and others that are of one kind in both."""
+    ours = train.table
+    others = [n for n in ours.names if n not in train.names and n in more and ours[n].kind == more[n].kind]
+    names = [*train.names, *others]
+    return concat([ours.select(names), more.select(names)])

@@ -1,0 +1,166 @@
+"""A run with ``PseudoLabelled``: what its folds learn from test rows holds nothing of the targets that they score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fastrec._core.progress import Stages
+from fastrec.competition import Competition, run_competition
+from fastrec.competition.fitting import fit_recipe
+from fastrec.competition.parts import Parts
+from fastrec.competition.prepare import Prepared
+from fastrec.estimators import Estimator, PseudoLabelled, XGBModel
+from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.stacking import Stack
+from fastrec.validate import Folds
+
+N, M, FOLDS = 240, 80, 4
+TREES = {"rounds": 10, "eta": 0.4, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
+
+
+def frame(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    made = pd.DataFrame({"id": np.arange(n) + seed * 1000, "x": rng.normal(size=n), "day": np.arange(n) // 20})
+    made["city"] = rng.choice(list("abcdefghij"), n)
+    made["bought"] = (made.x + (made.city < "d") + rng.normal(size=n) / 3 > 0.5).astype(int)
+    return made
+
+
+TRAIN, TEST = frame(N, 1), frame(M, 2)
+
+
+class Shop(Competition):
+    """A recipe whose test rows have the mean target of their city."""
+
+    name, task, ids, target, categories = "shop", "binary", ("id",), "bought", ["city"]
+
+    def __init__(self, **attributes) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def features(self):
+        return FeatureSet([TargetEncode("city", "bought"), CountEncode("city")], key="id")
+
+    def folds(self, found, target):
+        return super().folds(found, target) if self.time else Folds.kfold(N, FOLDS, seed=2)
+
+    def baselines(self):
+        return []
+
+    def models(self, *, bs):
+        return [XGBModel("alone", **TREES), PseudoLabelled(XGBModel("more", **TREES), confidence=0.7)]
+
+    def stack(self):
+        return Stack(rounds=3)
+
+
+def write(folder: Path, train: pd.DataFrame = TRAIN, test: pd.DataFrame | None = TEST) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    train.to_csv(folder / "train.csv", index=False)
+    if test is not None:
+        test.drop(columns="bought").to_csv(folder / "test.csv", index=False)
+    return folder
+
+
+def fitted(data: Path, parts: Path | None = None, **attributes):
+    recipe = Shop(**attributes)
+    found = recipe.load(data, rows=None, device=torch.device("cpu"))
+    kept = None if parts is None else Parts(parts)
+    options = {"device": torch.device("cpu"), "seed": 4, "bs": None}
+    return fit_recipe(recipe, found, **options, stages=Stages(), parts=kept)
+
+
+@pytest.mark.parametrize("time", [None, "day"])
+@pytest.mark.parametrize("keep", [False, True])
+def test_targets_of_the_scored_fold_move_none_of_its_predictions(tmp_path, time, keep):
+    made = fitted(write(tmp_path / "data"), tmp_path / "a" if keep else None, time=time, refit=False)
+    before = {n: made.predictions[n].oof for n in ("alone", "more")}
+    assert not torch.equal(before["alone"], before["more"])
+    assert all(0 < m.taken < M for m in made.predictions["more"].models)
+    _, inside = made.folds[1]
+    turned = TRAIN.copy()
+    turned.loc[inside.numpy(), "bought"] = 1 - turned.bought[inside.numpy()]
+    again = fitted(write(tmp_path / "turned", turned), tmp_path / "b" if keep else None, time=time, refit=False)
+    for name in ("alone", "more"):
+        after = again.predictions[name].oof
+        assert torch.equal(after[inside], before[name][inside])
+        assert not torch.equal(after.nan_to_num(), before[name].nan_to_num())
+    # The rows of the test file say another thing of their cities, and are not what the fold has learned from
+    column = "te_city__bought"
+    assert not torch.equal(made.test.table[column].number(), again.test.table[column].number())
+
+
+def test_rows_to_label_are_encoded_as_those_that_the_fold_scores(tmp_path):
+    """By city: the scored rows' encoding of it, and the counts over all training rows."""
+    made = fitted(write(tmp_path / "data"), refit=False)
+    prepared: Prepared = made.prepared
+    for k in range(FOLDS):
+        valid, other = (t.to_pandas() for t in (prepared.fold(k)[1], prepared.unlabeled(k)))
+        given = TEST.drop(columns="bought")
+        pd.testing.assert_frame_equal(other[list(given)], given, check_dtype=False)
+        for column in ("te_city__bought", "count_city"):
+            by_city = valid.groupby("city")[column].agg(["min", "max"])
+            assert (by_city["min"] == by_city["max"]).all()
+            expected = other.city.map(by_city["min"])
+            assert expected.notna().sum() > M / 2
+            known = expected.notna()
+            np.testing.assert_allclose(other[column][known], expected[known], rtol=1e-12)
+
+
+def test_without_features_of_targets_the_test_rows_are_as_they_are(tmp_path):
+    class Plain(Shop):
+        def features(self):
+            return FeatureSet([CountEncode("city")], key="id")
+
+    recipe = Plain()
+    found = recipe.load(write(tmp_path / "data"), rows=None, device=torch.device("cpu"))
+    prepared = Prepared(recipe, found, recipe.folds(found, None), ["bought"], None)
+    _, test = prepared.fit()
+    assert prepared.unlabeled(2) is test
+
+
+def oof_of(run: Path) -> dict[str, list[float]]:
+    return {n: pq.read_table(run / "oof" / f"{n}.parquet")["prediction"].to_pylist() for n in ("alone", "more")}
+
+
+def test_a_run_is_refitted_predicted_and_gone_on_with(tmp_path):
+    data = write(tmp_path / "data")
+    run = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
+    model = Estimator.load(run / "models" / "more" / "fold0")
+    assert 0 < model.taken < M  # that of all training rows has labelled test rows, too
+    test = pq.read_table(run / "test" / "more.parquet")["prediction"].to_numpy()
+    made = fitted(data, refit=True, models=lambda bs: [PseudoLabelled(XGBModel("more", **TREES), confidence=0.7)])
+    expected = XGBModel("more", **TREES).fit(made.train, seed=4)
+    assert not np.allclose(test, expected.predict(made.test).numpy())
+    own = PseudoLabelled(XGBModel("more", **TREES), confidence=0.7).fit(made.train, seed=0, unlabeled=made.test)
+    np.testing.assert_allclose(test, own.predict(made.test).numpy(), rtol=1e-6)
+
+    again = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
+    reused = json.loads((again / "scores.json").read_text())["reused"]
+    assert reused == 2 * (FOLDS + 1) + 1  # every model, those of all rows too, and the features
+    before = oof_of(again)
+    sure = Shop(models=lambda bs: [XGBModel("alone", **TREES), PseudoLabelled(XGBModel("more", **TREES))])
+    changed = run_competition(sure, data, tmp_path / "run", resume=True)  # the features are those of before
+    reused = json.loads((changed / "scores.json").read_text())["reused"]
+    assert reused == FOLDS + 1 + 2 * (FOLDS + 1) + FOLDS
+    fresh = run_competition(sure, data, tmp_path / "fresh", resume=False)
+    assert oof_of(changed) == oof_of(fresh)
+    assert oof_of(changed)["alone"] == before["alone"]
+    assert oof_of(changed)["more"] != before["more"]
+
+    write(tmp_path / "data", test=TEST.head(M - 1))
+    other = run_competition(Shop(refit=True), data, tmp_path / "run", resume=True)
+    assert json.loads((other / "scores.json").read_text())["reused"] == 0
+
+
+def test_where_there_are_no_test_rows_it_is_the_estimator_alone(tmp_path):
+    made = fitted(write(tmp_path / "data", test=None), refit=False)
+    assert torch.equal(made.predictions["alone"].oof, made.predictions["more"].oof)
+    assert [m.taken for m in made.predictions["more"].models] == [0] * FOLDS
