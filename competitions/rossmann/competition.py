@@ -54,7 +54,7 @@ class Rossmann(Competition):
 
     @property
     def plain(self) -> Sequence[str]:
-        """What is known of each day before it comes; nothing by which a model could learn two years' seasons by heart."""
+        """What is known of each day before it comes; nothing to learn two years' seasons by heart from."""
         known = ["Promo", "SchoolHoliday", "Promo2", "CompetitionDistance", "competition_months", "promo2_weeks"]
         when = ["ahead", "month_day", "region_school", "region_since", "region_until"]
         near = [f"{n}_{w}" for n in ("closed", "long_closed", "holiday") for w in ("since", "until")]

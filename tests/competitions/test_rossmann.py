@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from competitions.rossmann.competition import Rossmann
 from competitions.rossmann import data
+from competitions.rossmann.competition import Rossmann
 from competitions.rossmann.data import HORIZON, holidays_of, read, regions
 from competitions.rossmann.history import OUTPUTS, store_history
 from competitions.rossmann.simulate import simulate
