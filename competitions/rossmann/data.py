@@ -17,6 +17,8 @@ _CARNIVAL = np.array(["2013-02-11", "2014-03-03", "2015-02-16"], dtype="datetime
 _LEARNED_AFTER = 4 * HORIZON  # days: of earlier rows too little is known
 _MONTHS = "JanFebMarAprMayJunJulAugSepOctNovDec"
 _FAR = 15  # days; what is farther is not told apart
+_LONG = 30  # days, of school holidays and the time between them
+_AGREE = 0.985  # of the days on which two stores of one region are open, as many have the same school holidays
 
 
 def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
@@ -76,19 +78,27 @@ def with_calendar(table: Table) -> Table:
     month_day = (date - month).astype(int) + 1
     shut = {"closed": closed, "long_closed": long, "holiday": np.broadcast_to(often, closed.shape)}
     near = {f"{n}_{w}": _days_to(m, back=w == "since")[at] for n, m in shut.items() for w in ("since", "until")}
-    around = {"open": is_open, "promo": np.broadcast_to(promo, closed.shape), "school": school}
-    share = {f"{n}_{w}": _count(m, 7, back=w == "before")[at] for n, m in around.items() for w in ("before", "after")}
+    weekdays = is_open & (weekday < 5)
+    region = regions(school, weekdays)
+    off = holidays_of(region, school, weekdays)
+    everywhere = np.broadcast_to(promo, closed.shape)
+    around = {"open": is_open, "promo": everywhere, "school": school}
+    # What comes after the file's last day: two weeks like the last two, school holidays as on the last day.
+    later = {"open": is_open[:, -14:], "promo": everywhere[:, -14:], "school": np.repeat(off[region][:, -1:], 14, 1)}
+    week = {f"{n}_before": _count(m, 7, back=True)[at] for n, m in around.items()}
+    week |= {f"{n}_after": _count(np.hstack([m, later[n]]), 7, back=False)[at] for n, m in around.items()}
     months = (year.astype(int) + 1970) * 12 + (month - year.astype("datetime64[M]")).astype(int) + 1
     columns = {
         "origin": (origin * 86_400).astype("datetime64[s]"),
         "ahead": (day - origin).astype(np.float64),
         "month_day": month_day.astype(np.float64),
         "year_day": (date - year).astype(np.float64),
-        "month": (month - year.astype("datetime64[M]")).astype(np.float64) + 1,
-        "week": ((date - year).astype(np.float64) // 7),
-        "year": year.astype(np.float64) + 1970,
         **near,
-        **share,
+        **week,
+        "region": region[codes].astype(np.int64),
+        "region_school": off[region][at].astype(np.float64),
+        "region_since": _days_alike(off)[region][at],
+        "region_until": _days_alike(off[:, ::-1])[:, ::-1][region][at],
         **_of_store(table, months, day),
         "Date": date.astype(str),  # as it is submitted
         "day": date.astype("datetime64[s]"),
@@ -108,6 +118,51 @@ def _of_store(table: Table, months: np.ndarray, day: np.ndarray) -> dict[str, np
     running = np.where((phase >= 0) & (weeks >= 0), (months - 1 - phase) % 3, -1)
     competition = np.clip(months - rival_year * 12 - rival_month, -12, 60)
     return {"competition_months": competition, "promo2_weeks": weeks, "promo2_month": running + 0.0}
+
+
+def regions(school: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """The region of each store: stores whose school holidays are the same ones. (The files do not tell the states.)
+
+    A store joins the first store of the region with which it agrees best, or begins a region of its own.
+
+    Args:
+        school: bool ``[stores, days]``: school holidays.
+        seen: bool: where ``school`` is known.
+
+    Returns:
+        int64 ``[stores]``, from 0.
+    """
+    yes, no = (school & seen).astype(np.float32), (~school & seen).astype(np.float32)
+    alike = (yes @ yes.T + no @ no.T) / np.maximum(seen.astype(np.float32) @ seen.T.astype(np.float32), 1)
+    region, leaders = np.zeros(len(school), dtype=np.int64), []
+    for store in range(len(school)):
+        near = alike[store, leaders]
+        if len(leaders) and near.max() >= _AGREE:
+            region[store] = near.argmax()
+        else:
+            region[store] = len(leaders)
+            leaders.append(store)
+    return region
+
+
+def holidays_of(region: np.ndarray, school: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Where most stores of a region have school holidays, on days without any open store as on the last with one.
+
+    Returns:
+        bool ``[regions, days]``.
+    """
+    member = np.eye(int(region.max()) + 1)[region].T
+    yes, known = member @ (school & seen), member @ seen
+    last = np.maximum.accumulate(np.where(known > 0, np.arange(school.shape[1]), 0), 1)
+    return np.take_along_axis(yes * 2 > known, last, 1)
+
+
+def _days_alike(marks: np.ndarray) -> np.ndarray:
+    """For how many days before each, up to 30, the mark has been what it is: float64. Since the first day: 30."""
+    place = np.arange(marks.shape[1])
+    changed = marks[:, 1:] != marks[:, :-1]
+    begun = np.where(np.pad(changed, ((0, 0), (1, 0))), place, -_LONG)
+    return np.minimum(place - np.maximum.accumulate(begun, 1), _LONG).astype(np.float64)
 
 
 def _spread(marks: np.ndarray, days: int) -> np.ndarray:

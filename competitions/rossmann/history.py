@@ -10,11 +10,11 @@ from fastrec.segments import Groups
 
 INPUTS = [
     "day", "origin", "Sales", "DayOfWeek", "Promo", "SchoolHoliday", "month_day", "year_day", "closed_since",
-    "closed_until", "long_closed_since",
+    "closed_until", "long_closed_since", "region",
 ]  # fmt: skip
 OUTPUTS = [
     "forecast", "forecast_now", "level", "miss_6w", "miss_2w", "miss_weekday", "miss_promo", "miss_26w", "noise",
-    "miss_last_year", "miss_last_year_all", "miss_last_year_origin", "growth",
+    "miss_last_year", "miss_last_year_all", "miss_last_year_region", "usual_12w", "usual_26w", "usual_52w",
 ]  # fmt: skip
 _SLOW, _FAST = 300.0, 45.0  # days after which a day counts half
 _OWN = 12.0  # how many days of its own a store needs to be believed half against all stores
@@ -22,13 +22,15 @@ _OWN = 12.0  # how many days of its own a store needs to be believed half agains
 
 @feature(inputs=INPUTS, outputs=OUTPUTS, by="Store", order="day")
 def store_history(
-    day, origin, sales, weekday, promo, school, month_day, year_day, since, until, works, *, groups: Groups
+    day, origin, sales, weekday, promo, school, month_day, year_day, since, until, works, region, *, groups: Groups
 ):
     """What is known at the origin of each row.
 
     ``forecast`` is a ridge regression of the store's log sales on the calendar, by days before the origin alone, where
     older days count less (``forecast_now``: much less) and a store's coefficients are drawn to those of all stores.
-    ``miss_*`` are means of what such forecasts have missed in days before the origin.
+    ``miss_*`` are means of what such forecasts have missed in days before the origin, ``usual_*`` the mean log sales
+    of the days before it with the same weekday and promotion, less the forecast. What is the same for all stores over a
+    whole six weeks (the year, the week, growth since last year) is left out: there are few six weeks to learn it from.
     """
     day, origin = (day / 86_400).long(), (origin / 86_400).long()
     stores, last = int(groups.codes.max()) + 1, int(origin.max())
@@ -51,8 +53,9 @@ def store_history(
     week[at] = weekday.long()
     has_promo = torch.zeros(shape, dtype=torch.int64)
     has_promo[at] = promo.long()
-    year_ago = history.around(364, 10)
-    all_year_ago = history.around(364, 3, every_store=True)
+    kind = week * 2 + has_promo
+    of_store = torch.zeros(stores, dtype=torch.int64)
+    of_store[store] = region.long()
     columns = {
         "forecast": slow,
         "forecast_now": fast - slow,
@@ -63,10 +66,10 @@ def store_history(
         "miss_promo": history.last(84, kind=has_promo) - history.last(84),
         "miss_26w": history.last(182),
         "noise": history.spread(182),
-        "miss_last_year": year_ago,
-        "miss_last_year_all": all_year_ago,
-        "miss_last_year_origin": history.last(42, ago=364),
-        "growth": history.growth(),
+        "miss_last_year": history.around(364, 10),
+        "miss_last_year_all": history.around(364, 3, of=torch.zeros_like(of_store)),
+        "miss_last_year_region": history.around(364, 3, of=of_store),
+        **{f"usual_{w}w": history.usual(7 * w, kind) - slow for w in (12, 26, 52)},
     }
     return {n: columns[n][at] for n in OUTPUTS}
 
@@ -151,14 +154,21 @@ class _Misses:
         self.y = torch.where(known, y, torch.nan).flatten(1)
         self.starts = torch.arange(self.shape[1]) * HORIZON
 
-    def last(self, days: int, *, ago: int = 0, kind: torch.Tensor | None = None) -> torch.Tensor:
-        """The mean miss of the last days before the origin (or ``ago`` days before it), or of days of the same kind."""
+    def last(self, days: int, *, kind: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean miss of the last days before the origin, or of those of the same kind."""
         if kind is None:
-            return _mean(self.miss, self.starts - ago - days, self.starts - ago)[:, :, None].expand(self.shape)
+            return _mean(self.miss, self.starts - days, self.starts)[:, :, None].expand(self.shape)
+        return self._of_kind(self.miss, days, kind)
+
+    def usual(self, days: int, kind: torch.Tensor) -> torch.Tensor:
+        """The mean log sales of those of the last days before the origin that are of the same kind."""
+        return self._of_kind(self.y, days, kind)
+
+    def _of_kind(self, values: torch.Tensor, days: int, kind: torch.Tensor) -> torch.Tensor:
         made = torch.full(self.shape, torch.nan, dtype=torch.float64)
         for value in torch.unique(kind).tolist():
-            of_kind = torch.where(kind.flatten(1) == value, self.miss, torch.nan)
-            mean = _mean(of_kind, self.starts - ago - days, self.starts - ago)
+            of_kind = torch.where(kind.flatten(1) == value, values, torch.nan)
+            mean = _mean(of_kind, self.starts - days, self.starts)
             made = torch.where(kind == value, mean[:, :, None], made)
         return made
 
@@ -166,17 +176,22 @@ class _Misses:
         """The root of the mean squared miss of the last days."""
         return _mean(self.miss.square(), self.starts - days, self.starts).sqrt()[:, :, None].expand(self.shape)
 
-    def around(self, ago: int, reach: int, *, every_store: bool = False) -> torch.Tensor:
-        """The mean miss ``ago`` days before each day, give or take ``reach`` days, of the store or of all."""
-        miss = self.miss.nanmean(0, keepdim=True) if every_store else self.miss
+    def around(self, ago: int, reach: int, *, of: torch.Tensor | None = None) -> torch.Tensor:
+        """The mean miss ``ago`` days before each day, give or take ``reach`` days, of the store.
+
+        With ``of`` (int64 ``[stores]``) the mean over days of the mean of all stores of its group.
+        """
+        miss = self.miss
+        if of is not None:
+            found = ~miss.isnan()
+            total, count = (
+                miss.new_zeros(int(of.max()) + 1, miss.shape[1]).index_add(0, of, v)
+                for v in (miss.nan_to_num(0.0), found.double())
+            )
+            miss = torch.where(count > 0, total / count.clamp_min(1), torch.nan)
         day = torch.arange(miss.shape[1])
         made = _mean(miss, day - ago - reach, day - ago + reach + 1)
-        return made.expand(self.shape[0], -1).reshape(self.shape)
-
-    def growth(self) -> torch.Tensor:
-        """Mean log sales of the last twelve weeks less those of the same weeks a year before."""
-        now, then = (_mean(self.y, self.starts - 84 - a, self.starts - a) for a in (0, 364))
-        return (now - then)[:, :, None].expand(self.shape)
+        return (made if of is None else made[of]).reshape(self.shape)
 
 
 def _mean(values: torch.Tensor, low: torch.Tensor, high: torch.Tensor) -> torch.Tensor:

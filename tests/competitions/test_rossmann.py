@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from competitions.rossmann import data
 from competitions.rossmann.competition import Rossmann
-from competitions.rossmann.data import HORIZON, read
+from competitions.rossmann.data import HORIZON, holidays_of, read, regions
 from competitions.rossmann.history import OUTPUTS, store_history
 from competitions.rossmann.simulate import simulate
 from fastrec.competition import run_competition
@@ -81,10 +82,11 @@ def test_the_calendar_is_that_of_a_plain_loop(rows):
         assert r["closed_since"] == next((k for k in range(15) if closed(day - k * DAY)), 15)
         assert r["closed_until"] == next((k for k in range(15) if closed(day + k * DAY)), 15)
         assert r["open_before"] == sum(day - k * DAY in own for k in range(1, 8))
-        assert r["open_after"] == sum(day + k * DAY in own for k in range(1, 8))
-        assert r["promo_after"] == sum(promo.get(day + k * DAY, 0) for k in range(1, 8))
+        ahead = [day + k * DAY if day + k * DAY <= last else day + (k - 14) * DAY for k in range(1, 8)]
+        assert r["open_after"] == sum(d in own for d in ahead)
+        assert r["promo_after"] == sum(promo.get(d, 0) for d in ahead)
         assert r["school_before"] == sum(own.get(day - k * DAY, 0) for k in range(1, 8))
-        assert (r["month"], r["month_day"], r["year_day"] + 1) == (day.month, day.day, day.day_of_year)
+        assert (r["month_day"], r["year_day"] + 1) == (day.day, day.day_of_year)
         begin = (r["Promo2SinceYear"] - 1970) * 365.25 + 7 * r["Promo2SinceWeek"]
         phase = -1
         if r["Promo2"] == 1 and (day - pd.Timestamp(0)).days >= begin:
@@ -92,6 +94,28 @@ def test_the_calendar_is_that_of_a_plain_loop(rows):
         assert r["promo2_month"] == phase
         months = (day.year - r["CompetitionOpenSinceYear"]) * 12 + day.month - r["CompetitionOpenSinceMonth"]
         assert np.array_equal(r["competition_months"], np.clip(months, -12, 60), equal_nan=True)
+
+
+def test_regions_are_stores_with_the_same_school_holidays():
+    """Of three calendars, with days on which stores are closed; runs of days against a plain loop."""
+    rng = np.random.default_rng(0)
+    calendars = np.repeat(rng.random((3, 60)) < 0.4, 7, axis=1)
+    true = rng.permutation(np.arange(30) % 3)
+    seen = rng.random((30, 420)) < 0.7
+    school = calendars[true] & seen
+    found = regions(school, seen)
+    assert len(set(zip(true, found))) == len(set(found)) == 3
+    off = holidays_of(found, school, seen)
+    for store in range(30):
+        assert (off[found[store]] == calendars[true[store]]).all()
+    # days on which the whole region is closed are as the last one before
+    gap = seen.copy()
+    gap[:, 30:33] = False
+    assert (holidays_of(found, school & gap, gap)[:, 30:33] == off[:, 29:30]).all()
+    alike = data._days_alike(off)
+    for r, day in [(0, 0), (1, 5), (2, 100), (0, 419), (1, 230), (2, 231)]:
+        back = next((k for k in range(1, day + 1) if off[r, day - k] != off[r, day]), 31)
+        assert alike[r, day] == min(back - 1, 30)
 
 
 def test_the_forecast_is_the_ridge_regression_of_earlier_days(rows, monkeypatch):
@@ -121,6 +145,7 @@ def test_the_forecast_is_the_ridge_regression_of_earlier_days(rows, monkeypatch)
 
 
 def test_misses_are_means_over_days_before_the_origin(rows):
+    rows = rows.with_columns({"region": rows["Store"].integer() % 2})
     frame = frame_of(rows)
     made = pd.DataFrame(history_of(rows), columns=OUTPUTS)
     frame = pd.concat([frame, made], axis=1)
@@ -140,8 +165,15 @@ def test_misses_are_means_over_days_before_the_origin(rows):
             return own[(own.Date >= at - low * DAY) & (own.Date < at - high * DAY)]
 
         around = own[(own.Date - (r["Date"] - 364 * DAY)).dt.days.abs() <= 10]
-        everywhere = frame[(frame.Date - (r["Date"] - 364 * DAY)).dt.days.abs() <= 3].groupby("Date").miss.mean()
+        then = frame[(frame.Date - (r["Date"] - 364 * DAY)).dt.days.abs() <= 3]
+        everywhere = then.groupby("Date").miss.mean()
+        nearby = then[then.region == r["region"]].groupby("Date").miss.mean()
         quarter = days(84, 0)
+
+        def usual(weeks, days=days, r=r):
+            some = days(7 * weeks, 0)
+            return mean(some[(some.DayOfWeek == r["DayOfWeek"]) & (some.Promo == r["Promo"])].log) - r["forecast"]
+
         expected = {
             "miss_6w": mean(days(42, 0).miss),
             "miss_2w": mean(days(14, 0).miss),
@@ -151,8 +183,8 @@ def test_misses_are_means_over_days_before_the_origin(rows):
             "miss_promo": mean(quarter[quarter.Promo == r["Promo"]].miss) - mean(quarter.miss),
             "miss_last_year": mean(around.miss),
             "miss_last_year_all": mean(everywhere),
-            "miss_last_year_origin": mean(days(364 + 42, 364).miss),
-            "growth": mean(days(84, 0).log) - mean(days(364 + 84, 364).log),
+            "miss_last_year_region": mean(nearby),
+            **{f"usual_{w}w": usual(w) for w in (12, 26, 52)},
         }
         for name, value in expected.items():
             assert np.isclose(r[name], value, equal_nan=True), name
