@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-_HOMES = {"fit": "auto.auto_fit", "Fit": "auto.auto_fit", "try_features": "trials"}
+_HOMES = {"fit": "auto", "Fit": "auto", "try_features": "trials"}
 
 
 def __getattr__(name: str) -> object:

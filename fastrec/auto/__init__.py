@@ -5,6 +5,7 @@ In come a folder or a frame, out comes a competition's folder that a person coul
 metric, ``choose_features.py`` tries features, ``workspace.py`` writes the recipe, ``auto_fit.py`` fits a frame.
 """
 
+from fastrec.auto.auto_fit import Fit, fit
 from fastrec.auto.workspace import Workspace, new_competition
 
-__all__ = ["Workspace", "new_competition"]
+__all__ = ["Fit", "Workspace", "fit", "new_competition"]
