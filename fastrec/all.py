@@ -199,6 +199,7 @@ from fastrec.optim import (
 )
 from fastrec.report import (
     leaderboard_table,
+    note_leaderboard,
     write_report,
 )
 from fastrec.retrieval import (
@@ -255,6 +256,14 @@ from fastrec.training import (
     StopOnNaN,
     load_checkpoint,
     rec_learner,
+)
+from fastrec.trials import (
+    FeatureWorth,
+    Selection,
+    Trial,
+    list_tries,
+    select_features,
+    try_features,
 )
 from fastrec.validate import (
     AdversarialReport,
@@ -330,6 +339,7 @@ __all__ = [
     "FastrecError",
     "FeatureCache",
     "FeatureSet",
+    "FeatureWorth",
     "Features",
     "FieldNet",
     "FillMissing",
@@ -403,6 +413,7 @@ __all__ = [
     "Rows",
     "SKModel",
     "ScoreReport",
+    "Selection",
     "SpectralFilter",
     "Stack",
     "StackModel",
@@ -427,6 +438,7 @@ __all__ = [
     "Trained",
     "TrainingError",
     "TreeBlend",
+    "Trial",
     "TwoTower",
     "UnreadableFileError",
     "UserKNN",
@@ -473,6 +485,7 @@ __all__ = [
     "leaderboard_table",
     "lightgbm_metric",
     "list_runs",
+    "list_tries",
     "load_checkpoint",
     "load_tables",
     "matching",
@@ -480,6 +493,7 @@ __all__ = [
     "metrics_for",
     "mrr",
     "ndcg",
+    "note_leaderboard",
     "number",
     "paired_difference",
     "planted_ctr",
@@ -497,10 +511,12 @@ __all__ = [
     "score_submission",
     "score_values",
     "search_crosses",
+    "select_features",
     "share_pool",
     "split_embeddings",
     "table_frame",
     "temporal",
+    "try_features",
     "whole_lists",
     "without_compiled",
     "write_report",

@@ -95,6 +95,7 @@ _FLOW = [
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),
     ("competition", "a recipe, carried out", 745, 270, 150),
+    ("trials", "what an idea is worth", 545, 350, 170),
 ]
 _ARROWS = [
     (130, 97, 163, 97),
@@ -106,6 +107,7 @@ _ARROWS = [
     (820, 150, 820, 126),
     (715, 165, 743, 126),
     (820, 324, 820, 356),
+    (745, 318, 715, 360),
     (315, 297, 343, 297),
     (515, 297, 543, 297),
     (715, 297, 743, 297),

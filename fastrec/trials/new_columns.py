@@ -90,13 +90,13 @@ class NewColumns:
         function, kept = self._call, self.kept
         try:
             self.names = list(function(frame.drop(columns=targets)))
-            self._check_names()
         except DataError as error:
             try:
                 made = function(frame)
             except DataError:
                 raise error from None
             return dict.fromkeys(made, "it is made with the target, which a function of a frame is not to see")
+        self._check_names()
         key = kept.key or None
         report = check_leakage(
             lambda df: function(df.drop(columns=targets)), frame, targets, kept.time, key=key, max_rows=_CHECKED
