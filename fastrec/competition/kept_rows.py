@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,7 @@ class KeptRows:
     def __len__(self) -> int:
         return len(self.tensors["counted"])
 
-    @property
+    @cached_property
     def nested(self) -> bool:
         """Whether every fold trains on all rows that it does not score, in no order of time."""
         return self.folds.is_partition and self.time is None

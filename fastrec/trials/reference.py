@@ -22,6 +22,7 @@ from fastrec.table import Table, load_state
 from fastrec.validate import CrossFit, Rows, Target
 
 LIGHT_RATE = 0.3
+LIGHT_ROWS = 40_000  # that a fold's light model trains on at most, or some more where lists are whole
 _RATES = {  # class → the name of its learning rate, and the rate where none is given
     XGBRanker: ("eta", 0.1),
     XGBModel: ("eta", XGBModel.defaults["eta"]),
@@ -125,25 +126,39 @@ class RunColumns:
         same = kept.made([n for n in made if n not in self._by_fold])
         self._table = self._table.with_columns({n: same[n] for n in same.names})
 
-    def folds(self, new: Iterator[Pair] | None = None) -> Iterator[tuple[Rows, Rows]]:
+    def folds(self, new: Iterator[Pair] | None = None, *, most: int | None = None) -> Iterator[tuple[Rows, Rows]]:
         """The rows that each fold trains on, and those that it scores.
 
         Args:
             new: other columns of the same rows, fold by fold, to lay beside.
+            most: of more training rows so many are taken at random, whole lists in a ranking; None: all.
 
         Raises:
             DataError: no column is left.
         """
-        for k, sides in enumerate(self.kept.folds):
+        for k, (outside, inside) in enumerate(self.kept.folds):
             own = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else None
-            more = None if new is None else next(new)
-            yield tuple(self._side(rows, i, own, more) for i, rows in enumerate(sides))  # type: ignore[misc]
+            others = [pair for pair in (own, None if new is None else next(new)) if pair is not None]
+            chosen = self._thinned(outside, most, self.kept.seed + k)
+            train = self._side(outside, [o[0] for o in others], chosen)
+            yield train, self._side(inside, [o[1] for o in others], None)
 
-    def _side(self, rows: torch.Tensor, i: int, *others: Pair | None) -> Rows:
+    def _thinned(self, rows: torch.Tensor, most: int | None, seed: int) -> torch.Tensor | None:
+        """Which of a fold's training rows are taken: int64, ascending; None: all."""
+        if most is None or len(rows) <= most:
+            return None
+        draw = torch.Generator().manual_seed(seed)
+        if self.kept.task != "ranking":
+            return torch.sort(torch.randperm(len(rows), generator=draw)[:most]).values
+        lists, codes = torch.unique_consecutive(self.kept.tensors["groups"][rows], return_inverse=True)
+        return (torch.rand(len(lists), generator=draw) < most / len(rows))[codes].nonzero().squeeze(1)
+
+    def _side(self, rows: torch.Tensor, others: Sequence[Table], chosen: torch.Tensor | None) -> Rows:
+        if chosen is not None:
+            rows, others = rows[chosen], [other.take(chosen) for other in others]
         table = self._table.take(rows) if self._table.names else self._table
         for other in others:
-            if other is not None:
-                table = table.with_columns({n: other[i][n] for n in other[i].names})
+            table = table.with_columns({n: other[n] for n in other.names})
         if not table.names:
             raise DataError("no column is left to learn from", remedy="Drop fewer columns")
         return self.kept.rows(table, rows, without=self.without)
@@ -179,7 +194,7 @@ def predict_folds(
 
 
 def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch.Tensor:
-    """The model's out-of-fold predictions with the run's columns as they are; kept among the run's parts.
+    """The light model's out-of-fold predictions with the run's columns as they are; kept among the run's parts.
 
     Args:
         kept: the run's rows.
@@ -187,7 +202,7 @@ def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch
         device: where to train.
     """
     settings = (class_digest(type(model)), json.dumps(model.settings(), sort_keys=True, default=str))
-    key = digest(__version__, kept.name, *settings, device.type, torch.get_num_threads())[:20]
+    key = digest(__version__, kept.name, *settings, LIGHT_ROWS, device.type, torch.get_num_threads())[:20]
     place = kept.parts.folder_of("baseline", key)
     path = place / "oof.safetensors"
     try:
@@ -195,7 +210,7 @@ def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch
             return load_file(path)["oof"]
     except (OSError, SafetensorError, KeyError):
         pass  # made anew
-    made, _ = predict_folds(kept, model, RunColumns(kept).folds(), device=device)
+    made, _ = predict_folds(kept, model, RunColumns(kept).folds(most=LIGHT_ROWS), device=device)
     with atomic_folder(place) as part:
         save_file({"oof": made.contiguous()}, part / "oof.safetensors")
     return made

@@ -20,6 +20,7 @@ from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try
 from fastrec.trials.new_columns import NewColumns
 from fastrec.trials.reference import (
+    LIGHT_ROWS,
     RunColumns,
     baseline,
     predict_folds,
@@ -102,7 +103,7 @@ def try_features(
         drop: columns of the run's models to leave out.
         model: the run's model to train; None: of its XGBoost and LightGBM models the best out of fold.
         full: with the model's own settings, and compared with its predictions in the run. Otherwise trees are grown in
-            fewer and larger steps.
+            fewer and larger steps, on at most 40,000 rows a fold.
         data: the folder of the run's data, to be held against what the run has read; None: it is not looked at.
         device: where to train.
         note: add a line to ``RUN.tries.jsonl``.
@@ -156,7 +157,7 @@ def _compared(
     columns = () if new is None else tuple(new.names)
     if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
         model.columns = [*[n for n in model.columns if n not in own.without], *columns]
-    folds = own.folds(None if new is None else new.folds())
+    folds = own.folds(None if new is None else new.folds(), most=None if full else LIGHT_ROWS)
     changed, importance = predict_folds(kept, model, folds, device=device)
     difference = compared(kept, metric, restore(kept.tensors["label"]), old, restore(changed))
     total = sum(importance.values())
