@@ -183,15 +183,17 @@ class KeptRows:
                 remedy="Give the run's own data, or run the recipe on these",
             )  # fmt: skip
 
-    def rows(self, table: Table, at: torch.Tensor | None = None, *, without: Sequence[str] = ()) -> Rows:
+    def rows(
+        self, table: Table, at: torch.Tensor | None = None, *, without: Sequence[str] = (), added: Sequence[str] = ()
+    ) -> Rows:
         """A table's rows as estimators take them.
 
         Args:
-            table: ``[m]`` rows with the model's columns, and columns to add to them.
+            table: ``[m]`` rows with the columns that models learn from.
             at: int64 ``[m]``: which of the training rows they are; None: all.
-            without: the model's columns that are left out.
+            without: columns of the run that are not learned from.
+            added: other columns that are.
         """
-        added = [n for n in table.names if n not in {*self.cats, *self.conts, *without}]
         own = [n for n in added if table[n].plain().kind == "category"]
         cats = [n for n in self.cats if n not in without] + own
         conts = [n for n in self.conts if n not in without] + [n for n in added if n not in own]

@@ -34,6 +34,7 @@ class NewColumns:
     def __init__(self, kept: KeptRows, idea: Idea) -> None:
         self.kept, self.idea = kept, idea
         self.names: list[str] = []  # of the new columns, known once ``leaks`` was asked
+        self._whole: dict[str, Any] = {}  # what a function makes of all rows
         self._features: FeatureSet | None = None
         if idea.function is None:
             self._features = FeatureSet(list(idea.features), key=kept.key or None, target=kept.targets, keep="outputs")
@@ -89,7 +90,8 @@ class NewColumns:
         frame, targets = self._table.to_pandas(), self.kept.targets
         function, kept = self._call, self.kept
         try:
-            self.names = list(function(frame.drop(columns=targets)))
+            self._whole = function(frame.drop(columns=targets))
+            self.names = list(self._whole)
         except DataError as error:
             try:
                 made = function(frame)
@@ -139,12 +141,12 @@ class NewColumns:
         return self.kept.test() if any(s.scope == "all" for s in self._features.steps) else None
 
     def _of_function(self) -> Iterator[Pair]:
-        frame = self._table.drop(self.kept.targets).to_pandas()
         if self.kept.nested:
-            made = Table.read(pd.DataFrame(self._call(frame)))
+            made = Table.read(pd.DataFrame(self._whole))
             for outside, inside in self.kept.folds:
                 yield made.take(outside), made.take(inside)
             return
+        frame = self._table.drop(self.kept.targets).to_pandas()
         for outside, inside in self.kept.folds:
             known = torch.sort(torch.cat([outside, inside])).values
             made = Table.read(pd.DataFrame(self._call(frame.iloc[known.numpy()].reset_index(drop=True))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fastrec.competition.kept_rows import KeptRows, Pair
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator, LGBMModel, XGBModel, XGBRanker
-from fastrec.features._engine.digests import class_digest, digest
+from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.table import Table, load_state
 from fastrec.validate import CrossFit, Rows, Target
 
@@ -105,19 +106,22 @@ class RunColumns:
     Args:
         kept: the run's rows.
         without: columns to leave out.
+        beside: columns that are not learned from, and are there all the same.
 
     Raises:
         DataError: a column that is left out is none of them, or nothing is left.
     """
 
-    def __init__(self, kept: KeptRows, without: Sequence[str] = ()) -> None:
+    def __init__(self, kept: KeptRows, without: Sequence[str] = (), beside: Sequence[str] = ()) -> None:
         self.kept, self.without = kept, list(without)
         names = [*kept.cats, *kept.conts]
         odd = next((n for n in without if n not in names), None)
         if odd is not None:
             near = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
             raise DataError("the run's models do not learn from it", column=odd, remedy=f"They learn from {near}")
-        self.names = [n for n in names if n not in without]
+        self.names = [n for n in dict.fromkeys([*names, *beside]) if n not in without or n in beside]
+        if set(names) <= set(without):
+            raise DataError("no column is left to learn from", remedy="Drop fewer columns")
         own = [n for n in self.names if n not in kept.outputs]
         made = [n for n in self.names if n in kept.outputs]
         # what no target passes through has the same values in every fold, and is read once
@@ -132,16 +136,12 @@ class RunColumns:
         Args:
             new: other columns of the same rows, fold by fold, to lay beside.
             most: of more training rows so many are taken at random, whole lists in a ranking; None: all.
-
-        Raises:
-            DataError: no column is left.
         """
         for k, (outside, inside) in enumerate(self.kept.folds):
-            own = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else None
-            others = [pair for pair in (own, None if new is None else next(new)) if pair is not None]
+            own = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else (None, None)
+            more = (None, None) if new is None else next(new)
             chosen = self._thinned(outside, most, self.kept.seed + k)
-            train = self._side(outside, [o[0] for o in others], chosen)
-            yield train, self._side(inside, [o[1] for o in others], None)
+            yield self._side(outside, own[0], more[0], chosen), self._side(inside, own[1], more[1], None)
 
     def _thinned(self, rows: torch.Tensor, most: int | None, seed: int) -> torch.Tensor | None:
         """Which of a fold's training rows are taken: int64, ascending; None: all."""
@@ -153,15 +153,21 @@ class RunColumns:
         lists, codes = torch.unique_consecutive(self.kept.tensors["groups"][rows], return_inverse=True)
         return (torch.rand(len(lists), generator=draw) < most / len(rows))[codes].nonzero().squeeze(1)
 
-    def _side(self, rows: torch.Tensor, others: Sequence[Table], chosen: torch.Tensor | None) -> Rows:
-        if chosen is not None:
-            rows, others = rows[chosen], [other.take(chosen) for other in others]
-        table = self._table.take(rows) if self._table.names else self._table
-        for other in others:
-            table = table.with_columns({n: other[n] for n in other.names})
-        if not table.names:
-            raise DataError("no column is left to learn from", remedy="Drop fewer columns")
-        return self.kept.rows(table, rows, without=self.without)
+    def _side(self, rows: torch.Tensor, own: Table | None, new: Table | None, chosen: torch.Tensor | None) -> Rows:
+        """A fold's side: its rows, the columns that are made for it, and the new ones; ``chosen`` of them."""
+        at = rows if chosen is None else rows[chosen]
+        table = self._table.take(at) if self._table.names else self._table
+        for other in (own, new):
+            if other is not None:
+                other = other if chosen is None else other.take(chosen)
+                table = table.with_columns({n: other[n] for n in other.names})
+        return self.kept.rows(table, at, without=self.without, added=() if new is None else new.names)
+
+
+def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
+    """Columns that a model's settings name and that it does not learn from: where trees start, an offset."""
+    known = {*kept.columns, *kept.outputs} - {*kept.cats, *kept.conts}
+    return [v for v in model.settings().values() if isinstance(v, str) and v in known]
 
 
 def predict_folds(
@@ -201,23 +207,25 @@ def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch
         model: untrained.
         device: where to train.
     """
-    settings = (class_digest(type(model)), json.dumps(model.settings(), sort_keys=True, default=str))
-    key = digest(__version__, kept.name, *settings, LIGHT_ROWS, device.type, torch.get_num_threads())[:20]
-    place = kept.parts.folder_of("baseline", key)
-    path = place / "oof.safetensors"
+    settings = json.dumps(model.settings(), sort_keys=True, default=str)
+    about = (__version__, kept.name, settings, LIGHT_ROWS, device.type, torch.get_num_threads())
     try:
-        if path.is_file():
-            return load_file(path)["oof"]
-    except (OSError, SafetensorError, KeyError):
-        pass  # made anew
-    made, _ = predict_folds(kept, model, RunColumns(kept).folds(most=LIGHT_ROWS), device=device)
-    with atomic_folder(place) as part:
-        save_file({"oof": made.contiguous()}, part / "oof.safetensors")
+        place = kept.parts.folder_of("baseline", digest(class_digest(type(model)), *about)[:20])
+    except NoDigestError:  # a class of one's own that cannot be known again
+        place = None
+    if place is not None and (place / "oof.safetensors").is_file():
+        with suppress(OSError, SafetensorError, KeyError):  # damaged: made anew
+            return load_file(place / "oof.safetensors")["oof"]
+    columns = RunColumns(kept, beside=columns_named_by(model, kept))
+    made, _ = predict_folds(kept, model, columns.folds(most=LIGHT_ROWS), device=device)
+    if place is not None:
+        with atomic_folder(place) as part:
+            save_file({"oof": made.contiguous()}, part / "oof.safetensors")
     return made
 
 
 def predictions_of_run(kept: KeptRows, name: str) -> torch.Tensor:
-    """A model's out-of-fold predictions as the run has written them, on the learned scale."""
+    """A model's out-of-fold predictions as the run has written them, on the target's own scale."""
     path = kept.run / "oof" / f"{name}.parquet"
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")

@@ -17,7 +17,7 @@ from fastrec.estimators import Estimator, XGBModel, XGBRanker
 from fastrec.metrics import Metric, default_metric, get_metric
 from fastrec.trials.null_importance import null_importance
 from fastrec.trials.permuted import Side, permuted_losses
-from fastrec.trials.reference import RunColumns, lighter, reference_model, scorer_of
+from fastrec.trials.reference import RunColumns, columns_named_by, lighter, reference_model, scorer_of
 from fastrec.validate import Folds, Rows
 
 Method = Literal["null", "permutation"]
@@ -160,19 +160,21 @@ class _OfRun:
 
     def model(self, given: str | Estimator | None) -> Estimator:
         """The run's model of that name."""
-        return given if isinstance(given, Estimator) else reference_model(self.kept, given, full=True)
+        found = given if isinstance(given, Estimator) else reference_model(self.kept, given, full=True)
+        self._columns = RunColumns(self.kept, beside=columns_named_by(found, self.kept))
+        return found
 
     def rows(self) -> Rows:
         """All training rows with their features."""
         kept = self.kept
-        own = [n for n in (*kept.cats, *kept.conts) if n not in kept.outputs]
-        made = kept.made([n for n in (*kept.cats, *kept.conts) if n in kept.outputs])
+        names = self._columns.names
+        own, made = [n for n in names if n not in kept.outputs], kept.made([n for n in names if n in kept.outputs])
         return kept.rows(kept.train(own).with_columns({n: made[n] for n in made.names}) if own else made)
 
     def sides(self) -> Iterator[Side]:
         """For every fold the rows that it scores and counts, what it trains on, and the rows again."""
         counted = self.kept.tensors["counted"]
-        for (_, inside), (train, valid) in zip(self.kept.folds, RunColumns(self.kept).folds(), strict=True):
+        for (_, inside), (train, valid) in zip(self.kept.folds, self._columns.folds(), strict=True):
             yield inside[counted[inside]], train, valid.take(counted[inside])
 
 

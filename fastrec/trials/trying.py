@@ -23,6 +23,7 @@ from fastrec.trials.reference import (
     LIGHT_ROWS,
     RunColumns,
     baseline,
+    columns_named_by,
     predict_folds,
     predictions_of_run,
     reference_model,
@@ -123,7 +124,8 @@ def try_features(
         raise DataError("there is nothing to try", remedy="Give features, or columns to drop")
     idea = None if features is None else read_idea(features)
     new = None if idea is None else NewColumns(kept, idea)
-    own, reference = RunColumns(kept, drop), reference_model(kept, model, full=full)
+    reference = reference_model(kept, model, full=full)
+    own = RunColumns(kept, drop, columns_named_by(reference, kept))
     scorer = scorer_of(kept)
     metric = scorer.for_choosing()
     leaks = {} if new is None else new.leaks()

@@ -20,13 +20,14 @@ import fastrec
 from fastrec import try_features
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import XGBModel
+from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupFunction, Lag, RowFunction, TargetEncode
 from fastrec.table import Table
 from fastrec.trials import list_tries
 from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try, tries_file
 from fastrec.trials.new_columns import NewColumns
+from fastrec.trials.reference import RunColumns, lighter
 from fastrec.validate import Folds, Rows
 from tests.trials import planted
 
@@ -223,6 +224,43 @@ def test_a_second_try_trains_the_reference_no_more(shop, monkeypatch):
     assert (again.before, again.after, again.difference) == (first.before, first.after, first.difference)
 
 
+@pytest.mark.parametrize("case", ["shop", "ranked"])
+def test_of_many_rows_some_are_trained_on_and_all_scored(case, request, monkeypatch):
+    run = request.getfixturevalue(case)
+    kept = KeptRows(run)
+    new = NewColumns(kept, read_idea(lambda df: {"place": np.arange(len(df))}))
+    new.leaks()
+    lists = None if case == "shop" else planted.lists()["list_id"].to_numpy()
+    for (outside, inside), (train, valid) in zip(
+        kept.folds, RunColumns(kept).folds(new.folds(), most=300), strict=True
+    ):
+        at = train.table["place"].number().long().numpy()
+        assert set(at) < set(outside.tolist())
+        assert valid.table["place"].number().long().tolist() == inside.tolist()
+        np.testing.assert_array_equal(train.label, kept.tensors["label"][at])
+        if lists is None:
+            assert len(train) == 300
+            np.testing.assert_array_equal(train.table["x"].number(), TRAIN["x"].to_numpy()[at])
+        else:
+            np.testing.assert_array_equal(train.groups, lists[at])
+            assert np.isin(lists, lists[at]).sum() == len(at)  # lists are whole
+            assert 200 < len(at) < 400
+    again = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
+    first = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
+    assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+
+
+def test_trees_that_start_from_a_column_keep_it(tmp_path):
+    class Started(planted.Lists):
+        def models(self, *, bs):
+            return [XGBRanker("boosted", rounds=5, margin="stars", max_depth=2, nthread=1)]
+
+    run = planted.make_run(tmp_path, Started, planted.lists(100))
+    made = try_features(lambda df: {"u": df["noise"]}, run, full=True)
+    assert made.before > 0.5
+    assert made.columns == ("u",)
+
+
 def test_the_weaker_model_is_tried_where_it_is_asked_for(shop):
     assert try_features(CountEncode("shop"), shop, model="stump").model == "stump"
     assert try_features(CountEncode("shop"), shop).model == "boosted"  # the best out of fold
@@ -230,6 +268,17 @@ def test_the_weaker_model_is_tried_where_it_is_asked_for(shop):
         try_features(CountEncode("shop"), shop, model="net")
     with pytest.raises(DataError, match="learns nothing"):
         try_features(CountEncode("shop"), shop, model="constant")
+
+
+def test_lighter_trees_grow_as_far_in_fewer_steps():
+    light = lighter(XGBModel("m", rounds=2000, learning_rate=0.05, early_stopping_rounds=50)).settings()
+    assert (light["rounds"], light["eta"], light["early_stopping_rounds"]) == (333, 0.3, 8)
+    assert "learning_rate" not in light
+    quick = XGBModel("m", rounds=10, eta=0.5, early_stopping_rounds=None)
+    assert lighter(quick).settings() == quick.settings()
+    ranker = lighter(XGBRanker("m", rounds=200, max_depth=4)).settings()
+    assert (ranker["rounds"], ranker["eta"], ranker["max_depth"]) == (67, 0.3, 4)
+    assert lighter(XGBModel("m"), stop=False).settings()["early_stopping_rounds"] is None
 
 
 # The file -------------------------------------------------------------------------------------------------------------
