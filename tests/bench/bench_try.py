@@ -30,6 +30,7 @@ from fastrec.features import (
     FeatureSet,
     GroupFunction,
     GroupRank,
+    History,
     JaccardToHistory,
     RowFunction,
     TargetEncode,
@@ -56,14 +57,14 @@ class FewColumns(Census):
 
 
 class FewOfCandidates(Trivago2019):
-    """Candidates by their place alone."""
+    """Candidates by their place and price alone."""
 
-    plain = ("position",)
+    plain = ("position", "price")
     categories = ("device",)
     touched = None
 
     def features(self):
-        return None
+        return FeatureSet([GroupRank("price", by="list_id")], key=self.fold_key)
 
     def baselines(self):
         return []
@@ -116,10 +117,11 @@ def trivago_ideas(run: Path):
     jaccard = JaccardToHistory(
         "session_id", item="item_id", properties="properties", order=ORDER, table="touches", items="items"
     )
+    steps = History(["session_id", "item_id"], order=ORDER, table="touches", stats=["steps"], name="seen")
     return [
         ("good", "touches", clickstream.touches(**keys, **EVENT, order=ORDER, kinds=ITEM_ACTIONS)),
         ("good", "likeness to what was touched", jaccard),
-        ("good", "price rank in the list", GroupRank("price", by="list_id")),
+        ("good", "steps since its last touch", steps),
         ("useless", "random numbers", random_numbers),
         ("useless", "length of the session's name", lambda df: {"letters": df["session_id"].astype(str).str.len()}),
         ("useless", "list number's circle", Cyclic("list_id", period=97)),
