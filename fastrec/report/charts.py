@@ -219,15 +219,19 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
     parts += [_text(left - 7, up(t) + 4, _tick(t, y_ticks), "end") for t in y_ticks]
     parts += [_text(across(t), HEIGHT - _BOTTOM + 16, _tick(t, x_ticks), "middle") for t in x_ticks]
     parts += [_text((WIDTH + left) / 2, HEIGHT - 8, x_label, "middle"), _text(2, 12, y_label, "start")]
+    written: list[tuple[float, float, float]] = []  # left and right end and height of names
     for name, (x, y) in points.items():
         own = name == marked
         place, colour = (across(x), up(y)), "var(--c0)" if own else "var(--c-grey)"
         parts.append(_dot(*place, 5 if own else 4, colour, title=f"{name}: {x:.5f}, {y:.5f}"))
         if own or len(points) <= 12:
-            right = place[0] > WIDTH * 0.65
-            shift = -9 if right else 9
-            text = _text(place[0] + shift, place[1] + 4, _clip(name, 22), "end" if right else "start", kind="name")
-            parts.append(text)
+            text, to_left = _clip(name, 22), place[0] > WIDTH * 0.65
+            at = place[0] + (-9 if to_left else 9)
+            ends = (at - 7 * len(text), at) if to_left else (at, at + 7 * len(text))
+            heights = [place[1] + 4 + shift for shift in (0, 13, -13, 26, -26)]
+            free = [h for h in heights if not any(_meet(ends, h, other) for other in written)]
+            written.append((*ends, (free or heights)[0]))
+            parts.append(_text(at, written[-1][2], text, "end" if to_left else "start", kind="name"))
     return _svg(parts, f"{y_label} by {x_label}")
 
 
@@ -291,6 +295,10 @@ def _tick(value: float, all_ticks: Sequence[float]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+
+
+def _meet(ends: tuple[float, float], height: float, other: tuple[float, float, float]) -> bool:
+    return ends[0] < other[1] and other[0] < ends[1] and abs(height - other[2]) < 13
 
 
 def _clip(text: str, most: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from fastrec.report import charts
 from fastrec.report.noted import NotedRun
 from fastrec.report.section import Section
+from fastrec.report.text import signed
 
 
 def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greater: bool) -> list[Section]:
@@ -26,8 +27,8 @@ def leaderboard_section(runs: Sequence[NotedRun], name: str, metric: str, greate
     chart = charts.point_chart(points, name, x_label=f"{metric} out of fold", y_label=f"{metric} on the leaderboard")
     gaps = [r.leaderboard - r.oof for r in runs]
     note = (
-        f"{len(runs)} runs of this folder. The leaderboard less out of fold lies between {min(gaps):+.4f} and "
-        f"{max(gaps):+.4f}. {_agreement(runs)}"
+        f"{len(runs)} runs of this folder. The leaderboard less out of fold lies between {signed(min(gaps), 4)} and "
+        f"{signed(max(gaps), 4)}. {_agreement(runs)}"
         f"{'Higher' if greater else 'Lower'} is better on both axes."
     )
     return [Section("Out of fold and on the leaderboard", "seconds.html", {"chart": chart}, note)]

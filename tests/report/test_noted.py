@@ -80,7 +80,7 @@ def test_the_report_draws_them_from_two_on(tmp_path):
     assert "3 runs of this folder" in section
     # 0 to 1 rises on both, 0 to 2 and 1 to 2 fall on the leaderboard
     assert "Of 3 pairs of runs both put 1 in the same order" in section
-    assert "between -0.0500 and -0.0100" in section
+    assert "between −0.0500 and −0.0100" in section
     svg = re.search(r"<svg.*?</svg>", section, flags=re.S).group()
     dots = re.findall(r"<circle[^>]*>", svg)
     assert len(dots) == 3
