@@ -148,8 +148,7 @@ def main() -> None:
             d = made.difference
             figures = ("", "") if made.leaks else (f"{d.mean:+.5f}", f"{d.low:+.5f} to {d.high:+.5f}")
             table.add_row(kind, name, made.verdict, *figures, f"{made.seconds:.1f}")
-            for column, said in made.leaks.items():
-                print(f"{column}: {said}", file=sys.stderr)
+            print(f"{name}: {made}", file=sys.stderr, flush=True)
     Console().print(table)
 
 
