@@ -50,7 +50,9 @@ def tries(run: _Run) -> None:
             now = KeptRows(run).name
         except FastrecError:  # its parts are gone; what was tried is still to be seen
             now = None
-        table = RichTable("when", "file", "columns", "metric", "difference", "95 %", "verdict", "s", title=str(run))
+        table = RichTable(title=str(run))
+        for head in ("when", "file", "columns", "metric", "difference", "95 %", "verdict", "s"):
+            table.add_column(head, overflow="fold", no_wrap=head == "difference")  # no figure is cut short
         for t in found:
             old = "" if now in (None, t.get("rows")) else " (on an earlier run)"
             columns = [*t.get("columns", []), *(f"- {n}" for n in t.get("dropped", []))]
