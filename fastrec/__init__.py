@@ -1,5 +1,12 @@
 """fastrec: features, loaders, nets and stacks for competition-style tabular and recommender modelling, on fastai."""
 
+from typing import TYPE_CHECKING
+
+from fastrec._core.lazy import lazily
+
+if TYPE_CHECKING:
+    from fastrec.trials.trying import try_features
+
 __version__ = "0.1.0"
 
 _HOMES = {"fit": "auto", "Fit": "auto", "try_features": "trials"}
@@ -12,3 +19,6 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__ = ["__version__", "try_features"]
+
+__getattr__ = lazily(__name__, {"try_features": "trials"})

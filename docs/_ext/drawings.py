@@ -95,6 +95,7 @@ _FLOW = [
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),
     ("competition", "a recipe, carried out", 745, 270, 150),
+    ("trials", "what an idea is worth", 545, 350, 170),
 ]
 _ARROWS = [
     (130, 97, 163, 97),
@@ -106,6 +107,7 @@ _ARROWS = [
     (820, 150, 820, 126),
     (715, 165, 743, 126),
     (820, 324, 820, 356),
+    (750, 378, 717, 378),
     (315, 297, 343, 297),
     (515, 297, 543, 297),
     (715, 297, 743, 297),
@@ -127,7 +129,8 @@ def rooms(title: str) -> str:
         parts += [_box(x, y, width, 54, "room", 6), _text(x + width / 2, y + 20, name, "strong")]
         parts.append(_text(x + width / 2, y + 39, does, "small"))
     parts += [_line(*a, "arrow") for a in _ARROWS]
-    parts.append(_text(905, 374, "a run directory: submission, scores, report", "small", "end"))
+    parts.append(_text(905, 370, "a run directory:", "small", "end"))
+    parts.append(_text(905, 385, "submission, scores, report", "small", "end"))
     parts += [_box(0, 400, 905, 34, "ground", 6)]
     parts.append(_text(452, 417, "_core: device, memory, threads, whole files", "small"))
     return _svg(910, 440, parts, title)

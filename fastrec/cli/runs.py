@@ -49,14 +49,17 @@ def layout(
 
 @app.command()
 def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directories.")] = Path("runs")) -> None:
-    """List a folder's runs: score, interval, features, seconds, git revision."""
+    """List a folder's runs: score, interval, noted leaderboard score, features, seconds, git revision."""
     with readable_errors():
         from fastrec.competition.runs import list_runs
 
-        table = RichTable("run", "competition", "metric", "out of fold", "95 %", "features", "seconds", "git")
+        table = RichTable(
+            "run", "competition", "metric", "out of fold", "95 %", "leaderboard", "features", "seconds", "git"
+        )
         for r in list_runs(folder):
             interval = "" if r.interval is None else f"{r.interval[0]:.5f} to {r.interval[1]:.5f}"
-            about = (r.name, r.competition, r.metric, f"{r.score:.5f}", interval)
+            board = "" if r.leaderboard is None else f"{r.leaderboard:.5f}"
+            about = (r.name, r.competition, r.metric, f"{r.score:.5f}", interval, board)
             table.add_row(*about, str(r.features), f"{r.seconds:.0f}", r.git_revision or "")
         Console().print(table)
 

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -43,6 +44,7 @@ class Prepared:
         self.outputs: list[str] = []
         self.from_targets: list[str] = []  # those that a target passes through
         self.transductive: list[str] = []
+        self.holding_targets: list[str] = []  # outputs through which a target passes: they differ from fold to fold
         self.digest = None if parts is None else _digest_of(found, folds, self.features)
         self.parts = parts if self.digest is not None else None
         self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
@@ -69,7 +71,12 @@ class Prepared:
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
         self._test = test
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
+<<<<<<< HEAD
         self.from_targets = self.features.from_targets
+=======
+        through = {n for step in self.features._chain().tainted for n in step.outputs}
+        self.holding_targets = [n for n in self.outputs if n in through]
+>>>>>>> g-try
         self._keep_whole(train, test)
         return train, test
 
@@ -121,6 +128,14 @@ class Prepared:
             for key in self._keys(k):
                 self.parts.folder_of("table", key)
 
+    @property
+    def part_names(self) -> dict[str, Any] | None:
+        """Where among the parts the features lie: of all rows, and of the two sides of every fold."""
+        if self.features is None:
+            return None
+        folds = [[f"table-{key}" for key in self._keys(k)] for k in range(len(self.folds))]
+        return {"whole": f"features-{self.digest[:20]}", "folds": folds}
+
     def _keys(self, k: int) -> list[str]:
         """Of the tables of a fold: the rows it trains on, those it scores, the test rows."""
         return [digest(self.digest, k, i)[:20] for i in (0, 1, 2)]
@@ -165,8 +180,12 @@ class Prepared:
             about = json.loads((place / "about.json").read_text(encoding="utf-8"))
             train = Table.read(place / "train.parquet")
             test = None if self.found.test is None else Table.read(place / "test.parquet")
+<<<<<<< HEAD
             self.outputs, self.transductive = about["outputs"], about["transductive"]
             self.from_targets = about["from_targets"]
+=======
+            self.holding_targets = list(about["holding_targets"])
+>>>>>>> g-try
         except (FastrecError, OSError, ValueError, KeyError):
             shutil.rmtree(place, ignore_errors=True)
             return None
@@ -183,8 +202,13 @@ class Prepared:
             for name, table in {"train": train, "test": test}.items():
                 if table is not None:
                     pq.write_table(table.select(self.outputs).to_arrow(), part / f"{name}.parquet", compression="lz4")
+<<<<<<< HEAD
             names = ("outputs", "transductive", "from_targets")
             about = {n: getattr(self, n) for n in names}
+=======
+            about = {"outputs": self.outputs, "transductive": self.transductive}
+            about["holding_targets"] = self.holding_targets
+>>>>>>> g-try
             (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, folder: Path) -> None:

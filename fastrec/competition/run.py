@@ -19,6 +19,7 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
@@ -97,8 +98,12 @@ def run_competition(
                 "rows": rows,
                 "seed": seed,
                 "bs": bs,
+<<<<<<< HEAD
                 "minutes": None if budget is None else budget.minutes,
                 "left_out": budget.left_out if budget is not None else None,
+=======
+                "kept_rows": keep_rows(parts, made, data, seed=seed),
+>>>>>>> g-try
             }
             write_run(part, made, {k: v for k, v in about.items() if v is not None})
         write_scores(part, made, stages.seconds, 0 if parts is None else parts.reused)

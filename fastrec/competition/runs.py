@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.metrics import Interval, bootstrap_metric, get_metric, paired_difference
+from fastrec.report.noted import noted_score
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run in a line: its out-of-fold score with its interval, and what it took."""
+    """One run in a line: its out-of-fold score with its interval, what it took, and what the leaderboard said."""
 
     name: str
     competition: str
@@ -30,6 +31,7 @@ class RunSummary:
     seconds: float
     git_revision: str | None
     finished: str | None
+    leaderboard: float | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ def _summary(run: Path) -> RunSummary:
         float(sum(scores.get("seconds", {}).values())),
         config.get("git_revision"),
         config.get("finished"),
+        noted_score(run),
     )
 
 

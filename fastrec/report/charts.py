@@ -197,6 +197,44 @@ def interval_chart(
     return _svg(parts, "score and interval of each model", height=height)
 
 
+def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_label: str, y_label: str) -> Markup:
+    """A dot with its name for each of some things that have two figures.
+
+    Args:
+        points: name → ``(x, y)``; of more than twelve only the marked one's name is written, the others' are shown when
+            pointed at.
+        marked: the one to set apart.
+        x_label: what the horizontal axis shows.
+        y_label: what the vertical axis shows, written above it.
+
+    Returns:
+        An SVG element.
+    """
+    top, left = _TOP + 16, _LEFT + 8
+    xs, ys = zip(*points.values(), strict=True)
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+    across = _scale(x_ticks[0], x_ticks[-1], left + 6, WIDTH - _RIGHT - 14)
+    up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, top)
+    parts = [_line("grid", left, WIDTH - _RIGHT, up(t), up(t)) for t in y_ticks]
+    parts += [_text(left - 7, up(t) + 4, _tick(t, y_ticks), "end") for t in y_ticks]
+    parts += [_text(across(t), HEIGHT - _BOTTOM + 16, _tick(t, x_ticks), "middle") for t in x_ticks]
+    parts += [_text((WIDTH + left) / 2, HEIGHT - 8, x_label, "middle"), _text(2, 12, y_label, "start")]
+    written: list[tuple[float, float, float]] = []  # left and right end and height of names
+    for name, (x, y) in points.items():
+        own = name == marked
+        place, colour = (across(x), up(y)), "var(--c0)" if own else "var(--c-grey)"
+        parts.append(_dot(*place, 5 if own else 4, colour, title=f"{name}: {x:.5f}, {y:.5f}"))
+        if own or len(points) <= 12:
+            text, to_left = _clip(name, 22), place[0] > WIDTH * 0.65
+            at = place[0] + (-9 if to_left else 9)
+            ends = (at - 7 * len(text), at) if to_left else (at, at + 7 * len(text))
+            heights = [place[1] + 4 + shift for shift in (0, 13, -13, 26, -26)]
+            free = [h for h in heights if not any(_meet(ends, h, other) for other in written)]
+            written.append((*ends, (free or heights)[0]))
+            parts.append(_text(at, written[-1][2], text, "end" if to_left else "start", kind="name"))
+    return _svg(parts, f"{y_label} by {x_label}")
+
+
 def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)") -> Markup:
     """Horizontal bars with their names and values, as HTML, whose text keeps its size on a phone.
 
@@ -257,6 +295,10 @@ def _tick(value: float, all_ticks: Sequence[float]) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.2f}".removeprefix("0") if value < 1 else f"{value:.2f}"
+
+
+def _meet(ends: tuple[float, float], height: float, other: tuple[float, float, float]) -> bool:
+    return ends[0] < other[1] and other[0] < ends[1] and abs(height - other[2]) < 13
 
 
 def _clip(text: str, most: int) -> str:

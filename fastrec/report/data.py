@@ -67,6 +67,7 @@ class RunResults:
         task: its task.
         of_rows: the best model's rows summed up, and models beside each other.
         permutation: feature → by how much the score is worse where its values are shuffled.
+        greater_is_better: the metric's direction.
     """
 
     name: str
@@ -88,6 +89,7 @@ class RunResults:
     task: str = "ranking"
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
+    greater_is_better: bool = True
 
 
 def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResults:
@@ -133,6 +135,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         config=_read_json(run / "config.json") or {},
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
+        greater_is_better=greater,
     )
     if lists is not None:
         for split in SPLITS:

@@ -11,6 +11,8 @@ from typing import Any
 from fastrec._core.atomic import atomic_file
 from fastrec.report import charts as charts
 from fastrec.report.data import SPLITS, RunResults, Slice, Split, read_run, share_of_way
+from fastrec.report.leaderboard_section import leaderboard_section
+from fastrec.report.noted import noted_runs
 from fastrec.report.render import render
 from fastrec.report.row_sections import row_sections
 from fastrec.report.section import Panel, Section
@@ -77,6 +79,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     colours = charts.palette(all_models(results))
     sections = [
         _leaderboard_section(results, colours, repeats),
+        *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
         _curves_section(results),
         *(_slices_section(results, colours, w) for w in ("by_length", "by_touched") if results.task == "ranking"),
         *row_sections(results.of_rows, results.best or "", results.permutation),

@@ -1,0 +1,117 @@
+"""Scores of a public leaderboard, noted by hand beside the runs that they are of."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastrec._core.atomic import atomic_file
+from fastrec._core.file_digests import file_digest
+from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
+
+_FILE = "leaderboard.json"
+
+
+@dataclass(frozen=True)
+class NotedRun:
+    """A run whose score on the leaderboard is known.
+
+    Attributes:
+        name: its folder's.
+        oof: its stack's score out of fold.
+        leaderboard: the score that was noted.
+    """
+
+    name: str
+    oof: float
+    leaderboard: float
+
+
+def note_leaderboard(run: str | Path, score: float) -> Path:
+    """Note what a run's submission scored on the leaderboard; an earlier note is replaced.
+
+    It is written into the run directory: with the next run there it is gone, as its submission is.
+
+    Args:
+        run: the run directory.
+        score: the score.
+
+    Returns:
+        The file that holds it.
+
+    Raises:
+        MissingFileError: this is no run directory.
+        DataError: the score is no finite number.
+        WriteError: the file system refused.
+    """
+    run = Path(run)
+    if not (run / "scores.json").is_file():
+        raise MissingFileError("there is no scores.json", file=run, remedy="Give the directory of a finished run")
+    if not math.isfinite(score):
+        raise DataError(f"{score} is no score", remedy="Give the number that the leaderboard shows")
+    submission = run / "submission.csv"
+    about = {
+        "score": float(score),
+        "noted": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "submission": file_digest(submission) if submission.is_file() else None,
+    }
+    with atomic_file(run / _FILE) as path:
+        path.write_text(json.dumps(about, indent=1), encoding="utf-8")
+    return run / _FILE
+
+
+def noted_score(run: str | Path) -> float | None:
+    """The score that was noted for a run, if one was.
+
+    Raises:
+        UnreadableFileError: the note is damaged.
+    """
+    path = Path(run) / _FILE
+    if not path.is_file():
+        return None
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["score"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UnreadableFileError(
+            f"the note cannot be read ({error!r})", file=path, remedy="Note the score again: fastrec lb RUN SCORE"
+        ) from error
+
+
+def noted_runs(run: str | Path) -> list[NotedRun]:
+    """The runs in a run's folder with a noted score, of its competition and metric, in ascending order out of fold.
+
+    Another run whose files are damaged is left out with a warning: it must not cost this one its report.
+    """
+    run = Path(run).resolve()
+    own, found = _about(run), []
+    for path in sorted(run.parent.glob(f"*/{_FILE}")):
+        other = path.parent
+        # a run that is written at this moment is hidden, and its name not final
+        if (other.name.startswith(".") and other != run) or not (other / "scores.json").is_file():
+            continue
+        try:
+            about, score = _about(other), noted_score(other)
+        except UnreadableFileError as error:
+            warnings.warn(str(error), DataWarning, stacklevel=2)
+            continue
+        if about[:2] == own[:2] and about[2] is not None and score is not None:
+            found.append(NotedRun(other.name, about[2], score))
+    return sorted(found, key=lambda r: (r.oof, r.name))
+
+
+def _about(run: Path) -> tuple[str, str, float | None]:
+    """Competition, metric and the stack's score."""
+    try:
+        scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+        config = run / "config.json"
+        settings = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+        score = (scores.get("oof") or {}).get("stack")
+        return str(settings.get("competition")), str(scores.get("metric")), None if score is None else float(score)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UnreadableFileError(
+            f"the run's files cannot be read ({error!r})", file=run, remedy="Run again"
+        ) from error

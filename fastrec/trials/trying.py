@@ -1,0 +1,213 @@
+"""``try_features``: what new columns are worth to a run, or what is lost without some of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.competition.kept_rows import KeptRows
+from fastrec.competition.run_files import now
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator
+from fastrec.metrics import Interval, Metric, bootstrap_metric
+from fastrec.trials.ideas import read_idea
+from fastrec.trials.log import note_try
+from fastrec.trials.new_columns import NewColumns
+from fastrec.trials.reference import (
+    LIGHT_ROWS,
+    RunColumns,
+    baseline,
+    columns_named_by,
+    predict_folds,
+    predictions_of_run,
+    reference_model,
+    scorer_of,
+)
+
+Verdict = Literal["better", "no difference seen", "worse", "leak"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a try has shown.
+
+    Attributes:
+        columns: the new columns.
+        dropped: the run's columns that were left out.
+        verdict: ``'better'`` or ``'worse'`` where the interval leaves out 0, else ``'no difference seen'``; ``'leak'``
+            where a new column holds what it must not know: then nothing was trained.
+        metric: what was compared.
+        greater_is_better: whether a difference above 0 is for the better.
+        before, after: the metric out of fold without and with the change; NaN for a leak.
+        difference: ``after`` less ``before``, with the 95 % interval of a paired bootstrap over groups.
+        leaks: column → what was found.
+        gains: new column → its share of the trees' total gain, where the model says gains.
+        model: the run's model that was trained.
+        seconds: what it took.
+    """
+
+    columns: tuple[str, ...]
+    dropped: tuple[str, ...]
+    verdict: Verdict
+    metric: str
+    greater_is_better: bool
+    before: float
+    after: float
+    difference: Interval
+    leaks: Mapping[str, str] = field(default_factory=dict)
+    gains: Mapping[str, float] = field(default_factory=dict)
+    model: str = ""
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        named = [f"+ {n}" for n in self.columns] + [f"- {n}" for n in self.dropped]
+        head = f"{self.verdict}: {', '.join(named)}"
+        if self.verdict == "leak":
+            return "\n".join([head, *(f"  {n}: {said}" for n, said in self.leaks.items())])
+        d, way = self.difference, "" if self.greater_is_better else ", lower is better"
+        text = f"  {self.metric} out of fold {self.before:.5f} → {self.after:.5f}{way}"
+        text += f": {d.mean:+.5f} (95 % {d.low:+.5f} to {d.high:+.5f})"
+        shares = ", ".join(f"{n} {100 * v:.1f} %" for n, v in self.gains.items())
+        lines = [head, text, *([f"  share of the gain: {shares}"] if shares else [])]
+        return "\n".join([*lines, f"  model {self.model}, {self.seconds:.1f} s"])
+
+
+def try_features(
+    features: Any = None,
+    on: str | Path = "",
+    *,
+    drop: Sequence[str] = (),
+    model: str | None = None,
+    full: bool = False,
+    data: str | Path | None = None,
+    device: DeviceLike = "auto",
+    note: bool = True,
+) -> Trial:
+    """Train one of a run's models with new columns, on the run's folds, and compare it with itself without them.
+
+    Both are trained with the same settings and seeds on the same folds, and their predictions compared row by row. What
+    the run has made is read, not made again; what the model predicts without the new columns is kept among its parts.
+    New columns are searched for leaks first; one that leaks is named, and nothing is trained.
+
+    Args:
+        features: a file (see ``fastrec.trials.ideas.read_idea``), generators, or a function that gets a pandas frame
+            of the training rows without their targets and returns their new columns (a frame, a dict or a Series).
+            What such a function works out over rows is transductive, and is made of the rows that it gets alone. None:
+            nothing is added.
+        on: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
+        drop: columns of the run's models to leave out.
+        model: the run's model to train; None: of its XGBoost and LightGBM models the best out of fold.
+        full: with the model's own settings, and compared with its predictions in the run. Otherwise trees are grown in
+            fewer and larger steps, on at most 40,000 rows a fold.
+        data: the folder of the run's data, to be held against what the run has read; None: it is not looked at.
+        device: where to train.
+        note: add a line to ``RUN.tries.jsonl``.
+
+    Returns:
+        The difference and the verdict. One in forty columns that are worth nothing is called better by chance.
+
+    Raises:
+        DataError: there is nothing to try, the new columns cannot be made, or ``data`` are other files.
+        MissingFileError: a file, or what the run has kept, is not there.
+    """
+    began, started = time.perf_counter(), now()
+    kept = KeptRows(on)
+    if data is not None:
+        kept.check_data(data)
+    if features is None and not drop:
+        raise DataError("there is nothing to try", remedy="Give features, or columns to drop")
+    idea = None if features is None else read_idea(features)
+    new = None if idea is None else NewColumns(kept, idea)
+    reference = reference_model(kept, model, full=full)
+    own = RunColumns(kept, drop, columns_named_by(reference, kept))
+    scorer = scorer_of(kept)
+    metric = scorer.for_choosing()
+    leaks = {} if new is None else new.leaks()
+    nothing = Interval(float("nan"), float("nan"), float("nan"))
+    about: dict[str, Any] = {"dropped": tuple(drop), "metric": metric.name, "model": reference.name}
+    about["greater_is_better"] = metric.greater_is_better
+    if leaks:
+        nan = float("nan")
+        made = Trial(tuple(leaks), verdict="leak", before=nan, after=nan, difference=nothing, leaks=leaks, **about)
+    else:
+        where = resolve_device(device)
+        made = _compared(kept, reference, own, new, metric, full, where, about)
+    made = Trial(**{**vars(made), "seconds": time.perf_counter() - began})
+    if note:
+        note_try(kept.run, _line(made, kept, started, idea.file if idea else None, idea.digest if idea else None))
+    return made
+
+
+def _compared(
+    kept: KeptRows,
+    model: Estimator,
+    own: RunColumns,
+    new: NewColumns | None,
+    metric: Metric,
+    full: bool,
+    device: torch.device,
+    about: Mapping[str, Any],
+) -> Trial:
+    restore = scorer_of(kept).restore or (lambda values: values)
+    old = predictions_of_run(kept, model.name) if full else restore(baseline(kept, model, device=device))
+    columns = () if new is None else tuple(new.names)
+    if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
+        model.columns = [*[n for n in model.columns if n not in own.without], *columns]
+    folds = own.folds(None if new is None else new.folds(), most=None if full else LIGHT_ROWS)
+    changed, importance = predict_folds(kept, model, folds, device=device)
+    difference = compared(kept, metric, restore(kept.tensors["label"]), old, restore(changed))
+    total = sum(importance.values())
+    gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}
+    before, after, interval = difference
+    verdict = verdict_of(interval, metric.greater_is_better)
+    return Trial(columns, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
+
+
+def compared(
+    kept: KeptRows, metric: Metric, label: torch.Tensor, old: torch.Tensor, new: torch.Tensor
+) -> tuple[float, float, Interval]:
+    """A metric of two predictions of the same rows, and their difference over resampled groups.
+
+    Args:
+        kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
+        metric: the metric.
+        label, old, new: ``[n]`` or ``[n, k]``, on the target's own scale.
+    """
+    rows = kept.scored
+    groups = kept.tensors["groups"][rows] if kept.task == "ranking" else None
+    clusters = kept.tensors["clusters"][rows] if "clusters" in kept.tensors else None
+    both = {"old": old[rows], "new": new[rows]}
+    result = bootstrap_metric(metric, label[rows], both, groups=groups, clusters=clusters)
+    return result.values["old"], result.values["new"], result.difference("new", "old")
+
+
+def verdict_of(difference: Interval, greater_is_better: bool) -> Verdict:
+    """What an interval of new less old says."""
+    low, high = (difference.low, difference.high) if greater_is_better else (-difference.high, -difference.low)
+    return "better" if low > 0 else "worse" if high < 0 else "no difference seen"
+
+
+def _line(made: Trial, kept: KeptRows, when: str, file: str | None, digest: str | None) -> dict[str, Any]:
+    """A try as the log keeps it."""
+    figures = {"before": made.before, "after": made.after, **made.difference._asdict()}
+    figures = {"difference" if n == "mean" else n: None if v != v else v for n, v in figures.items()}
+    return {
+        "when": when,
+        "file": file,
+        "digest": digest,
+        "columns": list(made.columns),
+        "dropped": list(made.dropped),
+        "model": made.model,
+        "metric": made.metric,
+        **figures,
+        "verdict": made.verdict,
+        "leaks": dict(made.leaks),
+        "seconds": round(made.seconds, 2),
+        "rows": kept.name,
+    }

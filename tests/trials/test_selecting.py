@@ -1,0 +1,159 @@
+"""``select_features``: planted columns kept and noise dropped, figures beside plain loops, wrong input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from fastrec.errors import DataError, MissingFileError
+from fastrec.estimators import ColumnRanker, XGBModel
+from fastrec.metrics import get_metric
+from fastrec.table import Table
+from fastrec.trials import select_features
+from fastrec.trials.null_importance import null_importance
+from fastrec.trials.permuted import permuted_losses
+from fastrec.validate import Folds, Lists, Rows
+from tests.trials import planted
+
+MODEL = XGBModel("m", rounds=20, eta=0.3, max_depth=3, early_stopping_rounds=None, nthread=1)
+NAMES = ["x", "h", "z", "day", "user"]
+
+
+def some_rows(n: int = 800) -> Rows:
+    frame = planted.rows(n)
+    return Rows(Table.read(frame), "binary", conts=NAMES, label=torch.tensor(frame["bought"].to_numpy()))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, planted.rows())
+
+
+@pytest.mark.parametrize("method", ["null", "permutation"])
+def test_planted_columns_are_kept_and_noise_is_dropped(method):
+    made = select_features(some_rows(), method=method, model=MODEL)
+    assert {"x", "h"} <= set(made.kept)
+    assert {"z", "day", "user"} >= set(made.dropped)
+    assert len(made.dropped) >= 2
+    assert {w.name for w in made.table} == set(NAMES)
+    assert made.table[0].name == "h"
+    assert made.measure == ("gain" if method == "null" else "auc")
+
+
+def test_a_null_gain_is_that_of_the_same_trees_on_a_shuffled_target():
+    rows = some_rows(300)
+    gains, nulls = null_importance(MODEL, rows, repeats=3, seed=4)
+    assert gains == MODEL.fresh().fit(rows, seed=4).trace.importance
+    draw = torch.Generator().manual_seed(4)
+    for i in range(3):
+        order = torch.randperm(300, generator=draw)
+        shuffled = Rows(rows.table, "binary", conts=NAMES, label=rows.label[order])
+        expected = MODEL.fresh().fit(shuffled, seed=4).trace.importance
+        assert {n: v[i] for n, v in nulls.items()} == pytest.approx(expected)
+
+
+def test_p_values_are_shares_of_the_null_gains():
+    rows = some_rows(300)
+    made = select_features(rows, model=MODEL, repeats=4)
+    gains, nulls = null_importance(MODEL, rows, repeats=4)
+    for w in made.table:
+        assert w.importance == gains[w.name]
+        assert w.p == pytest.approx((1 + sum(v >= gains[w.name] for v in nulls[w.name])) / 5)
+        assert w.kept == (w.p <= 0.05)
+    assert made.kept == []  # of four shuffles the smallest p-value is a fifth
+
+
+def test_targets_of_lists_are_shuffled_within_them():
+    frame = planted.lists()
+    seen = []
+
+    class Looks(ColumnRanker):
+        def fit(self, train, valid=None, **options):
+            seen.append(train.label)
+            self.trace.importance = {"price": 1.0}
+            return self
+
+    label = torch.tensor(frame["clicked"].to_numpy()).double()
+    groups = torch.tensor(frame["list_id"].to_numpy())
+    null_importance(
+        Looks("looks", ["price"]), Lists(Table.read(frame), groups, conts=["price"], label=label), repeats=3
+    )
+    assert len(seen) == 4
+    assert any(not torch.equal(label, s) for s in seen[1:])
+    for shuffled in seen:
+        clicks = pd.Series(shuffled.numpy()).groupby(frame["list_id"]).sum()
+        assert (clicks == 1).all()
+
+
+def test_a_permuted_column_costs_what_a_plain_loop_says():
+    rows, folds = some_rows(400), Folds.kfold(400, 3)
+    sides = [(inside, rows.take(outside), rows.take(inside)) for outside, inside in folds]
+    losses = permuted_losses(MODEL, sides, get_metric("auc"), None, None, seed=2)
+    draw = torch.Generator().manual_seed(2)
+    base, shuffled = np.zeros(400), {n: np.zeros(400) for n in NAMES}
+    for k, (outside, inside) in enumerate(folds):
+        model = MODEL.fresh().fit(rows.take(outside), seed=2 + k)
+        frame = rows.take(inside).table.to_pandas()
+        base[inside] = model.predict(rows.take(inside))
+        for name in NAMES:
+            order = torch.randperm(len(inside), generator=draw).numpy()
+            other = frame.assign(**{name: frame[name].to_numpy()[order]})
+            shuffled[name][inside] = model.predict(Rows(Table.read(other), "binary", conts=NAMES))
+    y = rows.label.numpy()
+    for name in NAMES:
+        expected = roc_auc_score(y, base) - roc_auc_score(y, shuffled[name])
+        assert losses[name].mean == pytest.approx(expected, abs=1e-12)
+        assert losses[name].low <= losses[name].mean <= losses[name].high
+
+
+@pytest.mark.parametrize("method", ["null", "permutation"])
+def test_a_run_is_weighed_with_its_own_folds_and_columns(shop, method):
+    made = select_features(shop, method=method)
+    assert {w.name for w in made.table} == {"city", "x", "count_city", "te_city__bought"}
+    assert made.kept == ["x"]
+
+
+def test_a_loss_that_is_less_is_better_counts_the_same_way():
+    rows = some_rows(400)
+    made = select_features(rows, method="permutation", model=MODEL, metric="logloss")
+    assert made.measure == "logloss"
+    assert {"x", "h"} <= set(made.kept)
+    assert made.table[0].importance > 0
+
+
+def test_early_stopping_does_not_empty_the_null_gains():
+    stops = XGBModel("m", rounds=200, eta=0.1, max_depth=3, early_stopping_rounds=5, nthread=1)
+    grows = XGBModel("m", rounds=67, eta=0.3, max_depth=3, early_stopping_rounds=None, nthread=1)
+    rows = some_rows(400)
+    assert select_features(rows, model=stops, repeats=3) == select_features(rows, model=grows, repeats=3)
+
+
+def test_many_rows_are_thinned_lists_whole():
+    frame = planted.lists()
+    label = torch.tensor(frame["clicked"].to_numpy()).double()
+    groups = torch.tensor(frame["list_id"].to_numpy())
+    rows = Lists(Table.read(frame), groups, conts=["price", "stars", "noise"], label=label)
+    made = select_features(rows, max_rows=400)
+    assert set(made.kept) <= {"price", "stars"}
+    assert "noise" in made.dropped
+
+
+def test_wrong_input_is_named(tmp_path, shop):
+    with pytest.raises(DataError, match="no method 'gain'"):
+        select_features(shop, method="gain")
+    with pytest.raises(DataError, match="no model 'm'"):
+        select_features(some_rows(100), model="m")
+    with pytest.raises(DataError, match="0 shuffled targets"):
+        select_features(shop, repeats=0)
+    with pytest.raises(MissingFileError):
+        select_features(tmp_path)
+    with pytest.raises(DataError, match="says no gains"):
+        null_importance(ColumnRanker("rule", ["x"]), some_rows(50))
+    unlabelled = Rows(some_rows(50).table, "binary", conts=NAMES)
+    with pytest.raises(DataError, match="no target to shuffle"):
+        null_importance(MODEL, unlabelled)

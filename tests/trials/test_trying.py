@@ -1,0 +1,475 @@
+"""``try_features``: what it says beside a plain loop over the folds, what it refuses, what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import fastrec
+from fastrec import try_features
+from fastrec.competition.kept_rows import KeptRows
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
+from fastrec.estimators import XGBModel, XGBRanker
+from fastrec.features import CountEncode, FeatureSet, GroupFunction, Lag, RowFunction, TargetEncode
+from fastrec.table import Table
+from fastrec.trials import list_tries
+from fastrec.trials.ideas import read_idea
+from fastrec.trials.log import note_try, tries_file
+from fastrec.trials.new_columns import NewColumns
+from fastrec.trials.reference import RunColumns, lighter
+from fastrec.validate import Folds, Rows
+from tests.trials import planted
+
+TRAIN = planted.rows()
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("shop"), planted.Shop, TRAIN)
+
+
+@pytest.fixture(scope="module")
+def amounts(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("amounts"), planted.Amounts, TRAIN)
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("later"), planted.Later, TRAIN)
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("ranked"), planted.Lists, planted.lists())
+
+
+def folds_of(run: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    codes = pq.read_table(run / "folds.parquet").to_pandas()["fold"].to_numpy()
+    return [((codes != k).nonzero()[0], (codes == k).nonzero()[0]) for k in range(codes.max() + 1)]
+
+
+def refit(run: Path, settings: dict, columns: list[str], new=None) -> np.ndarray:
+    """Out-of-fold predictions of a plain loop: features anew on each fold's own rows, one model for each."""
+    oof = np.full(len(TRAIN), np.nan)
+    for k, (outside, inside) in enumerate(folds_of(run)):
+        train, valid = TRAIN.iloc[outside].reset_index(drop=True), TRAIN.iloc[inside].reset_index(drop=True)
+        own = TargetEncode("city", "bought")
+        everyone = TRAIN.groupby("city").size()  # a count holds no target, and is of all rows
+        both = [own.fit_transform(train, key="id"), own.transform(valid, key="id")]
+        both = [b.assign(count_city=b["city"].map(everyone)) for b in both]
+        if new is not None:
+            both = new(train, valid, both)
+        data = [Rows(Table.read(b), "binary", ["city"], columns, torch.tensor(b["bought"].to_numpy())) for b in both]
+        model = XGBModel("boosted", **settings).fit(data[0], seed=k)
+        oof[inside] = model.predict(data[1]).numpy()
+    return oof
+
+
+def nested(train, valid, both):
+    te = TargetEncode("shop", "bought")
+    made = te.fit_transform(train, key="id"), te.transform(valid, key="id")
+    return [b.assign(te_shop__bought=m["te_shop__bought"]) for b, m in zip(both, made, strict=True)]
+
+
+OWN = ["x", "count_city", "te_city__bought"]
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_difference_is_that_of_a_plain_loop(shop, full):
+    settings = planted.TREES if full else planted.LIGHT
+    made = try_features(lambda df: {"u": df["h"] ** 3}, shop, full=full, model="boosted")
+
+    def add(train, valid, both):
+        return [b.assign(u=b["h"] ** 3) for b in both]
+
+    before, after = refit(shop, settings, OWN), refit(shop, settings, [*OWN, "u"], add)
+    scores = [roc_auc_score(TRAIN["bought"], p) for p in (before, after)]
+    assert made.before == pytest.approx(scores[0], abs=1e-9)
+    assert made.after == pytest.approx(scores[1], abs=1e-9)
+    assert made.difference.mean == pytest.approx(scores[1] - scores[0], abs=1e-9)
+    assert made.verdict == "better"
+    assert made.difference.low < made.difference.mean < made.difference.high
+
+
+def test_an_encoding_with_the_target_is_nested_as_a_plain_loop_nests_it(shop):
+    made = try_features(TargetEncode("shop", "bought"), shop)
+    after = refit(shop, planted.LIGHT, [*OWN, "te_shop__bought"], nested)
+    assert made.after == pytest.approx(roc_auc_score(TRAIN["bought"], after), abs=1e-9)
+    assert made.columns == ("te_shop__bought",)
+
+
+def test_what_is_lost_without_a_column_is_that_of_a_plain_loop(shop):
+    made = try_features(None, shop, drop=["x"])
+    after = roc_auc_score(TRAIN["bought"], refit(shop, planted.LIGHT, OWN[1:]))
+    assert made.after == pytest.approx(after, abs=1e-9)
+    assert (made.verdict, made.dropped, made.columns) == ("worse", ("x",), ())
+
+
+def good_number(df):
+    return df["h"]
+
+
+@pytest.mark.parametrize(
+    ("idea", "verdict"),
+    [
+        (lambda df: {"g": df["h"]}, "better"),
+        (RowFunction(lambda h, z: h + 0.1 * z, ["h", "z"], "mixed"), "better"),
+        ([TargetEncode("shop", "bought"), CountEncode("shop")], "better"),
+        (lambda df: {"u": df["z"]}, "useless"),
+        (CountEncode("user"), "useless"),
+        (lambda df: {"u": np.random.default_rng(0).normal(size=len(df))}, "useless"),
+        (GroupFunction(lambda v: v.mean(), "bought", "rate", by="shop"), "leak"),
+        (lambda df: {"rate": df.groupby("shop")["bought"].transform("mean")}, "leak"),
+        (lambda df: {"answer": TRAIN.set_index("id")["bought"].reindex(df["id"]).to_numpy()}, "leak"),
+    ],
+    ids=["number", "mixture", "encoding", "noise", "count", "random", "own mean", "target read", "answers"],
+)
+def test_good_useless_and_leaking_columns_are_told_apart(shop, idea, verdict):
+    made = try_features(idea, shop)
+    assert made.verdict in (("no difference seen", "worse") if verdict == "useless" else (verdict,))
+    assert (verdict == "leak") == bool(made.leaks)
+    if verdict == "leak":
+        assert set(made.columns) == set(made.leaks)
+        assert all(name in str(made) for name in made.leaks)
+        assert np.isnan([made.before, made.after, made.difference.mean]).all()
+
+
+def test_a_function_sees_no_target_and_all_rows_once(shop):
+    seen = []
+
+    def look(df):
+        seen.append(df)
+        return {"u": df["z"]}
+
+    try_features(look, shop)
+    assert all("bought" not in df for df in seen)
+    # the run's own features are there, but for those that hold targets
+    whole = [df for df in seen if len(df) == len(TRAIN)]
+    assert whole
+    assert {"h", "shop", "count_city"} <= set(whole[-1])
+    assert "te_city__bought" not in whole[-1]
+
+
+def test_amounts_are_compared_on_their_own_scale_by_users(amounts):
+    made = try_features(lambda df: df[["h"]].rename(columns={"h": "g"}), amounts, full=True, model="boosted")
+    oof = pq.read_table(amounts / "oof" / "boosted.parquet").to_pandas()["prediction"]
+    assert made.before == pytest.approx(np.sqrt(((oof - TRAIN["amount"]) ** 2).mean()), rel=1e-9)
+    assert made.difference.mean < 0  # lower is better
+    assert made.verdict == "better"
+    assert "lower is better" in str(made)
+    folds = Folds.load(amounts / "folds.parquet")
+    folds.check_groups("user", TRAIN)
+
+
+def test_lists_are_compared_by_their_mean_reciprocal_rank(ranked):
+    made = try_features(lambda df: {"g": df["stars"] + 0.0}, ranked, full=True)
+    train = planted.lists()
+    oof = pq.read_table(ranked / "oof" / "boosted.parquet").to_pandas()
+    ranks = oof.assign(label=train["clicked"]).groupby("list_id")["score"].rank(method="first", ascending=False)
+    assert made.before == pytest.approx((1 / ranks[train["clicked"] == 1]).mean(), rel=1e-9)
+    assert made.verdict == "better"
+    assert try_features(lambda df: {"u": df["noise"]}, ranked).verdict == "no difference seen"
+
+
+def test_folds_in_order_of_time_keep_the_future_from_a_function(later):
+    sizes = []
+
+    def known(df):
+        sizes.append(df["day"].max())
+        return {"u": df["h"]}
+
+    made = try_features(known, later)
+    folds = list(Folds.load(later / "folds.parquet"))
+    last = [TRAIN["day"].iloc[inside.numpy()].max() for _, inside in folds]
+    assert sizes[-len(folds) :] == last
+    assert made.verdict == "better"
+    of_all = try_features(lambda df: {"u": df.groupby("shop")["h"].transform("mean")}, later)
+    assert of_all.verdict == "leak"
+    assert "future" in of_all.leaks["u"]
+
+
+def test_a_lag_looks_back_from_the_rows_that_are_scored(later):
+    idea = [Lag("bought", n=2, by="shop", order="day"), CountEncode("shop")]
+    new = NewColumns(KeptRows(later), read_idea(idea))
+    assert new.leaks() == {}
+    for (outside, inside), pair in zip(Folds.load(later / "folds.parquet"), new.folds(), strict=True):
+        known = pd.concat([TRAIN.iloc[outside.numpy()], TRAIN.iloc[inside.numpy()].assign(bought=np.nan)])
+        lag = known.sort_values("day", kind="stable").groupby("shop")["bought"].shift(2).reindex(known.index)
+        count = known["shop"].map(TRAIN.iloc[outside.numpy()].groupby("shop").size()).fillna(0)
+        for rows, made in zip((outside, inside), pair, strict=True):
+            assert made.names == ["lag2_bought__shop", "count_shop"]
+            for name, expected in (("lag2_bought__shop", lag), ("count_shop", count)):
+                np.testing.assert_allclose(made[name].number(torch.float64), expected.loc[rows.numpy()])
+    assert try_features(idea, later).columns == ("lag2_bought__shop", "count_shop")
+
+
+def test_a_second_try_trains_the_reference_no_more(shop, monkeypatch):
+    first = try_features(CountEncode("shop"), shop)
+    fits = []
+    fit = XGBModel.fit
+    monkeypatch.setattr(XGBModel, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
+    again = try_features(CountEncode("shop"), shop)
+    assert len(fits) == len(folds_of(shop))
+    assert (again.before, again.after, again.difference) == (first.before, first.after, first.difference)
+
+
+@pytest.mark.parametrize("case", ["shop", "ranked"])
+def test_of_many_rows_some_are_trained_on_and_all_scored(case, request, monkeypatch):
+    run = request.getfixturevalue(case)
+    kept = KeptRows(run)
+    new = NewColumns(kept, read_idea(lambda df: {"place": np.arange(len(df))}))
+    new.leaks()
+    lists = None if case == "shop" else planted.lists()["list_id"].to_numpy()
+    for (outside, inside), (train, valid) in zip(
+        kept.folds, RunColumns(kept).folds(new.folds(), most=300), strict=True
+    ):
+        at = train.table["place"].number().long().numpy()
+        assert set(at) < set(outside.tolist())
+        assert valid.table["place"].number().long().tolist() == inside.tolist()
+        np.testing.assert_array_equal(train.label, kept.tensors["label"][at])
+        if lists is None:
+            assert len(train) == 300
+            np.testing.assert_array_equal(train.table["x"].number(), TRAIN["x"].to_numpy()[at])
+        else:
+            np.testing.assert_array_equal(train.groups, lists[at])
+            assert np.isin(lists, lists[at]).sum() == len(at)  # lists are whole
+            assert 200 < len(at) < 400
+    again = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
+    first = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
+    assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+
+
+def test_trees_that_start_from_a_column_keep_it(tmp_path):
+    class Started(planted.Lists):
+        def models(self, *, bs):
+            return [XGBRanker("boosted", rounds=5, margin="stars", max_depth=2, nthread=1)]
+
+    run = planted.make_run(tmp_path, Started, planted.lists(100))
+    made = try_features(lambda df: {"u": df["noise"]}, run, full=True)
+    assert made.before > 0.5
+    assert made.columns == ("u",)
+
+
+def test_the_weaker_model_is_tried_where_it_is_asked_for(shop):
+    assert try_features(CountEncode("shop"), shop, model="stump").model == "stump"
+    assert try_features(CountEncode("shop"), shop).model == "boosted"  # the best out of fold
+    with pytest.raises(DataError, match=r"no model 'net'.*boosted"):
+        try_features(CountEncode("shop"), shop, model="net")
+    with pytest.raises(DataError, match="learns nothing"):
+        try_features(CountEncode("shop"), shop, model="constant")
+
+
+def test_lighter_trees_grow_as_far_in_fewer_steps():
+    light = lighter(XGBModel("m", rounds=2000, learning_rate=0.05, early_stopping_rounds=50)).settings()
+    assert (light["rounds"], light["eta"], light["early_stopping_rounds"]) == (333, 0.3, 8)
+    assert "learning_rate" not in light
+    quick = XGBModel("m", rounds=10, eta=0.5, early_stopping_rounds=None)
+    assert lighter(quick).settings() == quick.settings()
+    ranker = lighter(XGBRanker("m", rounds=200, max_depth=4)).settings()
+    assert (ranker["rounds"], ranker["eta"], ranker["max_depth"]) == (67, 0.3, 4)
+    assert lighter(XGBModel("m"), stop=False).settings()["early_stopping_rounds"] is None
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+GENERATORS = """
+from fastrec.features import CountEncode, FeatureSet, GroupRank, feature, Cross, TargetEncode
+from beside import NAME
+pair = Cross("city", "shop")
+some = [TargetEncode(pair, "bought")]
+rest = FeatureSet([CountEncode(NAME)])
+@feature(inputs=["x", "z"], outputs="xz")
+def product(x, z):
+    return x * z
+_not_this = CountEncode("city")
+def a_helper_is_no_matter(df):
+    raise ValueError
+"""
+
+
+def test_a_file_of_generators(shop, tmp_path):
+    (tmp_path / "idea.py").write_text(GENERATORS)
+    (tmp_path / "beside.py").write_text("NAME = 'shop'")
+    made = try_features(tmp_path / "idea.py", shop)
+    # a cross that is part of an encoding is none of its own
+    assert made.columns == ("te_city_x_shop__bought", "count_shop", "xz")
+    assert "beside" not in sys.path
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_file_of_one_function(shop, tmp_path):
+    (tmp_path / "idea.py").write_text(
+        "def _twice(v):\n    return 2 * v\ndef gap(df):\n    return _twice(df.h - df.x)\n"
+    )
+    made = try_features(str(tmp_path / "idea.py"), shop)
+    assert made.columns == ("gap",)  # a Series without a name of its own is called as the function is
+    assert made.verdict == "better"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def broken(:\n", "line 1 is no Python"),
+        ("X = 1\n", "no generator, and 0 functions"),
+        ("def a(df): ...\ndef b(df): ...\n", r"2 functions \(a, b\)"),
+        ("1 / 0\n", "ZeroDivisionError"),
+        ("def f(df):\n    return 1 / 0\n", r"f fails \(ZeroDivisionError"),
+        ("def f(df):\n    return df\n", "no new column"),
+        ("def f(df):\n    return 3\n", "returns a int"),
+        ("def f(df):\n    return {'u': [1, 2]}\n", "2 values for"),
+        ("def f(df):\n    return df.assign(u=1).head(5)\n", "other rows"),
+        ("def f(df):\n    return {'te_city__bought': df.x}\n", "has a column of this name"),
+        ("from fastrec.features import *\nf = CountEncode('nowhere')\n", "nowhere.*do not have it"),
+        ("from fastrec.features import *\nf = Log1p('te_city__bought')\n", "other values in every fold"),
+    ],
+)
+def test_a_file_that_cannot_be_tried_says_why(shop, tmp_path, text, said):
+    (tmp_path / "idea.py").write_text(text)
+    before = len(list_tries(shop))
+    with pytest.raises((DataError, MissingColumnError), match=said):
+        try_features(tmp_path / "idea.py", shop)
+    assert len(list_tries(shop)) == before
+
+
+def test_rows_that_come_back_in_another_order_are_put_right(shop):
+    made = [try_features(f, shop) for f in (good_number_sorted, lambda df: {"g": df["h"]})]
+    assert made[0].after == made[1].after
+
+
+def good_number_sorted(df):
+    return df.sort_values("x").assign(g=lambda d: d["h"])
+
+
+@pytest.mark.parametrize("given", [3, CountEncode, [CountEncode("x"), 1], FeatureSet([])])
+def test_other_things_are_nothing_to_try(shop, given):
+    with pytest.raises(DataError, match="nothing to try"):
+        try_features(given, shop)
+    with pytest.raises(DataError, match="nothing to try"):
+        try_features(None, shop)
+
+
+def test_a_column_that_no_model_learns_from_cannot_be_dropped(shop):
+    with pytest.raises(DataError, match=r"'h': the run's models do not learn from it.*count_city"):
+        try_features(None, shop, drop=["h"])
+    with pytest.raises(DataError, match="no column is left"):
+        try_features(None, shop, drop=["city", *OWN])
+
+
+# The run --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_parts_says_so(tmp_path):
+    run = planted.make_run(tmp_path, planted.Shop, TRAIN.head(200), resume=False)
+    with pytest.raises(MissingFileError, match=r"keeps no rows.*without --no-resume"):
+        try_features(good_number, run)
+    with pytest.raises(MissingFileError, match=r"config\.json"):
+        try_features(good_number, tmp_path)
+
+
+def test_parts_that_are_gone_or_damaged_are_named(shop, tmp_path):
+    for name in ("run", ".run.parts"):
+        shutil.copytree(shop.parent / name, tmp_path / name)
+    parts = tmp_path / ".run.parts"
+    about = next(parts.glob("rows-*")) / "about.json"
+    whole = about.read_text()
+    about.write_text("{")
+    with pytest.raises(FastrecError, match=r"about\.json.*cannot be read"):
+        try_features(good_number, tmp_path / "run")
+    about.write_text(whole)
+    shutil.rmtree(next(parts.glob("features-*")))
+    with pytest.raises(MissingFileError, match="not there any more"):
+        try_features(good_number, tmp_path / "run")
+    shutil.rmtree(parts)
+    with pytest.raises(MissingFileError, match="keeps no rows"):
+        try_features(good_number, tmp_path / "run")
+
+
+def test_a_damaged_baseline_is_trained_again(shop, tmp_path):
+    for name in ("run", ".run.parts"):
+        shutil.copytree(shop.parent / name, tmp_path / name)
+    first = try_features(good_number, tmp_path / "run")
+    kept = next((tmp_path / ".run.parts").glob("baseline-*")) / "oof.safetensors"
+    kept.write_bytes(b"no tensors")
+    assert try_features(good_number, tmp_path / "run").difference == first.difference
+
+
+def test_data_of_other_digest_are_refused(shop, tmp_path):
+    data = shop.parent / "data"
+    assert try_features(CountEncode("shop"), shop, data=data).columns == ("count_shop",)
+    shutil.copytree(data, tmp_path / "data")
+    assert try_features(CountEncode("shop"), shop, data=tmp_path / "data").columns == ("count_shop",)
+    TRAIN.assign(z=0.0).to_parquet(tmp_path / "data" / "train.parquet", index=False)
+    with pytest.raises(DataError, match="other files than those of the run"):
+        try_features(CountEncode("shop"), shop, data=tmp_path / "data")
+    with pytest.raises(MissingFileError, match="no such folder"):
+        try_features(CountEncode("shop"), shop, data=tmp_path / "nowhere")
+
+
+def test_a_second_run_keeps_the_rows_that_are_kept(shop, tmp_path):
+    train = TRAIN.head(300)
+    run = planted.make_run(tmp_path, planted.Shop, train)
+    places = list((tmp_path / ".run.parts").glob("rows-*"))
+    stamp = (places[0] / "about.json").stat().st_mtime_ns
+    planted.run_competition(planted.Shop(), tmp_path / "data", run, resume=True)
+    again = list((tmp_path / ".run.parts").glob("rows-*"))
+    assert again == places
+    assert (places[0] / "about.json").stat().st_mtime_ns == stamp
+    train.assign(x=1.0).to_parquet(tmp_path / "data" / "train.parquet", index=False)
+    planted.run_competition(planted.Shop(), tmp_path / "data", run, resume=True)
+    assert list((tmp_path / ".run.parts").glob("rows-*")) != places
+
+
+# The log --------------------------------------------------------------------------------------------------------------
+
+
+def test_every_try_is_noted(shop, tmp_path):
+    before = len(list_tries(shop))
+    (tmp_path / "idea.py").write_text("def g(df):\n    return df.h\n")
+    made = try_features(tmp_path / "idea.py", shop)
+    try_features(lambda df: {"rate": df.groupby("shop")["bought"].transform("mean")}, shop)
+    try_features(good_number, shop, note=False)
+    one, leak = list_tries(shop)[before:]
+    assert (one["file"], one["columns"], one["verdict"]) == ("idea.py", ["g"], "better")
+    assert (one["difference"], one["low"], one["high"]) == tuple(made.difference)
+    assert (one["before"], one["after"], one["metric"], one["model"]) == (made.before, made.after, "auc", "boosted")
+    assert (leak["verdict"], leak["difference"], list(leak["leaks"])) == ("leak", None, ["rate"])
+    assert one["rows"] == leak["rows"]
+    json.loads(tries_file(shop).read_text().splitlines()[0])
+
+
+def test_tries_at_once_leave_whole_lines_and_a_broken_one_is_left_out(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    assert list_tries(run) == []
+    workers = [
+        threading.Thread(target=lambda i=i: [note_try(run, {"i": i, "text": "x" * 3000}) for _ in range(20)])
+        for i in range(4)
+    ]
+    [w.start() for w in workers]
+    [w.join() for w in workers]
+    assert sorted(t["i"] for t in list_tries(run)) == sorted([0, 1, 2, 3] * 20)
+    with tries_file(run).open("a") as file:
+        file.write('{"i": 4, "te')
+    with pytest.warns(DataWarning, match="line 81 cannot be read"):
+        assert len(list_tries(run)) == 80
+    with pytest.raises(MissingFileError):
+        list_tries(tmp_path / "nowhere")
+
+
+def test_the_package_stays_light():
+    code = "import sys, fastrec; assert not {'torch', 'pandas', 'xgboost'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    with pytest.raises(AttributeError, match="nothing_of_the_sort"):
+        fastrec.nothing_of_the_sort  # noqa: B018 - asking for it is the test
+    assert isinstance(pd.DataFrame(), pd.DataFrame)
