@@ -1,7 +1,9 @@
-"""The ``fastrec`` command: ``app.py`` holds its sub-commands, ``runs.py`` and ``trials.py`` those on finished runs."""
+"""The ``fastrec`` command.
 
-from fastrec.cli import new, runs  # noqa: F401 - their commands join the others
-from fastrec.cli import runs, trials  # noqa: F401 - their commands join the others
+``app.py`` holds run and its kin, ``new.py`` new, ``runs.py`` and ``trials.py`` what concerns finished runs.
+"""
+
+from fastrec.cli import new, runs, trials  # noqa: F401 - their commands join the others
 from fastrec.cli.app import app, load_competition, script
 
 __all__ = ["app", "load_competition", "script"]

@@ -87,7 +87,7 @@ def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> st
         "history": bool(made.recipe.history),
         "tables": list(found.tables),
         "outputs": prepared.outputs,
-        "holding_targets": prepared.holding_targets,
+        "from_targets": prepared.from_targets,
         "parts": prepared.part_names,
         "data": mark,
         "seed": seed,
@@ -143,7 +143,7 @@ class KeptRows:
         self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
         self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
         self.history, self.seed, self.mark = bool(about["history"]), int(about["seed"]), about["data"]
-        self.outputs, self.holding_targets = list(about["outputs"]), list(about["holding_targets"])
+        self.outputs, self.from_targets = list(about["outputs"]), list(about["from_targets"])
         self.table_names, self.n_outputs = list(about["tables"]), int(about["n_outputs"])
         self._parts = about["parts"]
         try:

@@ -42,9 +42,8 @@ class Prepared:
         self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
         self.features = recipe.features()
         self.outputs: list[str] = []
-        self.from_targets: list[str] = []  # those that a target passes through
+        self.from_targets: list[str] = []  # those that a target passes through: they differ from fold to fold
         self.transductive: list[str] = []
-        self.holding_targets: list[str] = []  # outputs through which a target passes: they differ from fold to fold
         self.digest = None if parts is None else _digest_of(found, folds, self.features)
         self.parts = parts if self.digest is not None else None
         self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
@@ -71,12 +70,7 @@ class Prepared:
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
         self._test = test
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
-<<<<<<< HEAD
         self.from_targets = self.features.from_targets
-=======
-        through = {n for step in self.features._chain().tainted for n in step.outputs}
-        self.holding_targets = [n for n in self.outputs if n in through]
->>>>>>> g-try
         self._keep_whole(train, test)
         return train, test
 
@@ -180,12 +174,8 @@ class Prepared:
             about = json.loads((place / "about.json").read_text(encoding="utf-8"))
             train = Table.read(place / "train.parquet")
             test = None if self.found.test is None else Table.read(place / "test.parquet")
-<<<<<<< HEAD
             self.outputs, self.transductive = about["outputs"], about["transductive"]
             self.from_targets = about["from_targets"]
-=======
-            self.holding_targets = list(about["holding_targets"])
->>>>>>> g-try
         except (FastrecError, OSError, ValueError, KeyError):
             shutil.rmtree(place, ignore_errors=True)
             return None
@@ -202,13 +192,8 @@ class Prepared:
             for name, table in {"train": train, "test": test}.items():
                 if table is not None:
                     pq.write_table(table.select(self.outputs).to_arrow(), part / f"{name}.parquet", compression="lz4")
-<<<<<<< HEAD
             names = ("outputs", "transductive", "from_targets")
             about = {n: getattr(self, n) for n in names}
-=======
-            about = {"outputs": self.outputs, "transductive": self.transductive}
-            about["holding_targets"] = self.holding_targets
->>>>>>> g-try
             (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, folder: Path) -> None:

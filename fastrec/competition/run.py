@@ -98,12 +98,9 @@ def run_competition(
                 "rows": rows,
                 "seed": seed,
                 "bs": bs,
-<<<<<<< HEAD
                 "minutes": None if budget is None else budget.minutes,
                 "left_out": budget.left_out if budget is not None else None,
-=======
                 "kept_rows": keep_rows(parts, made, data, seed=seed),
->>>>>>> g-try
             }
             write_run(part, made, {k: v for k, v in about.items() if v is not None})
         write_scores(part, made, stages.seconds, 0 if parts is None else parts.reused)

@@ -45,11 +45,11 @@ class NewColumns:
     def _read(self) -> Table:
         """The rows' columns that the idea may read."""
         kept = self.kept
-        clean = [n for n in kept.outputs if n not in kept.holding_targets]
+        clean = [n for n in kept.outputs if n not in kept.from_targets]
         if self._features is None or selectors_of(self._features.steps):
             return _beside(kept.train(), kept.made(clean))
         needed = list(dict.fromkeys([*self._features.fit_inputs, *kept.targets]))
-        odd = next((n for n in needed if n in kept.holding_targets), None)
+        odd = next((n for n in needed if n in kept.from_targets), None)
         if odd is not None:
             raise DataError(
                 "the run's feature holds targets and has other values in every fold", column=odd,

@@ -125,7 +125,7 @@ class RunColumns:
         own = [n for n in self.names if n not in kept.outputs]
         made = [n for n in self.names if n in kept.outputs]
         # what no target passes through has the same values in every fold, and is read once
-        self._by_fold = [n for n in made if n in kept.holding_targets or not kept.nested]
+        self._by_fold = [n for n in made if n in kept.from_targets or not kept.nested]
         self._table = kept.train(own) if own else Table({})
         same = kept.made([n for n in made if n not in self._by_fold])
         self._table = self._table.with_columns({n: same[n] for n in same.names})
