@@ -127,7 +127,7 @@ class Prepared:
         """Where among the parts the features lie: of all rows, and of the two sides of every fold."""
         if self.features is None:
             return None
-        folds = [[f"table-{key}" for key in self._keys(k)] for k in range(len(self.folds))]
+        folds = [[f"table-{key}" for key in self._keys(k)[:2]] for k in range(len(self.folds))]
         return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
     def _keys(self, k: int) -> list[str]:
