@@ -27,6 +27,7 @@ from fastrec.competition import (
     run_competition,
     score_submission,
     score_values,
+    write_script,
     write_submission,
 )
 from fastrec.datasets import (
@@ -504,6 +505,7 @@ __all__ = [
     "whole_lists",
     "without_compiled",
     "write_report",
+    "write_script",
     "write_submission",
     "xgboost_metric",
 ]
