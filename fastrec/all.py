@@ -257,6 +257,11 @@ from fastrec.training import (
     load_checkpoint,
     rec_learner,
 )
+from fastrec.tuning import (
+    Tuned,
+    TuneResult,
+    tune_run,
+)
 from fastrec.validate import (
     AdversarialReport,
     CrossFit,
@@ -428,6 +433,8 @@ __all__ = [
     "Trained",
     "TrainingError",
     "TreeBlend",
+    "TuneResult",
+    "Tuned",
     "TwoTower",
     "UnreadableFileError",
     "UserKNN",
@@ -502,6 +509,7 @@ __all__ = [
     "split_embeddings",
     "table_frame",
     "temporal",
+    "tune_run",
     "whole_lists",
     "without_compiled",
     "write_report",

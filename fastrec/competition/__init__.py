@@ -5,7 +5,8 @@ In: a recipe (``Competition``) and a folder of data. Out: a run directory; a sub
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
 ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
-``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is for ``fastrec doctor``.
+``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
+``fastrec doctor``.
 """
 
 from typing import TYPE_CHECKING

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import torch
@@ -42,6 +43,7 @@ class Prepared:
         self.features = recipe.features()
         self.outputs: list[str] = []
         self.transductive: list[str] = []
+        self.holding_targets: list[str] = []  # outputs through which a target passes: they differ from fold to fold
         self.digest = None if parts is None else _digest_of(found, folds, self.features)
         self.parts = parts if self.digest is not None else None
         self._pairs: Iterator[Pair] | None = None  # those of the folds to come, in order
@@ -64,6 +66,8 @@ class Prepared:
             train = self.features.fit_transform(found.train, tables=tables, unlabeled=unlabeled)
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
+        through = {n for step in self.features._chain().tainted for n in step.outputs}
+        self.holding_targets = [n for n in self.outputs if n in through]
         self._keep_whole(train, test)
         return train, test
 
@@ -93,6 +97,14 @@ class Prepared:
         if self.parts is not None:
             for key in self._keys(k):
                 self.parts.folder_of("table", key)
+
+    @property
+    def part_names(self) -> dict[str, Any] | None:
+        """Where among the parts the features lie: of all rows, and of the two sides of every fold."""
+        if self.features is None:
+            return None
+        folds = [[f"table-{key}" for key in self._keys(k)] for k in range(len(self.folds))]
+        return {"whole": f"features-{self.digest[:20]}", "folds": folds}
 
     def _keys(self, k: int) -> list[str]:
         return [digest(self.digest, k, i)[:20] for i in (0, 1)]
@@ -140,7 +152,8 @@ class Prepared:
             about = json.loads((place / "about.json").read_text(encoding="utf-8"))
             train = Table.read(place / "train.parquet")
             test = None if self.found.test is None else Table.read(place / "test.parquet")
-        except (FastrecError, OSError, ValueError):
+            self.holding_targets = list(about["holding_targets"])
+        except (FastrecError, OSError, ValueError, KeyError):
             shutil.rmtree(place, ignore_errors=True)
             return None
         self.outputs, self.transductive = about["outputs"], about["transductive"]
@@ -158,6 +171,7 @@ class Prepared:
                 if table is not None:
                     pq.write_table(table.select(self.outputs).to_arrow(), part / f"{name}.parquet", compression="lz4")
             about = {"outputs": self.outputs, "transductive": self.transductive}
+            about["holding_targets"] = self.holding_targets
             (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
     def save(self, folder: Path) -> None:

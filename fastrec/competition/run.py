@@ -18,6 +18,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
@@ -91,6 +92,7 @@ def run_competition(
                 "rows": rows,
                 "seed": seed,
                 "bs": bs,
+                "kept_rows": keep_rows(parts, made, data, seed=seed),
             }
             write_run(part, made, {k: v for k, v in about.items() if v is not None})
         write_scores(part, made, stages.seconds, 0 if parts is None else parts.reused)

@@ -1,0 +1,244 @@
+"""A run's rows as ``fastrec try`` takes them, kept among its parts: nothing is read or made a second time.
+
+Kept are the training rows as the recipe laid them out, what is to be predicted of them, the test rows and the other
+tables. The features of all rows and of every fold are parts already; here is noted which ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fastrec._core.atomic import atomic_folder
+from fastrec.competition.parts import Parts
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.features._engine.digests import digest
+from fastrec.table import Table
+from fastrec.validate import Folds, Lists, Rows
+
+if TYPE_CHECKING:
+    from fastrec.competition.fitting import Fitted
+
+_ENDS = 1 << 16  # bytes at either end of a file that are looked at
+_AGAIN = "Run the recipe again with fastrec run (without --no-resume)"
+Pair = tuple[Table, Table]
+
+
+def data_mark(data: Path) -> str:
+    """A digest of a folder's files: their names, sizes, first and last bytes. (Files of many GiB are not read whole.)
+
+    Raises:
+        MissingFileError: there is no such folder.
+    """
+    if not data.is_dir():
+        raise MissingFileError("there is no such folder", file=data, remedy="Give the folder of the competition's data")
+    made = hashlib.sha256()
+    for path in sorted(p for p in data.rglob("*") if p.is_file()):
+        size = path.stat().st_size
+        made.update(json.dumps([path.relative_to(data).as_posix(), size]).encode())
+        with path.open("rb") as file:
+            made.update(file.read(_ENDS))
+            file.seek(max(size - _ENDS, 0))
+            made.update(file.read(_ENDS))
+    return made.hexdigest()[:20]
+
+
+def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> str | None:
+    """Keep a run's rows among its parts.
+
+    Args:
+        parts: those of the run; None: it keeps none.
+        made: what the run has learned.
+        data: the folder that it has read.
+        seed: the run's.
+
+    Returns:
+        The name of the part; None where nothing is kept, as its features have no digest.
+    """
+    prepared = made.prepared
+    if parts is None or prepared.parts is None:
+        return None
+    mark = data_mark(data)
+    tensors = _tensors(made)
+    said = [v for n in sorted(tensors) for v in (n, tensors[n])]
+    key = digest(prepared.digest, made.cats, made.conts, mark, seed, *said)[:20]
+    place = parts.folder_of("rows", key)
+    if (place / "about.json").is_file():
+        return place.name
+    found = made.found
+    tables = {"train": found.train, "test": found.test, **{f"table-{n}": t for n, t in found.tables.items()}}
+    about = {
+        "task": made.train.task,
+        "n_outputs": made.train.n_outputs,
+        "cats": made.cats,
+        "conts": made.conts,
+        "targets": prepared.targets,
+        "key": _key(made),
+        "time": made.recipe.time,
+        "history": bool(made.recipe.history),
+        "tables": list(found.tables),
+        "outputs": prepared.outputs,
+        "holding_targets": prepared.holding_targets,
+        "parts": prepared.part_names,
+        "data": mark,
+        "seed": seed,
+    }
+    with atomic_folder(place) as part:
+        for name, table in tables.items():
+            if table is not None:
+                pq.write_table(table.to_arrow(), part / f"{name}.parquet", compression="lz4")
+        save_file(tensors, part / "rows.safetensors")
+        (part / "about.json").write_text(json.dumps(about), encoding="utf-8")
+    return place.name
+
+
+def _tensors(made: Fitted) -> dict[str, torch.Tensor]:
+    train, key = made.train, made.recipe.fold_key
+    found = {n: v for n in ("label", "weight", "groups", "order") if (v := getattr(train, n)) is not None}
+    if train.task == "ranking":
+        found["clusters"] = train.table[key or made.recipe.list_column].coded().codes.cpu().long()
+    elif train.groups is not None:
+        found["clusters"] = train.groups.clone()
+    return {n: v.contiguous() for n, v in (found | {"counted": made.counted}).items()}
+
+
+def _key(made: Fitted) -> list[str]:
+    """The columns that say which rows belong together: those of the features' own folds, or of the model's."""
+    features = made.prepared.features
+    given = made.recipe.fold_key if features is None or features.key is None else features.key
+    return [] if given is None else [given] if isinstance(given, str) else list(given)
+
+
+class KeptRows:
+    """What a run has kept of its rows.
+
+    Args:
+        run: the run directory; its parts are beside it.
+
+    Raises:
+        MissingFileError: it is no run directory, or nothing was kept.
+        UnreadableFileError: what was kept is damaged.
+    """
+
+    def __init__(self, run: str | Path) -> None:
+        self.run, self.parts = Path(run), Parts.beside(Path(run))
+        self.config = self._json(self.run / "config.json", "Give a run directory")
+        self.name = str(self.config.get("kept_rows"))
+        self.place = self.parts.folder / self.name
+        if "kept_rows" not in self.config or not (self.place / "about.json").is_file():
+            raise MissingFileError(
+                "the run keeps no rows to try anything on: its parts are not there", file=self.parts.folder,
+                remedy=_AGAIN,
+            )  # fmt: skip
+        about = self._json(self.place / "about.json", _AGAIN)
+        self.task, self.cats, self.conts = about["task"], list(about["cats"]), list(about["conts"])
+        self.targets, self.key, self.time = list(about["targets"]), list(about["key"]), about["time"]
+        self.history, self.seed, self.mark = bool(about["history"]), int(about["seed"]), about["data"]
+        self.outputs, self.holding_targets = list(about["outputs"]), list(about["holding_targets"])
+        self.table_names, self.n_outputs = list(about["tables"]), int(about["n_outputs"])
+        self._parts = about["parts"]
+        try:
+            self.tensors = load_file(self.place / "rows.safetensors")
+        except (OSError, SafetensorError) as error:
+            raise _damaged(self.place / "rows.safetensors", error) from error
+        self.folds = Folds.load(self.run / "folds.parquet")
+        self.columns = pq.read_schema(self._file("train")).names
+        if self.folds.size != len(self):
+            raise DataError(
+                f"the folds are of {self.folds.size} rows, what was kept has {len(self)}", file=self.run, remedy=_AGAIN
+            )
+
+    def __len__(self) -> int:
+        return len(self.tensors["counted"])
+
+    @property
+    def nested(self) -> bool:
+        """Whether every fold trains on all rows that it does not score, in no order of time."""
+        return self.folds.is_partition and self.time is None
+
+    @property
+    def scored(self) -> torch.Tensor:
+        """Bool ``[n]``: the rows that scores are about."""
+        return self.tensors["counted"] & self.folds.scored
+
+    def check_data(self, data: str | Path) -> None:
+        """Refuse a folder of other files than the run has read.
+
+        Raises:
+            DataError: its digest differs.
+        """
+        mark = data_mark(Path(data))
+        if mark != self.mark:
+            raise DataError(
+                f"these are other files than those of the run (digest {mark}, the run's is {self.mark})", file=data,
+                remedy="Give the run's own data, or run the recipe on these",
+            )  # fmt: skip
+
+    def rows(self, table: Table, at: torch.Tensor | None = None, *, without: Sequence[str] = ()) -> Rows:
+        """A table's rows as estimators take them.
+
+        Args:
+            table: ``[m]`` rows with the model's columns, and columns to add to them.
+            at: int64 ``[m]``: which of the training rows they are; None: all.
+            without: the model's columns that are left out.
+        """
+        added = [n for n in table.names if n not in {*self.cats, *self.conts, *without}]
+        own = [n for n in added if table[n].plain().kind == "category"]
+        cats = [n for n in self.cats if n not in without] + own
+        conts = [n for n in self.conts if n not in without] + [n for n in added if n not in own]
+        some = {n: v if at is None else v[at] for n, v in self.tensors.items() if n not in ("clusters", "counted")}
+        if self.task == "ranking":
+            return Lists(table, some.pop("groups"), cats=cats, conts=conts, **some)
+        return Rows(table, self.task, cats=cats, conts=conts, n_outputs=self.n_outputs, **some)
+
+    def train(self, names: Sequence[str] | None = None) -> Table:
+        """Columns of the training rows as the recipe laid them out; None: all."""
+        return self._read("train", names)
+
+    def test(self) -> Table | None:
+        """The test rows as the recipe laid them out."""
+        return self._read("test", None) if self._file("test").is_file() else None
+
+    def tables(self, names: Sequence[str]) -> dict[str, Table]:
+        """Some of the other tables."""
+        return {n: self._read(f"table-{n}", None) for n in names if n in self.table_names}
+
+    def made(self, names: Sequence[str]) -> Table:
+        """Columns that the run's features make, of all training rows: no row's value holds its own target."""
+        return self._part(self._parts["whole"], "train.parquet", names) if names else Table({})
+
+    def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
+        """The same of the rows that fold ``k`` trains on, and of those that it scores, without its targets."""
+        return tuple(self._part(part, "rows.parquet", names) for part in self._parts["folds"][k])  # type: ignore[return-value]
+
+    def _file(self, name: str) -> Path:
+        return self.place / f"{name}.parquet"
+
+    def _read(self, name: str, names: Sequence[str] | None) -> Table:
+        return Table.read(self._file(name), None if names is None else list(names))
+
+    def _part(self, part: str, file: str, names: Sequence[str]) -> Table:
+        path = self.parts.folder / part / file
+        if not path.is_file():
+            raise MissingFileError("a part of the run is not there any more", file=path, remedy=_AGAIN)
+        return Table.read(path, list(names))
+
+    def _json(self, path: Path, remedy: str) -> dict[str, Any]:
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy=remedy)
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UnreadableFileError:
+    return UnreadableFileError(f"it cannot be read ({error})", file=path, remedy=_AGAIN)
