@@ -13,6 +13,7 @@ from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.data import CompetitionData
+from fastrec.competition.live_scores import LiveScores
 from fastrec.competition.parts import KeptModels, Parts
 from fastrec.competition.permute import permutation_importance
 from fastrec.competition.prepare import Prepared
@@ -21,6 +22,7 @@ from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator
+from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
@@ -114,10 +116,11 @@ def fit_recipe(
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
-    with stages.stage("features", len(found.train) + (0 if found.test is None else len(found.test))) as advance:
+    rows = len(found.train) + (0 if found.test is None else len(found.test))
+    with stages.stage("features", rows) as advance:
         prepared = Prepared(recipe, found, folds, labels, parts)
-        train, test = prepared.fit()
-        advance(len(train) + (0 if test is None else len(test)))
+        with step_by_step(advance, rows, prepared.passes):
+            train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
@@ -151,7 +154,7 @@ def _fit_models(
     )
     total = len(models) * sum(len(outside) for outside, _ in folds)
     with stages.stage("models", total) as advance:
-        cross.advance = advance
+        cross.advance, cross.watch = advance, LiveScores(made, stages)
         for k, (outside, inside) in enumerate(folds):
             if store is not None and all(store.has(m.name, k) for m in cross.models):
                 cross.fold(None, None, inside, made.test, train_rows=outside)
