@@ -122,11 +122,14 @@ class SavedRun:
         total = len(rows) * sum(map(len, saved.values()))
         with (stages or Stages(quiet=True)).stage("models", total) as advance:
             for name, folders in saved.items():
+                if not folders:
+                    path = self.folder / "models" / name
+                    raise MissingFileError("the model is not there", file=path, remedy="Give a complete run directory")
                 for folder in folders:
                     said = Estimator.load(folder).predict(rows)
                     base[name] = base[name] + said if name in base else said
                     advance(len(rows))
-                base[name] = base[name] / max(len(folders), 1)
+                base[name] = base[name] / len(folders)
         return self.stack.predict(base, rows)
 
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
