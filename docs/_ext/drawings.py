@@ -95,6 +95,7 @@ _FLOW = [
     ("estimators", "nets, XGBoost, rules", 345, 270, 170),
     ("stacking", "one score of many", 545, 270, 170),
     ("competition", "a recipe, carried out", 745, 270, 150),
+    ("tuning", "better settings", 165, 350, 150),
 ]
 _ARROWS = [
     (130, 97, 163, 97),
