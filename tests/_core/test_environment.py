@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -43,6 +43,8 @@ def test_optional_parts_are_the_projects_extras():
     assert PARTS[0].install == "pip install 'fastrec-tabular[trees]'"
 
 
+@example([2], [2, 0, 0], "+cpu")
+@example([2, 0], [2], "")
 @given(*[st.lists(st.integers(0, 12), min_size=1, max_size=3)] * 2, st.sampled_from(["", "+cpu", "+cu130"]))
 def test_versions_compare_as_packaging_has_it(a, b, local):
     one, other = (".".join(map(str, v)) for v in (a, b))
