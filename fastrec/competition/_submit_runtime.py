@@ -89,7 +89,8 @@ def _install(wheels: Path) -> None:
     plan = [i["metadata"] for i in json.loads((place / "plan.json").read_text(encoding="utf-8"))["install"]]
     print("installing " + ", ".join(f"{p['name']} {p['version']}" for p in plan), file=sys.stderr)
     if plan:
-        _pip(*offline, "--no-deps", "--target", str(place), *[f"{p['name']}=={p['version']}" for p in plan])
+        options = ["--no-deps", "--no-compile", "--target", str(place)]  # most of it is never imported
+        _pip(*offline, *options, *[f"{p['name']}=={p['version']}" for p in plan])
     sys.path.insert(0, str(place))
     importlib.invalidate_caches()
 
