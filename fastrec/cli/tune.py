@@ -30,12 +30,12 @@ def tune(
         from fastrec.tuning import tune_run
 
         found = tune_run(run, minutes=minutes, model=model, data=data, device=device, stages=stages)
-        names = list(dict.fromkeys(n for t in found.trials for n in t.settings))
-        table = RichTable("trial", f"{found.metric}, out of fold", "folds", *names, title=f"{found.model} of {run}")
-        for trial in [t for t in found.trials if not t.pruned][:_SHOWN]:
-            number = "the run's own" if trial.number is None else str(trial.number)
-            values = [f"{trial.settings[n]:g}" if n in trial.settings else "" for n in names]
-            table.add_row(number, f"{trial.score:.5f}", str(trial.folds), *values)
+        table = RichTable("trial", "score", "folds", "settings", title=f"{found.model} of {run}: {found.metric}")
+        whole = [t for t in found.trials if not t.pruned]
+        for trial in [*whole[:_SHOWN], *(t for t in whole[_SHOWN:] if t.number is None)]:
+            number = "the run's" if trial.number is None else str(trial.number)
+            settings = ", ".join(f"{n} {v:g}" for n, v in trial.settings.items())
+            table.add_row(number, f"{trial.score:.5f}", str(trial.folds), settings or "its own")
         Console().print(table)
         pruned = sum(t.pruned for t in found.trials)
         typer.echo(f"{len(found.trials)} trials, {pruned} given up early, {found.new} new; kept in {found.storage}")

@@ -56,10 +56,10 @@ class Dim:
 _XGB = (
     Dim("eta", 0.01, 0.3, log=True),
     Dim("max_depth", 3, 10, whole=True),
-    Dim("min_child_weight", 0.3, 100, log=True),
+    Dim("min_child_weight", 0.1, 100, log=True),
     Dim("subsample", 0.5, 1),
     Dim("colsample_bytree", 0.2, 1),
-    Dim("reg_lambda", 0.1, 100, log=True),
+    Dim("reg_lambda", 0.01, 100, log=True),
 )
 _LGBM = (
     Dim("learning_rate", 0.01, 0.3, log=True),
