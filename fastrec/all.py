@@ -35,6 +35,7 @@ from fastrec.competition import (
     run_competition,
     score_submission,
     score_values,
+    write_script,
     write_submission,
 )
 from fastrec.datasets import (
@@ -277,6 +278,11 @@ from fastrec.trials import (
     select_features,
     try_features,
 )
+from fastrec.tuning import (
+    Tuned,
+    TuneResult,
+    tune_run,
+)
 from fastrec.validate import (
     AdversarialReport,
     CrossFit,
@@ -458,6 +464,8 @@ __all__ = [
     "TrainingError",
     "TreeBlend",
     "Trial",
+    "TuneResult",
+    "Tuned",
     "TwoTower",
     "UnreadableFileError",
     "UserKNN",
@@ -539,9 +547,11 @@ __all__ = [
     "table_frame",
     "temporal",
     "try_features",
+    "tune_run",
     "whole_lists",
     "without_compiled",
     "write_report",
+    "write_script",
     "write_submission",
     "xgboost_metric",
 ]

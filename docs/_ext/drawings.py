@@ -96,6 +96,7 @@ _FLOW = [
     ("stacking", "one score of many", 545, 270, 170),
     ("competition", "a recipe, carried out", 745, 270, 150),
     ("trials", "what an idea is worth", 545, 350, 170),
+    ("tuning", "better settings", 165, 350, 150),
 ]
 _ARROWS = [
     (130, 97, 163, 97),

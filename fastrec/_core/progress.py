@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -19,7 +20,7 @@ from rich.progress import (
 
 Advance = Callable[[int], None]
 STAGE_NOTE = "in the stage: "
-_PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
+PLAIN_EVERY = 10.0  # seconds between two plain lines of one stage
 
 
 class Stages:
@@ -31,6 +32,7 @@ class Stages:
 
     Attributes:
         seconds: stage → seconds; a stage entered twice adds up.
+        below: what a terminal shows below the bar, as rich draws it, until another begins; None: nothing.
     """
 
     def __init__(self, *, console: Console | None = None, quiet: bool = False) -> None:
@@ -39,6 +41,12 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self.began = time.perf_counter()
         self._bar_shown = False
+        self.below: Any = None
+
+    @property
+    def has_bars(self) -> bool:
+        """Whether stages have bars, not lines."""
+        return self.console.is_terminal and not self.quiet
 
     def say(self, text: str) -> None:
         """Show one line."""
@@ -58,9 +66,11 @@ class Stages:
             A function to call with the number of units just done.
         """
         start = time.perf_counter()
-        bar = self.console.is_terminal and not self.quiet and not self._bar_shown
+        bar = self.has_bars and not self._bar_shown
         done = 0
-        with _bar(self.console, name, total, unit) if bar else _lines(self.say, name, total, unit) as advance:
+        if bar:
+            self.below = None
+        with _bar(self, name, total, unit) if bar else _lines(self.say, name, total, unit) as advance:
 
             def count(units: int) -> None:
                 nonlocal done
@@ -87,8 +97,20 @@ def summary(units: int | None, unit: str, seconds: float) -> str:
     return f"{units:,} {unit} in {seconds:.1f} s ({units / max(seconds, 1e-9):,.0f} {unit}/s)"
 
 
+class _Bar(Progress):
+    """A bar, and what is to be seen below it."""
+
+    stages: Stages | None = None
+
+    def get_renderables(self) -> Iterator[Any]:
+        """The bar's line, and below it what the stages say."""
+        yield self.make_tasks_table(self.tasks)
+        if self.stages is not None and self.stages.below is not None:
+            yield self.stages.below
+
+
 @contextmanager
-def _bar(console: Console, name: str, total: int | None, unit: str) -> Iterator[Advance]:
+def _bar(stages: Stages, name: str, total: int | None, unit: str) -> Iterator[Advance]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -100,7 +122,9 @@ def _bar(console: Console, name: str, total: int | None, unit: str) -> Iterator[
         TimeRemainingColumn(),
     )
     start = time.perf_counter()
-    with Progress(*columns, console=console, transient=True) as progress:
+    progress = _Bar(*columns, console=stages.console, transient=True)
+    progress.stages = stages
+    with progress:
         task = progress.add_task(name, total=total, so_far="")
 
         def advance(units: int) -> None:
@@ -121,7 +145,7 @@ def _lines(say: Callable[[str], None], name: str, total: int | None, unit: str) 
         nonlocal done, last
         done += units
         now = time.perf_counter()
-        if now - last < _PLAIN_EVERY:
+        if now - last < PLAIN_EVERY:
             return
         last = now
         rate = done / (now - start)

@@ -27,10 +27,11 @@ def predict(
     ] = None,
 ) -> None:
     """Predict rows with a run's features, models and stack, without the recipe's code."""
-    with readable_errors():
+    with readable_errors() as stages:
         from fastrec.competition.predict import predict_run
 
-        typer.echo(f"predictions {predict_run(run, data, out, device=device, trust=trust or ())}")
+        made = predict_run(run, data, out, device=device, trust=trust or (), stages=stages)
+        typer.echo(f"predictions {made}")
 
 
 @app.command()

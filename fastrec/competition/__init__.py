@@ -5,6 +5,8 @@ In: a recipe (``Competition``) and a folder of data. Out: a run directory; a sub
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
 ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
+``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
+``fastrec doctor``.
 """
 
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from fastrec.competition.data import CompetitionData
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
+    from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import SavedRun, predict_run
     from fastrec.competition.reading import Reading
@@ -49,6 +52,7 @@ __all__ = [
     "run_competition",
     "score_submission",
     "score_values",
+    "write_script",
     "write_submission",
 ]
 
@@ -59,6 +63,7 @@ __getattr__ = lazily(
         "RECSYS2019": "form",
         "SubmissionFormat": "form",
         "write_submission": "write",
+        "write_script": "offline_script",
         "CheckReport": "check",
         "check_submission": "check",
         "ScoreReport": "score",

@@ -24,6 +24,7 @@ from fastrec.competition.submit import Form
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators import Estimator
+from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
@@ -119,10 +120,11 @@ def fit_recipe(
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
-    with stages.stage("features", len(found.train) + (0 if found.test is None else len(found.test))) as advance:
+    rows = len(found.train) + (0 if found.test is None else len(found.test))
+    with stages.stage("features", rows) as advance:
         prepared = Prepared(recipe, found, folds, labels, parts)
-        train, test = prepared.fit()
-        advance(len(train) + (0 if test is None else len(test)))
+        with step_by_step(advance, rows, prepared.passes):
+            train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)

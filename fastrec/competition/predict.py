@@ -13,6 +13,7 @@ import torch
 
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.form import form_of_run
 from fastrec.competition.prepare import transform_unknown
@@ -23,6 +24,7 @@ from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
+from fastrec.features._engine.counting import step_by_step
 from fastrec.stacking import StackModel
 from fastrec.table import Table, column_names, load_state
 from fastrec.validate import Lists, Rows, Target
@@ -118,12 +120,26 @@ class SavedRun:
         names = self.target.names if self.target is not None else [self.config["label"]]
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
-    def predict_rows(self, rows: Rows) -> torch.Tensor:
-        """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale."""
-        base = {}
-        for name in self.names:
-            folders = sorted((self.folder / "models" / name).glob("fold*"), key=lambda p: int(p.name[4:]))
-            base[name] = sum(Estimator.load(f).predict(rows) for f in folders) / max(len(folders), 1)
+    def predict_rows(self, rows: Rows, stages: Stages | None = None) -> torch.Tensor:
+        """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
+
+        Args:
+            rows: the rows, with their features.
+            stages: progress; None: none is shown.
+        """
+        saved = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
+        base: dict[str, torch.Tensor] = {}
+        total = len(rows) * sum(map(len, saved.values()))
+        with (stages or Stages(quiet=True)).stage("models", total) as advance:
+            for name, folders in saved.items():
+                if not folders:
+                    path = self.folder / "models" / name
+                    raise MissingFileError("the model is not there", file=path, remedy="Give a complete run directory")
+                for folder in folders:
+                    said = Estimator.load(folder).predict(rows)
+                    base[name] = base[name] + said if name in base else said
+                    advance(len(rows))
+                base[name] = base[name] / len(folders)
         return self.stack.predict(base, rows)
 
     def predict(self, df: Any, *, tables: dict[str, Any] | None = None, history: Any = None) -> torch.Tensor:
@@ -147,6 +163,7 @@ def predict_run(
     *,
     device: DeviceLike = "auto",
     trust: Sequence[str] = (),
+    stages: Stages | None = None,
 ) -> Path:
     """Predict rows with what a run directory holds and write them in the form of its submission.
 
@@ -157,6 +174,7 @@ def predict_run(
         out: the file to write.
         device: where to compute.
         trust: modules of generators and estimators of one's own that may be imported.
+        stages: progress; None: none is shown.
 
     Returns:
         The file.
@@ -165,9 +183,11 @@ def predict_run(
         FastrecError: the run or the data cannot be used; nothing is written.
     """
     saved, where = SavedRun(run, trust=trust), resolve_device(device)
-    files = _files(Path(data), saved.reading)
-    read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
-    table = read.pop("test")
+    stages, files = stages or Stages(quiet=True), _files(Path(data), saved.reading)
+    with stages.stage("read") as advance:
+        read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
+        table = read.pop("test")
+        advance(len(table))
     history = read.get("history", read.get("train"))
     absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)
     if absent is not None:
@@ -175,16 +195,22 @@ def predict_run(
             f"the run's features are made from a table {absent!r}, which is not there", file=data,
             remedy=f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)",
         )  # fmt: skip
-    rows = saved.rows(table, read, history)
+    steps = 0 if saved.features is None else len(saved.features.steps)
+    with stages.stage("features", len(table)) as advance, step_by_step(advance, len(table), steps):
+        rows = saved.rows(table, read, history)
     keys = line_keys(saved.form, table, rows)
     missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
     if missing is not None:
         raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
     item = saved.config["item"] if saved.target is None else None
-    prediction = saved.predict_rows(rows)
+    prediction = saved.predict_rows(rows, stages)
     options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
     write_submission_of(out, rows, prediction, **options)
     return Path(out)
+
+
+def _number(folder: Path) -> int:
+    return int(folder.name.removeprefix("fold"))
 
 
 def _files(data: Path, reading: Reading) -> dict[str, Path]:

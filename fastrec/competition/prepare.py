@@ -50,6 +50,11 @@ class Prepared:
         self._next = 0
         self._test: Table | None = None  # the test rows, their features made from all training rows
 
+    @property
+    def passes(self) -> int:
+        """How many times a generator makes its columns in ``fit``: once for each table that has rows."""
+        return 0 if self.features is None else len(self.features.steps) * (1 + (self.found.test is not None))
+
     def fit(self) -> Pair | tuple[Table, None]:
         """The training rows, with values that hold nothing of their own targets, and the test rows."""
         found = self.found

@@ -104,7 +104,8 @@ def run_competition(
             }
             write_run(part, made, {k: v for k, v in about.items() if v is not None})
         write_scores(part, made, stages.seconds, 0 if parts is None else parts.reused)
-        write_report(part, name=out.resolve().name)
+        with stages.stage("report"):
+            write_report(part, name=out.resolve().name)
     if parts is not None:
         parts.clear()
     return out

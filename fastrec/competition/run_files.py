@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from fastrec._core.environment import installed_version
 from fastrec.competition.fitting import Fitted
 from fastrec.competition.recipe import Competition
 from fastrec.competition.scoring import Scorer
@@ -264,7 +264,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "finished": now(),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
-        "versions": {p: v for p in _PACKAGES if (v := _version(p)) is not None},
+        "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
         "git_revision": _git_revision(type(recipe)),
         "features": [*made.cats, *made.conts],
         "categories": made.cats,
@@ -285,13 +285,6 @@ def now() -> str:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON as a person can read it."""
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _git_revision(recipe: type[Competition]) -> str | None:

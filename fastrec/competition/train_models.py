@@ -9,6 +9,7 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
+from fastrec.competition.live_scores import LiveScores
 from fastrec.competition.parts import KeptModels
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import Estimator
@@ -39,7 +40,7 @@ def cross_fit_all(
     total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
     cross = _crossing(made, models, device, seed, store)
     with stages.stage("models", total) as advance:
-        cross.advance = advance
+        cross.advance, cross.watch = advance, LiveScores(made, stages)
         for k in range(len(made.folds)):
             _fit_fold(made, cross, k, store)
     return cross.finish()
@@ -76,6 +77,7 @@ def cross_fit_in_time(
     budget.keep_for_end(
         len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
     )
+    watch = LiveScores(made, stages)
     with stages.stage("models", total) as advance:
         if rules:
             cross = _crossing(made, rules, device, seed, store)
@@ -85,7 +87,7 @@ def cross_fit_in_time(
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
             cross = _crossing(made, [model], device, seed, store)
-            cross.advance = advance
+            cross.advance, cross.watch = advance, watch
             ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
             try:
                 for k in range(folds):
@@ -100,7 +102,6 @@ def cross_fit_in_time(
                 stages.say(f"left out: {error.problem}")
                 continue
             done |= cross.finish()
-            stages.say(f"{model.name}: {made.scorer.name} {_score_of(made, done[model.name]):.5f} out of fold")
     return done
 
 
@@ -128,14 +129,6 @@ def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -
     pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
     more = _unlabeled(made, cross.models, k)
     cross.fold(*pair, inside, made.test, train_rows=outside, unlabeled=more)
-
-
-def _score_of(made: Fitted, one: Predictions) -> float:
-    """A model's out-of-fold score, as ``scores.json`` has it (classes decided by folds where the metric wants them)."""
-    numbers = torch.full((len(made.train),), -1, dtype=torch.int64)
-    for k, (_, inside) in enumerate(made.folds):
-        numbers[inside.cpu()] = k
-    return made.scorer(made.train, one.oof, made.counted, folds=numbers)
 
 
 def _unlabeled(made: Fitted, models: Sequence[Estimator], k: int) -> Rows | None:

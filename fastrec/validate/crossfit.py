@@ -140,6 +140,7 @@ class CrossFit:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
         self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
+        self.watch: Callable[[str, int, torch.Tensor], None] | None = None  # told model, fold and its rows' predictions
         self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
         self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
         self._rows: list[torch.Tensor] = []  # those that each fold scores
@@ -177,6 +178,9 @@ class CrossFit:
         found = {m.name: self.store.find(m.name, len(self._rows)) if self.store else None for m in self.models}
         # Trees and nets share the cores: trees train in a second thread while this one trains the nets.
         missing = [m for m in self.models if found[m.name] is None]
+        for name, one in found.items():
+            if one is not None and self.watch is not None:
+                self.watch(name, len(self._rows), one.oof)
         beside = [m for m in missing if m.beside and _is_cpu(self.device)]
         own = [m for m in missing if m not in beside]
         shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
@@ -236,6 +240,8 @@ class CrossFit:
             self.store.keep(model.name, k, made)
         if self.advance is not None and model.learns:
             self.advance(len(train))
+        if self.watch is not None:
+            self.watch(model.name, k, oof)
         return made
 
     def finish(self) -> dict[str, Predictions]:

@@ -173,3 +173,28 @@ def test_messages_go_to_standard_error_unless_told_otherwise(capsys):
     stages.say("hello")
     out, err = capsys.readouterr()
     assert (out, err) == ("", "hello\n")
+
+
+def test_what_is_below_a_bar_is_seen_until_another_begins(clock):
+    stages, file = shown(terminal=True)
+    assert stages.has_bars
+    with stages.stage("models", 2) as advance:
+        stages.below = "xgb 0.9"
+        advance(1)
+        with stages.stage("inner"):
+            pass
+        assert stages.below == "xgb 0.9"  # an inner stage has no bar of its own
+    text = plain(file.getvalue())
+    assert re.search(r"models .*\n.*xgb 0\.9", text.replace("\r", ""))
+    with stages.stage("stack", 1) as advance:
+        advance(1)
+    assert "xgb" not in plain(file.getvalue())[len(text) :]
+
+
+@pytest.mark.parametrize(("terminal", "quiet"), [(False, False), (True, True), (False, True)])
+def test_without_bars_nothing_is_below(terminal, quiet, clock):
+    stages, file = shown(terminal=terminal, quiet=quiet)
+    assert not stages.has_bars
+    with stages.stage("models", 2):
+        stages.below = "xgb 0.9"
+    assert "xgb" not in file.getvalue()

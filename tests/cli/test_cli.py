@@ -137,6 +137,9 @@ def test_help_lists_the_commands():
         ("layout", ["competition", "--data", "--out"]),
         ("runs", ["folder"]),
         ("compare", ["--model", "--by"]),
+        ("doctor", ["--device", "self-test"]),
+        ("script", ["competition", "--out", "--no-wheels", "--seed", "--minutes"]),
+        ("tune", ["run", "--minutes", "--data", "--model", "--device"]),
     ],
 )
 def test_help_of_each(command, words):

@@ -11,6 +11,7 @@ import torch
 
 from fastrec._core.malloc import keeping_memory
 from fastrec._core.threads import shared_out
+from fastrec.features._engine.counting import counted
 from fastrec.features.base import Feature
 from fastrec.table import Column, Table
 
@@ -40,6 +41,7 @@ def walk(
     Returns:
         Both tables with the columns added. The values do not depend on the number of threads.
     """
+    do = counted(do)
     if work.device.type == "cpu" and len(work) >= _MIN_ROWS:
         with keeping_memory():
             workers = _workers(steps) if len(work) <= _MAX_ROWS else 1

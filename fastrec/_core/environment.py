@@ -1,0 +1,108 @@
+"""What fastrec runs on here: versions, device, threads, memory, and which optional parts are installed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.oom import free_memory, shown_bytes
+
+PACKAGE = "fastrec-tabular"
+# What pyproject.toml asks for, with the lowest version; a test keeps the two in step.
+REQUIRED: Mapping[str, str] = {
+    "fastai": "2.8.1",
+    "jinja2": "3.1",
+    "matplotlib": "3.7",
+    "numpy": "1.26",
+    "pandas": "2.2",
+    "pyarrow": "15",
+    "rich": "13.7",
+    "safetensors": "0.4.3",
+    "scikit-learn": "1.2.2",
+    "torch": "2.4",
+    "typer": "0.12.5",
+    "xgboost": "2.0.3",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """An optional part.
+
+    Args:
+        extra: the extra of the package that installs it.
+        packages: package → the lowest version.
+        gives: what is to be had with it.
+    """
+
+    extra: str
+    packages: Mapping[str, str]
+    gives: str
+
+    @property
+    def install(self) -> str:
+        """The command that installs it."""
+        return f"pip install '{PACKAGE}[{self.extra}]'"
+
+
+PARTS = (
+    Part("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
+    Part("compiled", {"numba": "0.60"}, "compiled loops"),
+    Part("tune", {"optuna": "4.0"}, "fastrec tune"),
+    Part("polars", {"polars": "1.0"}, "polars frames in and out"),
+    Part("gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"),
+)
+
+
+def installed_version(package: str) -> str | None:
+    """The version of an installed package; None: it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def is_older(found: str, floor: str) -> bool:
+    """Whether a version is below another, by the numbers that both begin with.
+
+    Args:
+        found: such as ``'2.13.0+cpu'``.
+        floor: such as ``'2.4'``; an empty one is below all.
+    """
+    a, b = (tuple(map(int, re.findall(r"\d+", re.match(r"[\d.]*", v)[0]))) for v in (found, floor))  # type: ignore[index]
+    width = max(len(a), len(b))
+    return a + (0,) * (width - len(a)) < b + (0,) * (width - len(b))
+
+
+def machine(device: DeviceLike = "auto") -> dict[str, str]:
+    """What the machine is, in words.
+
+    Args:
+        device: as runs take it.
+
+    Raises:
+        DeviceError: there is no such device.
+    """
+    where = resolve_device(device)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found = {
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else str(where),
+        "threads": f"{torch.get_num_threads()} of torch's, {cores} cores to run on",
+        "memory": _memory("cpu"),
+    }
+    if where.type == "cuda":
+        found["memory of the device"] = _memory(where)
+    return found
+
+
+def _memory(device: torch.device | str) -> str:
+    found = free_memory(device)
+    return "unknown" if found is None else f"{shown_bytes(found[0])} free of {shown_bytes(found[1])}"

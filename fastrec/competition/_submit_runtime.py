@@ -1,0 +1,171 @@
+# What a script of `fastrec script` does. It is copied into the script, and stands on Python's own library alone until
+# fastrec is there. The lines up to the mark are replaced by the script's own.
+from __future__ import annotations
+
+import argparse
+import atexit
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType
+
+RECIPE, VERSION, REQUIREMENTS = ("module", "Class"), "0", ["fastrec-tabular==0"]
+SEED: int = 0
+MINUTES: float | None = None
+PACKAGES: set[str] = set()
+MODULES: dict[str, str] = {}
+# fastrec script: what follows is copied
+_OVER = 1.1  # of the minutes: then the process ends, whatever it is doing
+
+
+class _Inlined(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports the modules above."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+        around = any(m.startswith(f"{name}.") for m in MODULES)
+        if name not in MODULES and not around:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=_place(name), is_package=around or name in PACKAGES)
+        spec.has_location = name in MODULES
+        return spec
+
+    def get_source(self, name: str) -> str:
+        return MODULES.get(name, "")
+
+    def get_code(self, name: str) -> CodeType:
+        return compile(self.get_source(name), _place(name), "exec", dont_inherit=True)
+
+    def is_package(self, name: str) -> bool:
+        return name in PACKAGES or any(m.startswith(f"{name}.") for m in MODULES)
+
+
+def _place(name: str) -> str:
+    """Where tracebacks say that a module is."""
+    return f"submit.py:{name}"
+
+
+def _have_fastrec(wheels: Path) -> None:
+    """Make sure that fastrec can be imported: the installed one, else from the wheels, for this process alone."""
+    names = [r.partition("==")[0] for r in REQUIREMENTS]
+    there = {n: _version(n) for n in names}
+    found = there["fastrec-tabular"]
+    if found == VERSION and None not in there.values():
+        return
+    if wheels.is_dir():
+        _install(wheels)
+    elif importlib.util.find_spec("fastrec") is None:
+        sys.exit(f"error: fastrec is not installed, and there is no folder of wheels: {wheels}")
+    elif found != VERSION:
+        print(f"warning: written by fastrec {VERSION}, run by {found or 'another'}: scores may differ", file=sys.stderr)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _install(wheels: Path) -> None:
+    """Unpack what is lacking, and only that, into a folder that is gone when the process ends."""
+    place = Path(tempfile.mkdtemp(prefix="fastrec-wheels-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    offline = ["--no-index", "--find-links", str(wheels)]
+    _pip(*offline, "--dry-run", "--report", str(place / "plan.json"), *REQUIREMENTS)
+    plan = [i["metadata"] for i in json.loads((place / "plan.json").read_text(encoding="utf-8"))["install"]]
+    print("installing " + ", ".join(f"{p['name']} {p['version']}" for p in plan), file=sys.stderr)
+    if plan:
+        options = ["--no-deps", "--no-compile", "--target", str(place)]  # most of it is never imported
+        _pip(*offline, *options, *[f"{p['name']}=={p['version']}" for p in plan])
+    sys.path.insert(0, str(place))
+    importlib.invalidate_caches()
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--isolated", "--quiet", "--disable-pip-version-check"]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"error: pip could not install fastrec from the wheels\n{done.stderr.strip()}")
+
+
+def _end_at(began: float, minutes: float, folder: Path) -> None:
+    """End the process when its time is up, whatever library is at work: a late submission is none."""
+
+    def end() -> None:
+        print(f"error: out of time after {minutes:g} minutes; nothing was written", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(3)
+
+    left = began + 60 * minutes * _OVER - time.monotonic()
+    timer = threading.Timer(max(left, 0.0), end)
+    timer.daemon = True
+    timer.start()
+
+
+def _submit(options: argparse.Namespace, folder: Path, began: float) -> None:
+    from fastrec._core.malloc import keep_memory
+    from fastrec.competition import run_competition
+    from fastrec.errors import DataWarning, FastrecError
+
+    warnings.simplefilter("ignore")
+    warnings.simplefilter("always", DataWarning)
+    recipe = getattr(importlib.import_module(RECIPE[0]), RECIPE[1])()
+    more = {}
+    if options.minutes is not None and "minutes" in inspect.signature(run_competition).parameters:
+        more["minutes"] = max(options.minutes - (time.monotonic() - began) / 60, 0.01)  # what is left of them
+    try:
+        with keep_memory():
+            run = run_competition(
+                recipe, options.data, folder / "run", device=options.device, seed=options.seed, **more
+            )
+    except FastrecError as error:
+        sys.exit(f"error: {' '.join(str(error).splitlines())}")
+    scores = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+    for name, score in scores["oof"].items():
+        print(f"{name} {scores['metric']} {score:.5f} out of fold")
+    part = options.out.with_name(f".{options.out.name}.part")
+    shutil.copyfile(run / "submission.csv", part)
+    os.replace(part, options.out)
+    print(f"submission {options.out}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Input folder → submission."""
+    began = time.monotonic()
+    here = Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(description="Train on a folder of files and write the submission, offline.")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the competition's files")
+    parser.add_argument("--out", type=Path, default=Path("submission.csv"), help="the submission to write")
+    parser.add_argument("--wheels", type=Path, default=here / "wheels", help="folder of wheels, if fastrec is lacking")
+    parser.add_argument("--seed", type=int, default=SEED, help="of everything random")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="time budget; the process ends 10 %% after it")
+    options = parser.parse_args(arguments)
+    if options.minutes is not None and not options.minutes > 0:
+        parser.error(f"--minutes {options.minutes:g} is no time")
+    if not options.out.absolute().parent.is_dir():
+        parser.error(f"--out {options.out}: there is no such folder")
+    with tempfile.TemporaryDirectory(prefix="fastrec-run-") as folder:
+        if options.minutes is not None:
+            _end_at(began, options.minutes, Path(folder))
+        _have_fastrec(options.wheels)
+        sys.meta_path.insert(0, _Inlined())
+        _submit(options, Path(folder), began)
+
+
+if __name__ == "__main__":
+    main()

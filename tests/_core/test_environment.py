@@ -1,0 +1,105 @@
+"""What the library says of its own requirements, and the library as a wheel."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+import fastrec
+from fastrec._core.environment import PACKAGE, PARTS, REQUIRED, installed_version, is_older, machine
+from fastrec._core.own_wheel import write_own_wheel
+from fastrec.errors import DeviceError
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def floors(requirements: list[str]) -> dict[str, str]:
+    return {r.name: str(r.specifier).removeprefix(">=") for r in map(Requirement, requirements)}
+
+
+def test_requirements_are_the_projects():
+    assert floors(PROJECT["dependencies"]) == REQUIRED
+    assert PROJECT["name"] == PACKAGE
+
+
+def test_optional_parts_are_the_projects_extras():
+    extras = PROJECT["optional-dependencies"]
+    assert {p.extra: p.packages for p in PARTS} == {p.extra: floors(extras[p.extra]) for p in PARTS}
+    assert set(extras) - {p.extra for p in PARTS} == {"bench", "dev", "docs", "test"}  # a developer's own
+    assert PARTS[0].install == "pip install 'fastrec-tabular[trees]'"
+
+
+@example([2], [2, 0, 0], "+cpu")
+@example([2, 0], [2], "")
+@given(*[st.lists(st.integers(0, 12), min_size=1, max_size=3)] * 2, st.sampled_from(["", "+cpu", "+cu130"]))
+def test_versions_compare_as_packaging_has_it(a, b, local):
+    one, other = (".".join(map(str, v)) for v in (a, b))
+    assert is_older(one + local, other) == (Version(one) < Version(other))
+
+
+def test_versions_of_what_is_not_there():
+    assert installed_version("no-such-package-of-anybody") is None
+    assert installed_version("torch") == torch.__version__
+    assert not is_older("0.1", "")
+
+
+def test_the_machine_in_words():
+    found = machine("cpu")
+    assert found["device"] == "cpu"
+    assert found["threads"].startswith(f"{torch.get_num_threads()} of torch's")
+    assert re.fullmatch(r"[\d.]+ .iB free of [\d.]+ .iB", found["memory"])
+    with pytest.raises(DeviceError):
+        machine("abacus")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    return write_own_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+def test_a_wheel_of_its_own_files(wheel, tmp_path):
+    home = Path(fastrec.__file__).parent
+    assert wheel.name == f"fastrec_tabular-{fastrec.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        content = {n: archive.read(n) for n in archive.namelist()}
+    about = f"fastrec_tabular-{fastrec.__version__}.dist-info"
+    source = {f"fastrec/{p.relative_to(home).as_posix()}": p.read_bytes() for p in home.rglob("*.py")}
+    assert source.items() <= content.items()
+    assert any(n.startswith("fastrec/report/templates/") for n in content)
+    assert not any("__pycache__" in n for n in content)
+    record = list(csv.reader(content[f"{about}/RECORD"].decode().splitlines()))
+    assert {r[0] for r in record} == set(content)
+    for name, said, size in record[:-1]:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content[name]).digest()).rstrip(b"=").decode()
+        assert (said, int(size)) == (f"sha256={digest}", len(content[name]))
+    assert write_own_wheel(tmp_path).read_bytes() == wheel.read_bytes()  # the same files give the same bytes
+
+
+def test_pip_installs_the_wheel(wheel, tmp_path):
+    command = [sys.executable, "-m", "pip", "install", "-q", "--isolated", "--no-index", "--no-deps", "--no-compile"]
+    subprocess.run([*command, "--target", str(tmp_path), str(wheel)], check=True, capture_output=True)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import fastrec, importlib.metadata as m; "
+    code += "print(fastrec.__file__); print(*m.requires('fastrec-tabular'), sep='\\n')"
+    done = subprocess.run([sys.executable, "-I", "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    file, *requires = done.stdout.splitlines()
+    assert Path(file) == tmp_path / "fastrec" / "__init__.py"
+    said = {str(Requirement(r)) for r in requires}
+    wanted = {str(Requirement(r)) for r in PROJECT["dependencies"]}
+    for part in PARTS:
+        optional = PROJECT["optional-dependencies"][part.extra]
+        wanted |= {str(Requirement(f"{r}; extra == '{part.extra}'")) for r in optional}
+    assert said == wanted

@@ -1,0 +1,112 @@
+"""``fastrec doctor``: what it says is so, and a self-test that finds what is broken."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from fastrec import __version__
+from fastrec._core import environment
+from fastrec._core.environment import REQUIRED, installed_version
+from fastrec.cli import app
+from fastrec.competition import self_test as module
+from fastrec.competition.self_test import Check, self_test
+from fastrec.errors import DeviceError
+from fastrec.features import CountEncode
+
+
+def doctor(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["doctor", *arguments], env={"COLUMNS": "150"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def sound() -> list[Check]:
+    """The self-test as it is: some seconds, for a run from end to end."""
+    return self_test(device="cpu")
+
+
+def test_all_is_well_here(sound):
+    assert [c.name for c in sound] == ["run", "features", "net", "xgb", "stack", "submission", "predict"]
+    assert all(c.ok for c in sound), sound
+
+
+def test_the_law_is_as_the_self_test_says(tmp_path):
+    """An AUC of its own: the share of pairs in order, of the rows that were written."""
+    world = module._write(tmp_path / "data")
+    train = np.genfromtxt(tmp_path / "data" / "train.csv", delimiter=",", skip_header=1, dtype=str)
+    assert (train[:, 4].astype(int) == world.clicked).all()
+    assert (train[:, 1] == np.char.add("c", world.city.astype(str))).all()
+    assert 0.8 < world.oracle < 0.95
+    assert 0.3 < world.truth.mean() < 0.7
+
+
+def test_versions_parts_and_checks_are_printed(sound, monkeypatch):
+    monkeypatch.setattr(module, "self_test", lambda **_: sound)
+    code, out = doctor("--device", "cpu")
+    assert code == 0
+    assert re.search(rf"fastrec +│ {re.escape(__version__)} ", out)
+    for name in REQUIRED:
+        assert re.search(rf"│ {name} +│ {re.escape(installed_version(name))} +│.*│ ok +│", out), name
+    assert re.search(rf"threads │ {torch.get_num_threads()} of torch's", out)
+    assert re.search(r"│ stack +│ ok +│ auc 0\.\d{4} out of fold, 0\.\d{4} on the test", out)
+    for part in environment.PARTS:
+        there = all(installed_version(n) for n in part.packages)
+        assert (part.install in out) == (not there), part
+
+
+def test_a_failed_check_is_an_exit_code(monkeypatch):
+    monkeypatch.setattr(module, "self_test", lambda **_: [Check("run", False, "it [broke]", 0.1)])
+    code, out = doctor()
+    assert code == 1
+    assert re.search(r"│ run +│ wrong │ it \[broke\]", out)
+
+
+def test_a_package_that_is_too_old_is_an_exit_code(sound, monkeypatch):
+    monkeypatch.setattr(module, "self_test", lambda **_: sound)
+    monkeypatch.setattr(environment, "REQUIRED", {"torch": "999.0", "no-such-package": "1"})
+    code, out = doctor()
+    assert code == 1
+    assert re.search(r"│ torch +│ \S+ +│ 999\.0 +│ wrong", out)
+    assert re.search(r"│ no-such-package +│ none +│ 1 +│ wrong", out)
+
+
+def test_a_device_that_is_not_there_is_a_line():
+    code, out = doctor("--device", "abacus")
+    assert (code, out.splitlines()[0].startswith("error: 'abacus' is not a device")) == (1, True)
+    with pytest.raises(DeviceError):
+        environment.machine("abacus")
+
+
+def test_what_is_broken_is_found(monkeypatch):
+    """Counts off by one, and predictions of the rows in another order: both are told, the rest is looked at."""
+    apply = CountEncode.apply
+    monkeypatch.setattr(CountEncode, "apply", lambda self, *a: {n: v + 1 for n, v in apply(self, *a).items()})
+    write = module.run_competition
+
+    def shuffled(*arguments, **options):
+        run = write(*arguments, **options)
+        lines = (run / "submission.csv").read_text().splitlines()
+        values = [line.split(",")[1] for line in lines[1:]]
+        mixed = [f"{line.split(',')[0]},{v}" for line, v in zip(lines[1:], reversed(values), strict=True)]
+        (run / "submission.csv").write_text("\n".join([lines[0], *mixed, ""]))
+        return run
+
+    monkeypatch.setattr(module, "run_competition", shuffled)
+    wrong = {c.name: c.said for c in self_test(device="cpu") if not c.ok}
+    assert set(wrong) == {"features", "submission", "predict"}
+    assert "not the number of rows" in wrong["features"]
+
+
+def test_an_error_ends_the_self_test(monkeypatch):
+    def broken(*_, **__):
+        raise OSError("no library of that name")
+
+    monkeypatch.setattr(module, "run_competition", broken)
+    (check,) = self_test()
+    assert (check.name, check.ok, check.said) == ("run", False, "OSError: no library of that name")
