@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
-OPTIONAL = {"catboost", "cudf", "cuml", "cupy", "lightgbm", "numba", "polars", "rmm"}
+OPTIONAL = {"catboost", "cudf", "cuml", "cupy", "lightgbm", "numba", "optuna", "polars", "rmm"}
 BROUGHT = {"fastcore", "fasttransform", "markupsafe", "scipy", "sklearn", "threadpoolctl"}  # by what we ask for
 
 

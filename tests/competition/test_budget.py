@@ -1,0 +1,174 @@
+"""A run's limit of time: shares, models that are left out, trees and nets that stop."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fastrec.competition import Competition, run_competition
+from fastrec.competition.budget import Budget
+from fastrec.errors import OutOfTimeError
+from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
+from fastrec.estimators._pace import Pace
+from fastrec.table import Table
+from fastrec.validate import Rows
+
+
+class Clock:
+    """A clock that is moved by hand."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+class Timed(ConstantModel):
+    """A model that keeps time."""
+
+    keeps_time = True
+
+
+def test_shares_of_what_is_left():
+    clock = Clock()
+    budget = Budget(2, clock=clock)  # 120 s, of which 6 are kept for the end
+    models = [Timed(n) for n in "abc"]
+    assert budget.share(models) == pytest.approx(114 / 3)
+    clock.now += 10  # the first has taken less than its share
+    assert budget.share(models[1:]) == pytest.approx(104 / 2)
+    assert budget.begin(models[1], fold=0, folds=4, ends=clock.now + 52, needed=False) == pytest.approx(52 / 4 * 0.95)
+    clock.now += 40
+    assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
+
+
+def test_the_end_is_longer_for_many_predictions():
+    budget = Budget(10)
+    budget.keep_for_end(rows=2_000_000, outputs=1, models=5)
+    assert budget._end == pytest.approx(180)  # at most three tenths
+    budget.keep_for_end(rows=1_000, outputs=1, models=5)
+    assert budget._end == pytest.approx(30)
+
+
+def test_no_model_is_begun_without_time():
+    clock = Clock()
+    budget = Budget(1, clock=clock)
+    with pytest.raises(OutOfTimeError, match="a: 1 s are left for 5 folds"):
+        budget.begin(Timed("a"), fold=0, folds=5, ends=clock.now + 1, needed=False)
+    assert budget.begin(Timed("a"), fold=0, folds=5, ends=clock.now + 1, needed=True) == 0.5  # something has to learn
+
+
+def test_a_model_that_keeps_no_time_is_stopped_after_a_fold():
+    clock = Clock()
+    budget = Budget(1, clock=clock)
+    model = ConstantModel("a")
+    assert budget.begin(model, fold=0, folds=5, ends=clock.now + 50, needed=False) is None
+    clock.now += 20
+    with pytest.raises(OutOfTimeError, match="a fold takes 20 s"):
+        budget.check(model, took=20, fold=0, folds=5, needed=False)
+    budget.check(model, took=20, fold=0, folds=5, needed=True)
+    budget.check(model, took=5, fold=0, folds=5, needed=False)
+
+
+def test_trees_learn_faster_where_rounds_would_not_fit():
+    pace = Pace(10.0, began=time.monotonic() - 5)
+    assert pace.faster(1, 400) == 1.0
+    pace._first = time.monotonic() - 0.7  # seven rounds in .7 s: 49 more in the 4.9 s that are left
+    assert pace.faster(8, 400) == pytest.approx(6.0, rel=0.05)  # 400 / 49 is above the most
+    assert pace.faster(8, 98) == pytest.approx(2.0, rel=0.1)
+    assert pace.faster(8, 20) == 1.0
+    assert pace.faster(9, 400) == 1.0  # judged once
+    assert pace.is_over is False
+    assert Pace(1.0, began=time.monotonic() - 2).is_over
+
+
+@pytest.fixture(scope="module")
+def rows():
+    rng = np.random.default_rng(0)
+    x = torch.tensor(rng.normal(size=(3_000, 6)))
+    label = (x[:, 0] * x[:, 1] + x[:, 2] + 0.5 * torch.tensor(rng.normal(size=3_000)) > 0).double()
+    table = Table({f"x{i}": x[:, i] for i in range(6)})
+    return Rows(table, "binary", cats=[], conts=table.names, label=label)
+
+
+MANY = 100_000  # rounds: hours
+MODELS = [
+    XGBModel("xgb", rounds=MANY, eta=1e-4, early_stopping_rounds=MANY),
+    LGBMModel("lgbm", rounds=MANY, learning_rate=1e-4, early_stopping_rounds=MANY),
+    CatBoostModel("cat", rounds=MANY, early_stopping_rounds=MANY),
+    XGBModel("all", rounds=MANY, early_stopping_rounds=None),
+    LGBMModel("all_lgbm", rounds=MANY, early_stopping_rounds=None),
+    NetModel("net", model="TabularNet", epochs=MANY, max_rows=1 << 40),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.name)
+def test_a_fit_ends_in_its_time(model, rows):
+    """Without a limit each of these would take hours; with one it ends, and predicts."""
+    fresh = model.fresh()
+    fresh.time_limit = limit = 8.0 if model.name == "net" else 1.0  # a net's first step may compile its loops
+    fresh.fit(rows, seed=0)
+    said = fresh.predict(rows)
+    assert said.isfinite().all()
+    good = (said > 0.5) == (rows.label > 0.5)
+    assert good.double().mean() > 0.6
+    assert fresh.fresh().time_limit == limit
+    assert "time_limit" not in fresh.settings()
+
+
+def test_the_best_trees_stay_where_time_ends_the_growing(rows):
+    """Held-out loss has a best round before the end: the trees after it go, as with early stopping."""
+    model = LGBMModel("lgbm", rounds=MANY, learning_rate=0.5, num_leaves=63, early_stopping_rounds=MANY)
+    model.time_limit = 1.5
+    model.fit(rows, seed=0)
+    curve = [record["valid_loss"] for record in model.trace.curves]
+    best = int(np.argmin(curve)) + 1
+    assert best < len(curve)
+    assert model._parts[0].current_iteration() == best
+
+
+def test_a_net_without_time_for_an_epoch_says_so(rows):
+    model = NetModel("net", model="TabularNet")
+    model.time_limit = 1e-4
+    with pytest.raises(OutOfTimeError, match="an epoch takes"):
+        model.fit(rows, seed=0)
+
+
+class Slow(SKModel):
+    """Takes its time, and keeps no limit."""
+
+    def fit(self, train, valid=None, *, seed=0, device=None):
+        time.sleep(2)
+        return super().fit(train, valid, seed=seed, device=device)
+
+
+class Hasty(Competition):
+    name, task, target, metric = "hasty", "binary", "y", "auc"
+
+    def models(self, *, bs: int | None) -> list[Estimator]:
+        from sklearn.linear_model import LogisticRegression
+
+        return [
+            XGBModel("xgb", rounds=30, eta=0.3),
+            Slow("slow", LogisticRegression()),
+            LGBMModel("lgbm", rounds=MANY, learning_rate=1e-4, early_stopping_rounds=MANY),
+        ]
+
+
+def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    frame = pd.DataFrame({"x": x, "z": rng.normal(size=400), "y": (x + rng.normal(size=400) > 0).astype(int)})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
+    run = run_competition(Hasty(), tmp_path, tmp_path / "run", minutes=0.15)
+    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    assert set(config["left_out"]) == {"slow"}
+    assert config["minutes"] == 0.15
+    assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"}
+    assert len(pd.read_csv(run / "submission.csv")) == 400
