@@ -80,12 +80,13 @@ class Chosen:
 
     Args:
         families: all that was thought of.
-        hidden: columns that only features are made from: times, lists and texts.
         metric: what gains are measured in.
+        rows: how many rows a trial is made on.
     """
 
     families: list[Family] = field(default_factory=list)
     metric: str = ""
+    rows: int = 0
 
     @property
     def features(self) -> list[Feature]:
@@ -110,7 +111,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
     if problem.task == "multilabel" or len(problem.target) > 1 or len(problem.classes) > _MOST_CLASSES or seconds <= 0:
         return chosen
     trial = _Trial(problem, chosen.features, seconds)
-    chosen.metric = trial.metric.name
+    chosen.metric, chosen.rows = trial.metric.name, len(trial.table)
     for name, make in _IDEAS:
         if time.monotonic() > ends:
             break
@@ -287,16 +288,27 @@ class _Trial:
             known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:_ROWS].sort().values]
         self.table = table.take(known)
         self.label = self.target.encode(self.table)
-        classes = problem.task in ("binary", "multiclass")
-        self.folds = (
-            Folds.stratified(self.table, self.label.long(), _FOLDS) if classes else Folds.kfold(len(known), _FOLDS)
-        )
+        self.folds = self._cut()
         self.metric = get_metric("logloss" if problem.task == "multiclass" else default_metric(problem.task))
         self.tables = {n: Table.read(t) for n, t in problem.files.side.items()}
         numbers = [c.name for c in problem.kinds("number")]
         self.cats, self.conts = [c.name for c in problem.kinds("category")], numbers
         self.rows = self._rows(self.table, [])
         self._score: tuple[torch.Tensor, float] | None = None
+
+    def _cut(self) -> Folds:
+        """Folds in the manner of the run's: whole groups, blocks of time, or rows at random."""
+        problem = self.problem
+        if problem.group is not None and problem.group in self.table:
+            return Folds.group(self.table, problem.group, _FOLDS)
+        if problem.time is not None and problem.time in self.table:
+            times = self.table[problem.time].number(torch.float64).cpu()
+            place = torch.empty(len(times), dtype=torch.int64)
+            place[torch.argsort(times, stable=True)] = torch.arange(len(times))
+            return Folds(place * _FOLDS // len(times), method="blocks of time")
+        if problem.task in ("binary", "multiclass"):
+            return Folds.stratified(self.table, self.label.long(), _FOLDS)
+        return Folds.kfold(len(self.table), _FOLDS)
 
     @property
     def target_options(self) -> dict[str, Any] | None:

@@ -163,7 +163,7 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
         decisions=[_cell(d) for d in problem.decisions],
         columns=columns[:_MANY],
         families=tried,
-        trial_rows=f"{min(len(problem.train), 30_000):,}",
+        trial_rows=f"{chosen.rows:,}",
         trial_metric=chosen.metric,
     )
     return {"competition.py": recipe, "README.md": readme, "notebook.ipynb": _notebook(name, about), "__init__.py": ""}

@@ -41,4 +41,6 @@ def new(
             say=stages.say,
         )
         typer.echo(f"recipe {made.folder / 'competition.py'}")
-        typer.echo(f"next   fastrec run {made.folder} --data {data} --out runs/{made.folder.name} --minutes 5")
+        typer.echo(
+            f"next   fastrec run {made.folder} --data {made.problem.files.folder} --out runs/{made.folder.name} --minutes 5"
+        )
