@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -163,7 +165,7 @@ def test_features_are_tried_on_folds_as_the_runs(tmp_path):
     train = frame(day=days[order], y=RNG.normal(size=N))
     by_time = _Trial(known(folder(tmp_path, train, frame(day=pd.date_range("2025-12-01", periods=N)))), [], 1.0)
     blocks = [days[order][inside.numpy()] for _, inside in by_time.folds]
-    assert all(a.max() < b.min() for a, b in zip(blocks, blocks[1:], strict=False))
+    assert all(a.max() < b.min() for a, b in pairwise(blocks))
     patients = RNG.integers(0, 60, N)
     grouped = frame(patient_id=patients, y=RNG.normal(size=N))
     by_group = _Trial(known(folder(tmp_path, grouped, frame(patient_id=RNG.integers(60, 120, N)))), [], 1.0)
