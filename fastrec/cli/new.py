@@ -41,6 +41,5 @@ def new(
             say=stages.say,
         )
         typer.echo(f"recipe {made.folder / 'competition.py'}")
-        typer.echo(
-            f"next   fastrec run {made.folder} --data {made.problem.files.folder} --out runs/{made.folder.name} --minutes 5"
-        )
+        out = f"--out runs/{made.folder.name} --minutes 5"
+        typer.echo(f"next   fastrec run {made.folder} --data {made.problem.files.folder} {out}")
