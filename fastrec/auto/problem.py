@@ -261,8 +261,6 @@ def _reading(made: Problem) -> None:
     reading = made.files.reading
     reading.dates = {c.name: c.form for c in made.columns if c.kind == "time" and c.parse}
     reading.numbers = [c.name for c in made.columns if c.numeric_text]
-    if made.files.side and len(made.files.names) == 1:
-        reading.tables = []
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
 

@@ -89,6 +89,8 @@ def new_competition(
     for d in problem.decisions:
         say(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}")
     chosen = choose_features(problem, seconds=seconds, say=say)
+    if files.side:  # what no feature is made from need not be read
+        files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
     with atomic_folder(folder) as part:
         for name, text in pages(folder, problem, chosen).items():
             (part / name).write_text(text, encoding="utf-8")

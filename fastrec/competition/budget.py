@@ -12,8 +12,8 @@ from fastrec.estimators import Estimator
 from fastrec.validate import Rows
 
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
-_END_AT_LEAST, _END_AT_MOST = 2.0, 0.3  # seconds, share
-_PER_MILLION = 25.0  # seconds of the end for a million predictions of a stack
+_END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
+_PER_MILLION = 13.0  # seconds of the end for a million predictions of a stack
 _SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
 _FEWEST = 500  # rows by which a permutation says something
 _LEAST = 0.5  # seconds below which no model is begun

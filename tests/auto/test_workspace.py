@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import fastrec
@@ -181,3 +182,28 @@ def test_text_of_generators_makes_them_again():
     assert max(map(len, text.splitlines())) <= 120
     names = {"TargetEncode": TargetEncode, "Cross": Cross, "Bucketize": Bucketize}
     assert repr(eval(text, names)) == repr(feature)
+
+
+def test_a_side_table_is_joined_by_its_key(tmp_path):
+    rng = np.random.default_rng(3)
+    shops = pd.DataFrame(
+        {"shop": [f"s{i}" for i in range(40)], "size": rng.normal(size=40), "town": rng.choice(list("ab"), 40)}
+    )
+    visits = pd.DataFrame({"shop": rng.choice(shops.shop, 900), "x": rng.normal(size=900)})
+    size = visits.shop.map(shops.set_index("shop")["size"])
+    visits["y"] = size + 0.2 * rng.normal(size=900)
+    data = tmp_path / "data"
+    data.mkdir()
+    visits.to_csv(data / "visits.csv", index=False)
+    shops.to_csv(data / "shops.csv", index=False)
+    pd.DataFrame({"note": ["nothing"]}).to_csv(data / "notes.csv", index=False)
+    made = new_competition(tmp_path / "competitions" / "trips", data / "visits.csv", target="y", seconds=0)
+    assert made.problem.files.side == {}  # one file was given: the others are not looked at
+    made = new_competition(tmp_path / "competitions" / "trips2", tmp_path / "data", target="y", seconds=0)
+    recipe = load_competition(made.folder)
+    assert recipe.reading.tables == ["shops"]
+    assert recipe.features().outputs[:2] == ["shops_size", "shops_town"]
+    found = recipe.load(data, rows=None, device=torch.device("cpu"))
+    assert set(found.tables) == {"shops"}
+    full = recipe.features().fit_transform(found.train, tables=found.tables)
+    np.testing.assert_allclose(full["shops_size"].number().numpy(), size)

@@ -49,7 +49,9 @@ def test_shares_of_what_is_left():
 
 def test_the_end_is_longer_for_many_predictions():
     budget = Budget(10)
-    budget.keep_for_end(rows=2_000_000, outputs=1, models=5)
+    budget.keep_for_end(rows=1_000_000, outputs=1, models=5)
+    assert budget._end == pytest.approx(65)  # 13 s a million predictions
+    budget.keep_for_end(rows=9_000_000, outputs=1, models=5)
     assert budget._end == pytest.approx(180)  # at most three tenths
     budget.keep_for_end(rows=1_000, outputs=1, models=5)
     assert budget._end == pytest.approx(30)
@@ -115,8 +117,7 @@ def test_a_fit_ends_in_its_time(model, rows):
     fresh.fit(rows, seed=0)
     said = fresh.predict(rows)
     assert said.isfinite().all()
-    good = (said > 0.5) == (rows.label > 0.5)
-    assert good.double().mean() > 0.6
+    assert said[rows.label > 0.5].mean() > said[rows.label < 0.5].mean()  # however few the rounds were
     assert fresh.fresh().time_limit == limit
     assert "time_limit" not in fresh.settings()
 
