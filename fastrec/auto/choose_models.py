@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from fastrec.auto.choose_features import Chosen
 from fastrec.auto.problem import Problem
 
+_FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
 _WIDE = 100  # columns from which a tree sees a third of them
 
 
@@ -18,10 +19,12 @@ class ModelLine:
     Args:
         cls: its class.
         text: the expression that makes it.
+        imports: another line that it needs.
     """
 
     cls: str
     text: str
+    imports: str = ""
 
 
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
@@ -48,9 +51,20 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra", extra_trees=True, feature_fraction={share})'))
     net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
     made.append(ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)'))
+    if len(problem.train) <= _FOREST_ROWS and not wide:
+        made += [m for m in [_forest(problem.task)] if m is not None]
     if cat:
         made.append(ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""})'))
     return made
+
+
+def _forest(task: str) -> ModelLine | None:
+    """Trees that are grown apart and not boosted: the stack gains by what errs otherwise."""
+    if task not in ("binary", "multiclass", "regression"):
+        return None
+    kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
+    text = f'SKModel("forest", {kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1), cats="code")'
+    return ModelLine("SKModel", text, f"from sklearn.ensemble import {kind}")
 
 
 def own_columns(problem: Problem, chosen: Chosen) -> list[str]:

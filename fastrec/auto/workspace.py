@@ -204,6 +204,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "features": features,
         "categories": _categories(problem),
         "models": [m.text for m in models],
+        "imports": sorted({m.imports for m in models if m.imports}),
     }
 
 

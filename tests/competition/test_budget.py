@@ -39,9 +39,10 @@ def test_shares_of_what_is_left():
     clock = Clock()
     budget = Budget(2, clock=clock)  # 120 s, of which 6 are kept for the end
     models = [Timed(n) for n in "abc"]
-    assert budget.share(models) == pytest.approx(114 / 3)
+    assert budget.share(models) == pytest.approx(114 / (1 + 2 / 3 + 1 / 2))
     clock.now += 10  # the first has taken less than its share
-    assert budget.share(models[1:]) == pytest.approx(104 / 2)
+    assert budget.share(models[1:]) == pytest.approx(104 / (1 + 2 / 3))
+    assert budget.share(models[2:]) == pytest.approx(104)
     assert budget.begin(models[1], fold=0, folds=4, ends=clock.now + 52, needed=False) == pytest.approx(52 / 4 * 0.95)
     clock.now += 40
     assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
