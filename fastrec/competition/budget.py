@@ -64,7 +64,8 @@ class Budget:
     def share(self, left_models: Sequence[Estimator]) -> float:
         """Seconds for all folds of the first of the models that are left.
 
-        The second is to get two thirds of it, the third half, the fourth two fifths. A strong model that has learned all it can is worth more than several that have not.
+        The second is to get two thirds of it, the third half, the fourth two fifths. A strong model that has learned
+        all it can is worth more than several that have not.
         """
         return self.left / sum(2 / (2 + i) for i in range(max(len(left_models), 1)))
 
