@@ -99,7 +99,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
 
     Dates are taken apart, lists and texts made into numbers, side tables joined: without that nothing could be learned
     from them. Counts, target means, crosses, row statistics and deviations are tried one after the other on some tens
-    of thousands of training rows: a quick model with and without them, cross-fitted, on the same folds.
+    of thousands of training rows: a model with and without them, cross-fitted, on the same folds.
 
     Args:
         problem: what is known of the table.
@@ -116,7 +116,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
         if time.monotonic() > ends:
             break
         try:
-            features = make(problem, trial, ends - time.monotonic())
+            features = make(problem, trial)
         except FastrecError as error:
             (say or _ignore)(f"{name}: not tried ({error.problem})")
             continue
@@ -208,13 +208,13 @@ def _joins(problem: Problem) -> list[Family]:
 # What is tried
 
 
-def _counts(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
+def _counts(problem: Problem, trial: _Trial) -> list[Feature]:
     cols = [c.name for c in problem.kinds("category") if c.distinct >= _COUNTED]
     cols += [c.name for c in problem.kinds("number") if c.key and c.distinct >= _COUNTED]
     return [CountEncode(cols[:40], log=True)] if cols else []
 
 
-def _means(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
+def _means(problem: Problem, trial: _Trial) -> list[Feature]:
     if trial.target_options is None:
         return []
     cols = [c.name for c in problem.kinds("category") if c.distinct >= _MEANS]
@@ -222,7 +222,7 @@ def _means(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
     return [TargetEncode(cols[:30], problem.target[0], smooth=20, **trial.target_options)] if cols else []
 
 
-def _crosses(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
+def _crosses(problem: Problem, trial: _Trial) -> list[Feature]:
     if trial.target_options is None or problem.task == "multiclass":
         return []
     cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
@@ -244,14 +244,14 @@ def _source(c: ColumnInfo) -> str | Feature:
     return c.name if plain else Bucketize(c.name, quantiles=20)
 
 
-def _row_stats(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
+def _row_stats(problem: Problem, trial: _Trial) -> list[Feature]:
     numbers = [c.name for c in problem.kinds("number")]
     if len(numbers) < _WIDE:
         return []
     return [RowStats(numbers, stats=("zeros", "missing", "nunique", "sum", "std", "max"))]
 
 
-def _deviations(problem: Problem, trial: _Trial, seconds: float) -> list[Feature]:
+def _deviations(problem: Problem, trial: _Trial) -> list[Feature]:
     groups = [
         c for c in problem.kinds("category", "number") if 5 <= c.distinct <= 5_000 and (c.key or c.kind == "category")
     ]
@@ -267,7 +267,7 @@ def _deviations(problem: Problem, trial: _Trial, seconds: float) -> list[Feature
     ]
 
 
-_IDEAS: tuple[tuple[str, Callable[[Problem, Any, float], list[Feature]]], ...] = (
+_IDEAS: tuple[tuple[str, Callable[[Problem, Any], list[Feature]]], ...] = (
     ("counts of values", _counts),
     ("target means of values", _means),
     ("target means of pairs", _crosses),
