@@ -97,6 +97,8 @@ _FLOW = [
     ("competition", "a recipe, carried out", 745, 270, 150),
     ("trials", "what an idea is worth", 545, 350, 170),
     ("tuning", "better settings", 165, 350, 150),
+    ("sequences", "what is next", 165, 150, 150),
+    ("serve", "raw columns to scores", 745, 350, 150),
 ]
 _ARROWS = [
     (130, 97, 163, 97),
