@@ -1,0 +1,285 @@
+"""``export_run``: a run directory as one ONNX file, from raw columns to the score, and what a server must know of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec import __version__
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec._core.progress import Stages
+from fastrec.competition.predict import SavedRun
+from fastrec.errors import DataError, MissingFileError
+from fastrec.estimators import Estimator
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import (
+    NO_INTEGER,
+    NO_TEXT,
+    OTHER_NO_TEXT,
+    GraphTable,
+    input_column,
+    type_of_input,
+)
+from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.graph.features import Places, Served, written
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.stack import blended
+from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+from fastrec.table import Column, Table
+from fastrec.table.key_types import is_text
+
+_FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
+_FORMAT = 1
+SCORE = "score"
+
+
+@dataclass
+class Exported:
+    """What was exported.
+
+    Args:
+        folder: where.
+        about: what ``serving.json`` says.
+        served: which features are in the graph, and why the others are not.
+    """
+
+    folder: Path
+    about: dict[str, Any]
+    served: Served
+
+
+def export_run(
+    run: str | Path,
+    out: str | Path,
+    *,
+    fold: int | None = None,
+    models: Sequence[str] | None = None,
+    trust: Sequence[str] = (),
+    stages: Stages | None = None,
+) -> Exported:
+    """Write a run as a graph from raw columns to the score.
+
+    What features cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
+    graph: ``serving.json`` says so, and the features are kept beside it for who makes them.
+
+    Args:
+        run: the run directory.
+        out: the folder to make; an earlier export there is replaced when this one is complete.
+        fold: take the models of this fold alone, a fifth of the work where there are five; None: the mean of all.
+        models: take these base models alone; None: those that the stack reads.
+        trust: modules of generators and estimators of one's own that may be imported.
+        stages: progress; None: none is shown.
+
+    Raises:
+        FastrecError: something in the run has no form in a graph, or cannot be read; nothing is written.
+    """
+    run, out = Path(run), Path(out)
+    check_replaceable(out, _FILE)
+    stages = stages or Stages(quiet=True)
+    saved = SavedRun(run, trust=trust)
+    sample = read_sample(run)
+    with stages.stage("graph"):
+        graph, about, served = make_graph(saved, sample, fold=fold)
+    with atomic_folder(out) as part, stages.stage("write"):
+        files = graph.save(part / _GRAPH, name=saved.config["competition"])
+        about["model"] = {
+            "file": _GRAPH,
+            "files": [f.name for f in files],
+            "sha256": hashlib.sha256((part / _GRAPH).read_bytes()).hexdigest(),
+        }
+        if served.outside and saved.features is not None:
+            saved.features.save(part / "features")
+        (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+    return Exported(out, about, served)
+
+
+def read_sample(run: Path) -> Table:
+    """Some test rows of a run with all their columns, as its models saw them.
+
+    Raises:
+        MissingFileError: the run was made before runs kept them.
+    """
+    path = run / _SAMPLE
+    if not path.is_file():
+        raise MissingFileError(
+            "the run does not hold it, which says what columns look like", file=path, remedy="Run the recipe again"
+        )
+    return Table.read(path)
+
+
+def make_graph(saved: SavedRun, sample: Table, *, fold: int | None = None) -> tuple[Graph, dict[str, Any], Served]:
+    """A run's graph, what ``serving.json`` says of it, and which features are in it.
+
+    Args:
+        saved: the run.
+        sample: some of its rows, with all columns.
+        fold: the models of this fold alone; None: the mean of all.
+    """
+    graph = Graph()
+    loaded = _models(saved, fold)
+    wanted = [*saved.cats, *saved.conts]
+    steps = [] if saved.features is None else list(saved.features.steps)
+    made = {n for s in steps for n in s.outputs}
+    inputs: dict[str, dict[str, Any]] = {}
+
+    def given(name: str, *, outside: bool = False) -> Column:
+        column = sample[name]
+        no_text = OTHER_NO_TEXT if _holds_empty_text(column) else NO_TEXT
+        inputs[name] = _described(name, column, no_text, outside)
+        return input_column(graph, name, column, no_text=no_text)
+
+    list_column = saved.config.get("list_column") if saved.target is None else None
+    raw = _raw_needed(saved, steps, made)
+    table = GraphTable({n: given(n) for n in raw if n in sample and _may_be_input(sample[n])})
+    lists = None
+    if list_column is not None:
+        codes = table[list_column].values if list_column in table else given(list_column).values
+        lists = GraphGroups(codes)
+    places = Places(lists, list_column)
+    later = {n: (lambda n=n: given(n, outside=True)) for n in made}
+    table, served = written(steps, table, places, wanted, later)
+    task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
+    rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists)
+    base = {}
+    for name, several in loaded.items():
+        total = None
+        for model in several:
+            said = prediction(model, rows)
+            total = said if total is None else total + said
+        base[name] = total / len(several)
+    score = blended(saved.stack, base, rows)
+    score = _restored(saved, score)
+    width = None if score.ndim == 1 else int(score.shape[1])
+    graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
+    used = _read_inputs(graph)
+    about = _about(saved, [d for n, d in inputs.items() if n in used], width)
+    _keep_only(graph, used)
+    return graph, about, served
+
+
+def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
+    """The fitted models that the stack reads, fold by fold."""
+    loaded = {}
+    for name in saved.stack.models:
+        folders = sorted((saved.folder / "models" / name).glob("fold*"), key=lambda f: int(f.name.removeprefix("fold")))
+        if fold is not None and not 0 <= fold < len(folders):
+            raise DataError(f"there is no fold {fold} of {name}", remedy=f"Give one from 0 to {len(folders) - 1}")
+        chosen = folders if fold is None else [folders[fold]]
+        if not chosen:
+            raise MissingFileError("the model is not there", file=saved.folder / "models" / name, remedy="Run again")
+        loaded[name] = [Estimator.load(f) for f in chosen]
+    return loaded
+
+
+def _raw_needed(saved: SavedRun, steps: Sequence[Any], made: set[str]) -> list[str]:
+    read = [n for s in steps for n in s.inputs if n not in set(s.fit_only)]
+    hidden = set() if saved.target is None else set(saved.target.names)
+    extra = list(saved.stack.extra)
+    return [n for n in dict.fromkeys([*saved.cats, *saved.conts, *read, *extra]) if n not in made | hidden]
+
+
+def _may_be_input(column: Column) -> bool:
+    return column.kind in ("number", "datetime") or (
+        column.kind == "category" and (is_text(column.distinct.type) or column.plain() is not column)
+    )
+
+
+def _holds_empty_text(column: Column) -> bool:
+    if column.kind != "category" or not is_text(column.distinct.type):
+        return False
+    return bool(pc.any(pc.equal(column.distinct, "")).as_py())
+
+
+def _described(name: str, column: Column, no_text: str, made: bool) -> dict[str, Any]:
+    kind = type_of_input(column)
+    missing = {"string": no_text, "int64": int(NO_INTEGER)}.get(kind)
+    time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
+    return {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
+
+
+def _restored(saved: SavedRun, score: Any) -> Any:
+    """Predictions on the target's own scale."""
+    return score if saved.target is None else saved.target.restore(score)
+
+
+def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> dict[str, Any]:
+    target = saved.target
+    return {
+        "format": _FORMAT,
+        "fastrec": __version__,
+        "name": saved.config["competition"],
+        "task": saved.task,
+        "metric": saved.config["metric"],
+        "inputs": inputs,
+        "outputs": [{"name": SCORE, "type": "float64", "width": width or 1}],
+        "classes": _classes(target),
+        "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),
+        "list": saved.config.get("list_column") if target is None else None,
+        "item": saved.config.get("item") if target is None else None,
+        "events": None,
+    }
+
+
+def _classes(target: Any) -> list[Any] | None:
+    classes = None if target is None else getattr(target, "classes", None)
+    if classes is None:
+        return None
+    return [str(c) if not isinstance(c, bool | int | float | str) else c for c in _as_list(classes)]
+
+
+def _as_list(values: Any) -> list[Any]:
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values.to_pylist()
+    return list(values)
+
+
+def _read_inputs(graph: Graph) -> set[str]:
+    """The inputs that the score depends on."""
+    model = graph.model()
+    return {n for node in model.graph.node for n in node.input} & set(graph._inputs)
+
+
+def _keep_only(graph: Graph, used: set[str]) -> None:
+    graph._inputs = {n: t for n, t in graph._inputs.items() if n in used}
+
+
+def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
+    """A table's rows as the graph's inputs.
+
+    Args:
+        about: what ``serving.json`` says.
+        table: rows with the columns of all inputs.
+
+    Raises:
+        DataError: a column holds something else.
+    """
+    return {i["name"]: _fed(i, table[i["name"]]) for i in about["inputs"]}
+
+
+def _fed(about: Mapping[str, Any], column: Column) -> np.ndarray:
+    kind = about["type"]
+    if kind == "string":
+        values = column.to_arrow().cast(pa.large_string()).to_pylist()
+        return np.array([about["missing"] if v is None else v for v in values], dtype=object)
+    column = column.plain()
+    missing = column.is_missing().cpu().numpy()
+    if kind == "int64":
+        if column.kind == "number" and column.values.is_floating_point():  # whole numbers that met a missing one
+            numbers = column.number().cpu().numpy()
+            return np.where(missing, about["missing"], np.where(missing, 0, numbers).astype(np.int64))
+        return np.where(missing, about["missing"], column.integer().cpu().numpy())
+    return column.number().cpu().numpy().astype(kind)
+
+
+def is_graph(tensor: Any) -> bool:
+    """Whether something stands for a tensor of a graph of ``N`` rows."""
+    return isinstance(tensor, GraphTensor) and len(tensor) == N

@@ -1,0 +1,191 @@
+"""``Graph``: nodes, constants and inputs of an ONNX model that is being made."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastrec._core.optional import require
+from fastrec.errors import DataError
+
+OPSET, ML_OPSET, IR = 20, 5, 10
+ROWS = "rows"  # what the first dimension of inputs and outputs is called
+_LARGE = 1 << 10  # bytes: smaller constants stay in the file beside external data
+_LIMIT = 2_000_000_000  # protobuf's largest message is 2 GiB
+
+
+def onnx() -> Any:
+    """The package ``onnx``.
+
+    Raises:
+        MissingPackageError: it is not installed.
+    """
+    return require("onnx", "onnx", "pip install 'fastrec-tabular[export]'")
+
+
+class Graph:
+    """Nodes in the order in which they are computed, each made once: equal nodes on equal inputs share a result."""
+
+    def __init__(self) -> None:
+        self._onnx = onnx()
+        self._nodes: list[Any] = []
+        self._inputs: dict[str, tuple[Any, int]] = {}
+        self._outputs: dict[str, tuple[str, Any, int | None]] = {}
+        self._constants: dict[str, np.ndarray] = {}
+        self._named: dict[Any, Any] = {}
+        self._count = 0
+
+    def input(self, name: str, dtype: Any) -> str:
+        """An input ``[rows]``, of a numpy dtype (``object`` or ``str``: text).
+
+        Raises:
+            DataError: there is an input of that name already.
+        """
+        if name in self._inputs:
+            raise DataError("two inputs of a graph have one name", column=name, remedy="Rename one")
+        self._inputs[name] = self._type_of(dtype), 1
+        return name
+
+    def output(self, name: str, value: str, dtype: Any, width: int | None = None) -> None:
+        """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
+        self._outputs[name] = value, self._type_of(dtype), width
+
+    def constant(self, value: Any, dtype: Any = None) -> str:
+        """A constant; equal ones share their place."""
+        array = np.ascontiguousarray(np.asarray(value, dtype)) if np.ndim(value) else np.asarray(value, dtype)
+        key = "constant", array.dtype.str, array.shape, _digest(array)
+        if key not in self._named:
+            self._named[key] = self._fresh("c")
+            self._constants[self._named[key]] = array
+        return self._named[key]
+
+    def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", shared: bool = True, **attributes: Any):
+        """A node; its result's name, or the names of all of several.
+
+        Args:
+            kind: the operator.
+            *inputs: names of values; ``''``: left out.
+            outputs: how many results.
+            domain: the operator's domain.
+            shared: an equal node that is there already is taken instead.
+            **attributes: numbers, text, lists of these, numpy arrays (tensors).
+        """
+        key = kind, inputs, outputs, domain, _hashable(attributes)
+        if shared and key in self._named:
+            return self._named[key]
+        made = [self._fresh(kind) for _ in range(outputs)]
+        given = {n: self._attribute(v) for n, v in attributes.items()}
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), made, domain=domain, **given))
+        result: Any = made[0] if outputs == 1 else tuple(made)
+        if shared:
+            self._named[key] = result
+        return result
+
+    def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
+        """The nodes of another model (an ``onnx.ModelProto``), its inputs fed by values of this graph.
+
+        Args:
+            model: a model of the same opset.
+            feeds: one value for each of its inputs.
+            prefix: what its names begin with here, a number after it.
+
+        Returns:
+            The names of its outputs here.
+        """
+        if model.functions:
+            raise DataError("a net's graph has functions of its own", remedy="Inline them first")
+        self._count += 1
+        start, graph = f"{prefix}{self._count}_", model.graph
+        names = dict(zip([i.name for i in graph.input], feeds, strict=True)) | {"": ""}
+        for tensor in graph.initializer:
+            names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
+        for node in graph.node:
+            if any(a.HasField("g") for a in node.attribute):
+                raise DataError(f"a net's graph has a {node.op_type}", remedy="Export a net without control flow")
+            copied = self._onnx.NodeProto()
+            copied.CopyFrom(node)
+            copied.name = ""
+            copied.input[:] = [names[n] for n in node.input]
+            for n in node.output:
+                names[n] = start + n if n else ""
+            copied.output[:] = [names[n] for n in node.output]
+            self._nodes.append(copied)
+        return [names[o.name] for o in graph.output]
+
+    def model(self, *, name: str = "fastrec") -> Any:
+        """The model, checked; constants that nothing reads are left out."""
+        helper = self._onnx.helper
+        ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
+        nodes = _needed([*self._nodes, *ends], set(self._outputs))
+        used = {n for node in nodes for n in node.input}
+        ins = [helper.make_tensor_value_info(n, t, [ROWS]) for n, (t, _) in self._inputs.items()]
+        outs = [
+            helper.make_tensor_value_info(n, t, [ROWS] if w is None else [ROWS, w])
+            for n, (_, t, w) in self._outputs.items()
+        ]
+        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in used]
+        graph = helper.make_graph(nodes, name, ins, outs, tensors)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
+
+    def save(self, path: Path, *, name: str = "fastrec") -> list[Path]:
+        """Write the model; constants go into a file beside it where together they pass protobuf's limit.
+
+        Returns:
+            The files.
+        """
+        path, model = Path(path), self.model(name=name)
+        large = sum(a.nbytes for a in self._constants.values() if a.dtype != object) > _LIMIT
+        if not large:
+            path.write_bytes(model.SerializeToString())
+            return [path]
+        beside = f"{path.name}.data"
+        self._onnx.save_model(
+            model, str(path), save_as_external_data=True, location=beside, size_threshold=_LARGE, convert_attribute=False
+        )
+        return [path, path.with_name(beside)]
+
+    def _fresh(self, word: str) -> str:
+        self._count += 1
+        return f"{word.lower()}_{self._count}"
+
+    def _type_of(self, dtype: Any) -> int:
+        kind = np.dtype(dtype)
+        if kind.kind in "OU":
+            return self._onnx.TensorProto.STRING
+        return self._onnx.helper.np_dtype_to_tensor_dtype(kind)
+
+    def _tensor(self, array: np.ndarray, name: str = "") -> Any:
+        return self._onnx.numpy_helper.from_array(array, name)
+
+    def _attribute(self, value: Any) -> Any:
+        return self._tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
+    """The nodes that the wanted results are made by, in their order."""
+    kept = []
+    for node in reversed(nodes):
+        if wanted & set(node.output):
+            kept.append(node)
+            wanted |= set(node.input)
+    return kept[::-1]
+
+
+def _digest(array: np.ndarray) -> Any:
+    if array.dtype == object:
+        return tuple(array.ravel().tolist())
+    return array.tobytes() if array.nbytes < 64 else hashlib.sha256(array.tobytes()).digest()
+
+
+def _hashable(attributes: dict[str, Any]) -> Any:
+    made = []
+    for name, value in sorted(attributes.items()):
+        if isinstance(value, np.ndarray):
+            value = value.dtype.str, value.shape, _digest(value)
+        made.append((name, tuple(value) if isinstance(value, list) else value))
+    return tuple(made)

@@ -1,0 +1,207 @@
+"""Columns of a graph: what generators, procs and models read instead of a table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.serve.graph import torch_ops  # noqa: F401 - its handlers
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.lookup import find, recode
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError
+from fastrec.table import Coded, Column, Keys, Table, Vocab
+from fastrec.table.key_types import is_text
+from fastrec.table.vocab import RARE
+
+NO_INTEGER = np.iinfo(np.int64).min  # a missing whole number or time
+NO_TEXT, OTHER_NO_TEXT = "", "\0"  # missing text; the second where "" is a value of its own
+
+
+@dataclass(frozen=True, eq=False)
+class GraphColumn(Column):
+    """A column whose values are a graph's; ``text``: the value's name of one of text, whose ``values`` are none."""
+
+    text: str | None = None
+    no_text: str = NO_TEXT
+
+    def __len__(self) -> int:
+        return N
+
+    def is_missing(self) -> Any:
+        """Bool ``[rows]``."""
+        if self.text is not None:
+            graph = self.values.graph
+            made = graph.op("Equal", self.text, graph.constant(np.array(self.no_text, dtype=object)))
+            return GraphTensor(graph, made, torch.empty(N, dtype=torch.bool, device="meta"))
+        if self.missing is not None:
+            return self.missing
+        if isinstance(self.values, torch.Tensor):
+            return self.values.isnan() if self.values.is_floating_point() else torch.zeros(N, dtype=torch.bool)
+        if self.values.is_floating_point():
+            return self.values.isnan()
+        return torch.zeros(N, dtype=torch.bool)
+
+    def number(self, dtype: torch.dtype = torch.float64) -> Any:
+        """See ``Column.number``."""
+        if self.text is not None:
+            raise NotInGraphError("holds text, and a number is wanted", column=self.name, remedy="Compute it outside")
+        return super().number(dtype)
+
+    def plain(self) -> Column:
+        """See ``Column.plain``."""
+        return self
+
+    def coded(self) -> Any:
+        """See ``Column.coded``."""
+        return GraphCoded([self])
+
+    def take(self, rows: Any) -> Column:
+        raise NotInGraphError("rows of a column are chosen", column=self.name, remedy="Compute it outside")
+
+    def slice(self, start: int, stop: int) -> Column:
+        """The column itself: its rows are not there yet."""
+        return self
+
+    def to(self, device: Any) -> Column:
+        """The column itself."""
+        return self
+
+
+class GraphCoded(Coded):
+    """Columns as a key, looked up in known keys alone."""
+
+    def __init__(self, columns: Sequence[Any]) -> None:
+        for name, value in (("columns", list(columns)), ("_cache", {}), ("is_sorted", False)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def codes(self) -> Any:  # type: ignore[override]
+        raise NotInGraphError("rows are coded among themselves", remedy="Compute this column outside of the graph")
+
+    keys = codes  # type: ignore[assignment]
+
+    def in_order(self) -> Coded:
+        return self.codes
+
+    def recode(self, known: Keys) -> Any:
+        """See ``Coded.recode``."""
+        columns = [as_graph_column(c) for c in self.columns]
+        return recode(_graph_of(columns), columns, known)
+
+
+class GraphTable(Table):
+    """A table of a graph's columns."""
+
+    def __init__(self, columns: Mapping[str, Any], *, device: Any = None) -> None:
+        super().__init__({})
+        self._columns = {n: c if isinstance(c, Column) else _as_column(n, c) for n, c in columns.items()}
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def __len__(self) -> int:
+        return N
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Table:
+        """See ``Table.with_columns``."""
+        return GraphTable({**self._columns, **columns})
+
+    def slice(self, start: int, stop: int) -> Table:
+        """The table itself: its rows are not there yet."""
+        return self
+
+    def coded(self, names: str | Sequence[str]) -> Any:
+        """See ``Table.coded``."""
+        names = [names] if isinstance(names, str) else list(names)
+        return GraphCoded([self[n] for n in names])
+
+    def _like(self, columns: dict[str, Column]) -> Table:
+        return GraphTable(columns)
+
+
+def _as_column(name: str, values: Any) -> Column:
+    return GraphColumn("vector" if values.ndim == 2 else "number", values, name=name)
+
+
+def as_graph_column(column: Column) -> GraphColumn:
+    """A column that a generator made, as one of the graph."""
+    if isinstance(column, GraphColumn):
+        return column
+    if column.kind not in ("number", "datetime", "vector"):
+        raise NotInGraphError(f"is a {column.kind}", column=column.name, remedy="Compute it outside of the graph")
+    made = {"name": column.name, "missing": column.missing, "unit": column.unit, "zone": column.zone}
+    return GraphColumn(column.kind, column.values, **made)
+
+
+def _graph_of(columns: Sequence[GraphColumn]) -> Graph:
+    for column in columns:
+        if isinstance(column.values, GraphTensor):
+            return column.values.graph
+    raise NotInGraphError("a column is the same in every row", remedy="Leave it out")
+
+
+def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
+    """An input of the graph for a column like this one.
+
+    Args:
+        graph: the graph.
+        name: the column's name.
+        column: some of its values, for kind and dtype.
+        no_text: what stands for missing text.
+
+    Raises:
+        NotInGraphError: lists and opaque columns are no inputs.
+    """
+    if column.kind == "category" and is_text(column.distinct.type):
+        value = graph.input(name, object)
+        placeholder = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
+        empty = pa.array([], column.distinct.type)
+        return GraphColumn("category", placeholder, name=name, distinct=empty, text=value, no_text=no_text)
+    column = column.plain()
+    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
+        value = graph.input(name, np.int64)
+        tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
+        missing = tensor == int(NO_INTEGER)
+        return GraphColumn(column.kind, tensor, name=name, missing=missing, unit=column.unit, zone=column.zone)
+    if column.kind == "number" and column.values.dtype == torch.bool:
+        value = graph.input(name, np.float64)  # so that there is a way to say that it is missing
+        tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))
+        return GraphColumn("number", tensor, name=name)
+    if column.kind == "number":
+        dtype = np.float32 if column.values.dtype in (torch.float32, torch.float16, torch.bfloat16) else np.float64
+        value = graph.input(name, dtype)
+        meta = torch.empty(N, dtype=torch.float32 if dtype == np.float32 else torch.float64, device="meta")
+        return GraphColumn("number", GraphTensor(graph, value, meta), name=name)
+    raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=name, remedy="Compute it outside")
+
+
+def type_of_input(column: Column) -> str:
+    """The type that ``input_column`` gives a column: ``'string'``, ``'int64'``, ``'float32'`` or ``'float64'``."""
+    if column.kind == "category" and is_text(column.distinct.type):
+        return "string"
+    column = column.plain()
+    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
+        return "int64"
+    return "float32" if column.kind == "number" and column.values.dtype == torch.float32 else "float64"
+
+
+def encode(vocab: Vocab, column: Column) -> Any:
+    """``Vocab.encode`` of a column of the graph: int64 ``[rows]``."""
+    column = as_graph_column(column)
+    values, codes = vocab.values, np.arange(len(vocab.reserved), len(vocab))
+    if vocab.rare is not None and len(vocab.rare):
+        values = pa.concat_arrays([values, vocab.rare])
+        codes = np.append(codes, np.full(len(vocab.rare), vocab.reserved.index(RARE)))
+    if not len(values):
+        return torch.zeros(N, dtype=torch.int64)
+    return find(_graph_of([column]), column, values, codes, missing=0, absent=vocab._absent)
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and dtype != torch.bool

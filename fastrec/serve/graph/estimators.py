@@ -1,0 +1,270 @@
+"""Trained estimators in a graph: what each predicts of a graph's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator
+from fastrec.estimators._dense_inputs import DenseInputs
+from fastrec.estimators._learnable import assembled
+from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
+from fastrec.serve.forest import Forest, forests_of
+from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.nets import _matrix, net_outputs
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
+from fastrec.table import Vocab
+
+_WRITERS: dict[str, Callable[[Any, Any], Any]] = {}
+
+
+@dataclass
+class GraphRows:
+    """Rows of a graph, with what estimators ask of ``Rows``.
+
+    Args:
+        table: the columns.
+        task: the task.
+        cats, conts: which of them are categories, and numbers.
+        n_outputs: how many classes or targets.
+        lists: of a ranking: the lists.
+    """
+
+    table: GraphTable
+    task: str
+    cats: Sequence[str]
+    conts: Sequence[str]
+    n_outputs: int = 1
+    lists: GraphGroups | None = None
+
+    def __len__(self) -> int:
+        return N
+
+    @property
+    def n_scores(self) -> int:
+        """How many numbers are predicted for a row."""
+        return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
+
+    def with_table(self, table: GraphTable, conts: Sequence[str]) -> GraphRows:
+        """The same rows with other columns, numbers all of them."""
+        return GraphRows(table, self.task, [], list(conts), self.n_outputs, self.lists)
+
+
+def prediction(model: Estimator, rows: GraphRows) -> Any:
+    """What an estimator predicts: float64 ``[rows]`` or ``[rows, k]``.
+
+    Raises:
+        NotInGraphError: there is no such way for its kind.
+    """
+    for kind in type(model).__mro__:
+        if kind.__name__ in _WRITERS:
+            return _WRITERS[kind.__name__](model, rows)
+    if hasattr(model, "_trained") or hasattr(model, "_nets"):
+        raise model.not_fitted()
+    raise NotInGraphError(
+        f"{model.name} ({type(model).__name__}) has no form in a graph",
+        remedy="Leave the model out of the recipe, or serve the run itself",
+    )
+
+
+def writer(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
+    """Take a function as what writes estimators of these classes."""
+
+    def take(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        for name in names:
+            _WRITERS[name] = function
+        return function
+
+    return take
+
+
+# Nets ----------------------------------------------------------------------------------------------------------------
+
+
+@writer("NetRanker")
+def _net_ranker(model: Any, rows: GraphRows) -> Any:
+    return net_outputs(model._trained, rows.table)[:, 0]
+
+
+@writer("NetModel")
+def _net_model(model: Any, rows: GraphRows) -> Any:
+    return mean([model._head.predict(net_outputs(net, rows.table)) for net in model._nets])
+
+
+def mean(parts: list[Any]) -> Any:
+    """The mean of predictions, added in their order."""
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total / len(parts) if len(parts) > 1 else total
+
+
+# Trees ---------------------------------------------------------------------------------------------------------------
+
+
+@writer("XGBModel", "LGBMModel", "CatBoostModel")
+def _tree_model(model: Any, rows: GraphRows) -> Any:
+    matrix = tree_matrix(model._inputs, rows.table)
+    said = [_output(forest, matrix) for forest in forests_of(model)]
+    return assembled([_spread(s, said, matrix) for s in said], model._task)
+
+
+@writer("XGBRanker")
+def _xgb_ranker(model: Any, rows: GraphRows) -> Any:
+    (forest,) = forests_of(model)
+    sums = margins(forest, tree_matrix(model._inputs, rows.table), base=model.margin is None)[:, 0]
+    if model.margin is None:
+        return sums
+    return (sums.float() + rows.table[model.margin].number(torch.float32)).double()
+
+
+def _output(forest: Forest | float, matrix: GraphTensor) -> Any:
+    """What one output's trees predict: float64 ``[rows]``, of a multiclass task ``[rows, k]``; a constant as it is."""
+    return forest if isinstance(forest, float) else linked(forest, margins(forest, matrix))
+
+
+def _spread(said: Any, others: list[Any], matrix: GraphTensor) -> Any:
+    """A constant for every row."""
+    if isinstance(said, GraphTensor):
+        return said
+    some = next((s for s in others if isinstance(s, GraphTensor)), None)
+    if some is None:
+        raise NotInGraphError("all outputs are constants", remedy="Leave the model out")
+    return some * 0 + said
+
+
+def margins(forest: Forest, matrix: GraphTensor, *, base: bool = True) -> GraphTensor:
+    """What trees add up to: float64 ``[rows, targets]``."""
+    rows = matrix.double() if forest.wide else matrix
+    model = forest.model() if base else forest.model(base=False)
+    made = matrix.graph.merge(model, [rows.value], prefix="f")[0]
+    return GraphTensor(matrix.graph, made, torch.empty((N, forest.targets), dtype=torch.float64, device="meta"))
+
+
+def linked(forest: Forest, sums: GraphTensor) -> Any:
+    """Predictions of margins: ``[rows]`` where there is one."""
+    if forest.link == "softmax":
+        return sums.softmax(1)
+    sums = sums[:, 0] if forest.targets == 1 else sums
+    if forest.link == "logistic":
+        return (sums * forest.scale).sigmoid() if forest.scale != 1 else sums.sigmoid()
+    if forest.link == "exp":
+        return sums.exp()
+    if forest.link == "log1p_exp":
+        return torch.clamp(sums, min=0) + torch.log1p((-sums.abs()).exp())
+    if forest.link == "signed_square":
+        return sums.abs() * sums
+    return sums
+
+
+def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
+    """``TreeInputs.matrix`` of a graph's rows: float32 ``[rows, columns]``."""
+    columns = []
+    for name in inputs.names:
+        if name in inputs.vocabs:
+            codes = encode(inputs.vocabs[name], as_graph_column(table[name])).float()
+            columns.append(torch.where(codes > 0, codes, torch.nan))
+        else:
+            columns.append(table[name].number(torch.float32))
+    some = next(table[n].values.graph for n in table.names if isinstance(table[n].values, GraphTensor))
+    return _matrix(some, columns, torch.float32).clamp(-_LARGEST, _LARGEST)
+
+
+# scikit-learn --------------------------------------------------------------------------------------------------------
+
+
+@writer("SKModel")
+def _sk_model(model: Any, rows: GraphRows) -> Any:
+    inputs, task = model._inputs, model._lesson["task"]
+    if isinstance(inputs, DenseInputs):
+        matrix = dense_matrix(inputs, rows.table)
+    else:
+        matrix = tree_matrix(inputs, rows.table)
+    said = [_sk_output(part, forest, matrix, model) for part, forest in zip(model._parts, forests_of(model), strict=True)]
+    return assembled([_spread(s, said, matrix) for s in said], task)
+
+
+def _sk_output(part: Any, forest: Forest | float, matrix: GraphTensor, model: Any) -> Any:
+    if isinstance(part, float):
+        return part
+    said = linked(forest, margins(forest, matrix))
+    if model._lesson["task"] != "multiclass":
+        return said[:, 1] if said.ndim == 2 else said
+    k = model._lesson["n_outputs"]
+    places = [int(c) for c in part.classes_]
+    if places == list(range(k)):
+        return said
+    columns = [said[:, places.index(i)] if i in places else said[:, 0] * 0 for i in range(k)]
+    return torch.stack(columns, 1)
+
+
+def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
+    """``DenseInputs.matrix`` of a graph's rows: float64 ``[rows, columns]``."""
+    columns: list[Any] = []
+    for name in inputs.inputs.names:
+        if name in inputs.numbers:
+            columns += inputs.numbers[name].columns(table[name].number())
+            continue
+        vocab: Vocab = inputs.inputs.vocabs[name]
+        codes = encode(vocab, as_graph_column(table[name]))
+        if inputs.cats == "code":
+            columns.append(codes.double())
+        else:
+            columns += [(codes == i).double() for i in range(1, len(vocab))]
+    return _matrix(next(c.graph for c in columns if isinstance(c, GraphTensor)), columns, torch.float64)
+
+
+# Rules and what wraps others -----------------------------------------------------------------------------------------
+
+
+@writer("ConstantModel")
+def _constant(model: Any, rows: GraphRows) -> Any:
+    name = next(n for n in rows.table.names if isinstance(rows.table[n].values, GraphTensor))
+    column = as_graph_column(rows.table[name])
+    zero = column.is_missing() if column.text is not None else column.values != column.values
+    if not isinstance(zero, GraphTensor):
+        zero = column.values != column.values
+    zero = zero.double() * 0
+    return zero + model._value if not model._value.ndim else zero[:, None] + model._value
+
+
+@writer("OffsetModel")
+def _offset(model: Any, rows: GraphRows) -> Any:
+    values = rows.table[model.column].number()
+    return torch.where(values.isnan(), model._mean, values) + prediction(model.model, rows)
+
+
+@writer("PseudoLabelled")
+def _pseudo(model: Any, rows: GraphRows) -> Any:
+    return prediction(model.model, rows)
+
+
+@writer("ColumnRanker")
+def _column_ranker(model: Any, rows: GraphRows) -> Any:
+    assert rows.lists is not None
+    keys = []
+    for name in model.columns:
+        values = rows.table[name].number()
+        keys.append((torch.where(values.isnan(), torch.inf, values), False))
+    return -rows.lists.place(keys).double()
+
+
+def graph_matrix(values: list[GraphTensor], dtype: torch.dtype = torch.float64) -> GraphTensor:
+    """Columns side by side."""
+    return _matrix(values[0].graph, values, dtype)
+
+
+def as_value(values: GraphTensor, dtype: torch.dtype) -> str:
+    """The name of a tensor's value as a dtype."""
+    return value_of(values.graph, values, dtype)
+
+
+def check_kind(model: Any, kinds: tuple[type, ...]) -> None:
+    """Refuse an estimator of another kind."""
+    if not isinstance(model, kinds):
+        raise DataError(f"{model.name} is a {type(model).__name__}", remedy="Report this")

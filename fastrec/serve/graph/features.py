@@ -1,0 +1,191 @@
+"""A FeatureSet's steps in a graph: which can be, and the columns that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fastrec.errors import FastrecError
+from fastrec.features._inputs import as_columns, as_list, name_of
+from fastrec.features.base import Feature, Fitted, Grouped, RowWise
+from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.tensor import GraphTensor, NotInGraphError
+from fastrec.table import Column
+
+_WRITERS: dict[str, Callable[[Any, GraphTable, Places], dict[str, Column]]] = {}
+
+
+@dataclass
+class Places:
+    """What steps may use beside the columns.
+
+    Args:
+        lists: of a ranking: its lists, and the column that names them.
+        list_column: that column's name.
+    """
+
+    lists: GraphGroups | None = None
+    list_column: str | None = None
+
+
+@dataclass
+class Served:
+    """Which steps of a FeatureSet are in a graph.
+
+    Args:
+        inside: the steps that are.
+        outside: name of a step's class and outputs → why it is not.
+    """
+
+    inside: list[Feature] = field(default_factory=list)
+    outside: dict[str, str] = field(default_factory=dict)
+
+
+def write_step(step: Feature, table: GraphTable, places: Places) -> dict[str, Column]:
+    """The columns that a step makes of a graph's rows.
+
+    Raises:
+        NotInGraphError: it has no form in a graph.
+        FastrecError: it cannot be computed.
+    """
+    name = type(step).__name__
+    try:
+        if name in _WRITERS:
+            made = _WRITERS[name](step, table, places)
+        elif isinstance(step, Grouped):
+            raise NotInGraphError(f"{name} looks at other rows", remedy="Serve it from state")
+        elif isinstance(step, RowWise):
+            made = step.compute(table)
+        else:
+            assert isinstance(step, Fitted)
+            state, fit = step._learned()
+            made = step.wrap(step.apply(fit, step.prepare(state, table)))
+        return {n: as_graph_column(c) for n, c in made.items()}
+    except (FastrecError, NotImplementedError):
+        raise
+    except (AttributeError, TypeError, KeyError, ValueError, RuntimeError, StopIteration) as error:
+        raise NotInGraphError(f"{name} has no form in a graph ({error})", remedy="Compute it outside") from error
+
+
+def writer(*names: str) -> Callable[[Any], Any]:
+    """Take a function as what writes generators of these classes."""
+
+    def take(function: Any) -> Any:
+        for name in names:
+            _WRITERS[name] = function
+        return function
+
+    return take
+
+
+@writer("Log1p")
+def _log1p(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    # A value that has no logarithm is an error in training, and missing in a graph
+    return as_columns(step.apply({c: table[c].number() for c in step.columns}))
+
+
+@writer("RowFunction")
+def _function(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    return as_columns(step.apply(step.prepare(table)))
+
+
+@writer("DatePart")
+def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    made = dict(step.apply(step.prepare(table)))
+    missing = made.pop("missing")
+    columns: dict[str, Column] = {}
+    for part, (name, values) in zip(step._parts, made.items(), strict=True):
+        values = values.to(torch.bool if part.startswith("is_") else torch.int64)
+        columns[name] = Column("number", values, name=name, missing=missing)
+    return columns
+
+
+@writer("Categorify")
+def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    if step.buckets is not None:
+        raise NotInGraphError("hashes have no form in a graph", remedy="Leave buckets out, or serve the run itself")
+    vocabs = step.vocabs
+    made = {f"{step.name}_{n}": encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n]) for n in step.columns}
+    return as_columns(made)
+
+
+@writer("HashEncode")
+def _hash(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    raise NotInGraphError("hashes have no form in a graph", remedy="Use Categorify, or serve the run itself")
+
+
+@writer("Cross")
+def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    if step.buckets is not None:
+        raise NotInGraphError("hashes have no form in a graph", remedy="Leave buckets out, or serve the run itself")
+    state, fit = step._learned()
+    return step.wrap(step.apply(fit, step.prepare(state, table)))
+
+
+@writer("VectorColumns")
+def _vectors(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    state, fit = step._learned()
+    names = step.columns
+    if not all(table[n].kind == "number" for n in names):
+        raise NotInGraphError("lists and vectors are no inputs of a graph", remedy="Serve the run itself")
+    vector = torch.stack([table[n].number() for n in names], 1)
+    return step.wrap(step.apply(fit, {"vector": vector}))
+
+
+def in_lists(step: Feature, places: Places) -> bool:
+    """Whether a step looks at the rows of a request's list alone."""
+    within = step.within
+    return places.lists is not None and within is not None and list(within) == [places.list_column]
+
+
+def lists_of(step: Feature, places: Places) -> GraphGroups:
+    """The lists that a step looks at.
+
+    Raises:
+        NotInGraphError: it looks at other groups.
+    """
+    if not in_lists(step, places):
+        raise NotInGraphError(f"{type(step).__name__} looks at groups other than a request's list", remedy="")
+    assert places.lists is not None
+    return places.lists
+
+
+def written(
+    steps: Sequence[Feature], table: GraphTable, places: Places, wanted: Sequence[str], made: Mapping[str, Any]
+) -> tuple[GraphTable, Served]:
+    """All steps that can be written, in order; the outputs of the others are inputs.
+
+    Args:
+        steps: the steps, those that others read before them.
+        table: the columns that there are.
+        places: see ``Places``.
+        wanted: the columns that models read.
+        made: output of a step outside → a function that makes an input for it.
+
+    Returns:
+        The columns, and which steps are in the graph.
+    """
+    served = Served()
+    needed = set(wanted)
+    for step in reversed(steps):
+        if needed & set(step.outputs):
+            needed |= set(step.inputs)
+    for step in steps:
+        outputs = [n for n in step.outputs if n in needed]
+        if not outputs:
+            continue
+        try:
+            columns = write_step(step, table, places)
+            served.inside.append(step)
+        except FastrecError as error:
+            served.outside[f"{type(step).__name__}({', '.join(outputs)})"] = error.problem
+            columns = {n: made[n]() for n in outputs}
+        table = table.with_columns(columns)  # type: ignore[assignment]
+    return table, served
+
+
+__all__ = ["GraphColumn", "GraphTensor", "Places", "Served", "as_list", "in_lists", "name_of", "write_step", "written"]

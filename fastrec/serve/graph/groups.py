@@ -1,0 +1,75 @@
+"""What is made of the rows of one list together, as nodes: sums, extremes and ranks by list."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+
+_MINUS_INFINITY = np.array([-math.inf])
+_START = {"add": np.array([0.0]), "max": _MINUS_INFINITY, "min": -_MINUS_INFINITY}
+
+
+class GraphGroups:
+    """The lists of a graph's rows.
+
+    Args:
+        codes: int64 ``[rows]``, equal in the rows of one list; those of any two lists differ.
+    """
+
+    def __init__(self, codes: GraphTensor) -> None:
+        self.graph: Graph = codes.graph
+        distinct, _, inverse, _ = self.graph.op("Unique", codes.value, outputs=4, sorted=1)
+        self._count, self._of_row = self.graph.op("Shape", distinct), inverse
+        self._meta = codes.meta
+
+    def reduce(self, values: GraphTensor, how: str) -> GraphTensor:
+        """The sum (``'add'``), largest (``'max'``) or smallest (``'min'``) value of each row's list: float64."""
+        graph = self.graph
+        value = value_of(graph, values, torch.float64)
+        start = graph.op("ConstantOfShape", self._count, value=_START[how])
+        each = graph.op("ScatterElements", start, self._of_row, value, reduction=how)
+        return self._spread(each, torch.float64)
+
+    def size(self) -> GraphTensor:
+        """How many rows each row's list has: float64."""
+        graph = self.graph
+        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph._type_of(np.float64))
+        return self.reduce(GraphTensor(graph, ones, torch.empty(N, dtype=torch.float64, device="meta")), "add")
+
+    def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
+        """The rows list by list, in each by the keys, then as they came: int64 ``[rows]``.
+
+        Args:
+            keys: values without NaN and whether the largest comes first, the most important key first.
+        """
+        graph = self.graph
+        rows = graph.op("Shape", self._of_row)
+        order = None
+        group = GraphTensor(graph, self._of_row, self._meta)
+        for values, largest in [*reversed(keys), (group, False)]:
+            value = values.value if order is None else graph.op("Gather", values.value, order, axis=0)
+            _, places = graph.op("TopK", value, rows, outputs=2, largest=int(largest), sorted=1)  # ties: the first row
+            order = places if order is None else graph.op("Gather", order, places, axis=0)
+        assert order is not None
+        return order
+
+    def place(self, keys: list[tuple[GraphTensor, bool]]) -> GraphTensor:
+        """Each row's place in its list by the keys, from 0: int64."""
+        graph = self.graph
+        order = self.order(keys)
+        zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
+        rows = graph.op("Squeeze", graph.op("Shape", self._of_row))
+        at = graph.op("Range", zero, rows, one)
+        # where each row stands in the order, less where its list begins
+        stands = graph.op("ScatterElements", at, order, at)
+        first = self.reduce(GraphTensor(graph, stands, self._meta), "min")
+        return GraphTensor(graph, stands, self._meta) - first.long()
+
+    def _spread(self, each: str, dtype: torch.dtype) -> GraphTensor:
+        meta = torch.empty(N, dtype=dtype, device="meta")
+        return GraphTensor(self.graph, self.graph.op("Gather", each, self._of_row, axis=0), meta)

@@ -1,0 +1,135 @@
+"""Codes of raw values as nodes: what Arrow's kernels do in training, in a served graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, value_of
+from fastrec.table import Keys
+from fastrec.table.key_types import UNITS_PER_SECOND, is_text, match_type
+from fastrec.table.keys import _dense
+
+_DENSE = 1 << 22  # codes of two columns together: below, a table of all pairs
+
+
+def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, missing: int, absent: int) -> GraphTensor:
+    """Codes int64 ``[rows]`` of a column's values.
+
+    Args:
+        graph: the graph.
+        column: a ``GraphColumn``.
+        values: ``[K]`` the known values, none missing.
+        codes: int64 ``[K]``, their codes.
+        missing: the code of a missing value.
+        absent: the code of any other value.
+
+    Raises:
+        NotInGraphError: the two kinds of values cannot be compared there.
+    """
+    made = torch.empty(N, dtype=torch.int64, device="meta")
+    if not len(values):
+        missing_mask = column.is_missing()
+        return torch.where(missing_mask, missing, torch.full((N,), absent)) if missing != absent else _all(graph, absent)
+    keys, value = _comparable(graph, column, values)
+    known = codes[keys[1]]
+    name = graph.op(
+        "LabelEncoder", value, domain="ai.onnx.ml", keys_tensor=keys[0], values_tensor=known.astype(np.int64),
+        default_tensor=np.array([absent], dtype=np.int64),
+    )  # fmt: skip
+    found = GraphTensor(graph, name, made)
+    return found if missing == absent else torch.where(column.is_missing(), missing, found)
+
+
+def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
+    """Codes of rows by one or several columns among known keys: 0 = missing or not there, ``i`` = its row ``i - 1``."""
+    size = len(known)
+    if len(columns) == 1:
+        return find(graph, columns[0], known.columns[0], np.arange(1, size + 1), missing=0, absent=0)
+    joint = theirs = None
+    width = 1
+    for column, reference in zip(columns, known.columns, strict=True):
+        dense, values = _dense(reference)
+        code = find(graph, column, values, np.arange(1, len(values) + 1), missing=0, absent=0)
+        if joint is None:
+            joint, theirs, width = code, dense + 1, len(values) + 1
+            continue
+        gone = (joint == 0) | (code == 0)
+        pair = joint * (len(values) + 1) + code
+        pairs = theirs * (len(values) + 1) + dense + 1
+        width *= len(values) + 1
+        distinct, theirs = np.unique(pairs, return_inverse=True)
+        theirs = theirs.reshape(-1) + 1
+        found = _place(graph, pair, distinct, width)
+        joint, width = torch.where(gone, 0, found), len(distinct) + 1
+    assert joint is not None
+    rows = torch.zeros(size + 1, dtype=torch.int64)
+    rows[torch.from_numpy(np.asarray(theirs))] = torch.arange(1, size + 1)
+    if bool((rows == torch.arange(size + 1)).all()):
+        return joint
+    return torch.index_select(rows, 0, joint)
+
+
+def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) -> GraphTensor:
+    """Where numbers stand among sorted distinct ones, from 1; 0: nowhere."""
+    if width <= max(_DENSE, 4 * len(distinct)):
+        table = torch.zeros(width, dtype=torch.int64)
+        table[torch.from_numpy(distinct)] = torch.arange(1, len(distinct) + 1)
+        return torch.index_select(table, 0, pair)
+    name = graph.op(
+        "LabelEncoder", pair.value, domain="ai.onnx.ml", keys_tensor=distinct.astype(np.int64),
+        values_tensor=np.arange(1, len(distinct) + 1), default_tensor=np.array([0]),
+    )  # fmt: skip
+    return GraphTensor(graph, name, pair.meta)
+
+
+def _all(graph: Graph, code: int) -> GraphTensor:
+    raise NotInGraphError("a vocabulary knows no values", remedy="Leave the column out")
+
+
+def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.ndarray, np.ndarray], str]:
+    """Known values as a node compares them, with their places among ``values``; and the column's value in that form."""
+    places = np.arange(len(values))
+    if column.text is not None:
+        if not is_text(values.type):
+            raise _incomparable(column, values.type)
+        return (np.array(values.to_pylist(), dtype=object), places), column.text
+    tensor = column.values
+    if pa.types.is_timestamp(values.type) != (column.kind == "datetime") or is_text(values.type):
+        raise _incomparable(column, values.type)
+    if column.kind == "datetime":
+        if (values.type.tz is None) != (column.zone is None):
+            raise _incomparable(column, values.type)
+        same = match_type(values, pa.timestamp(column.unit, values.type.tz)).cast(pa.int64())
+        return _exact(same, places), tensor.value
+    if pa.types.is_decimal(values.type):
+        raise _incomparable(column, values.type)
+    if tensor.dtype.is_floating_point:
+        wide = values.cast(pa.uint8()) if pa.types.is_boolean(values.type) else values
+        same = match_type(wide, pa.float64())
+        return _exact(same, places), value_of(graph, tensor, torch.float64)
+    same = match_type(values, pa.int64())
+    number = tensor.value if tensor.dtype == torch.int64 else cast(graph, tensor, torch.int64)
+    return _exact(same, places), number
+
+
+def _exact(values: pa.Array, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values without those that the wanted type does not hold."""
+    there = ~values.is_null().to_numpy(zero_copy_only=False)
+    kept = values.filter(pa.array(there)).to_numpy(zero_copy_only=False)
+    return (kept + 0.0 if kept.dtype.kind == "f" else kept), places[there]
+
+
+def _incomparable(column: Any, kind: pa.DataType) -> NotInGraphError:
+    return NotInGraphError(
+        f"its values are compared with {kind}", column=column.name or None, remedy="Compute it outside of the graph"
+    )
+
+
+def seconds_of(unit: str) -> int:
+    """How many of a unit there are in a second."""
+    return UNITS_PER_SECOND[unit]

@@ -1,0 +1,175 @@
+"""Trained nets in a graph: their columns prepared as in training, their layers by torch's own exporter."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastrec._core.optional import require
+from fastrec.errors import DataError
+from fastrec.estimators._trained_net import TrainedNet
+from fastrec.serve.graph.builder import OPSET, Graph
+from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
+from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
+from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
+from fastrec.tabular.procs import ContProc, Features
+
+_NA = "_na"
+
+
+def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
+    """What a net makes of a graph's rows: float64 ``[rows, outputs]``.
+
+    Args:
+        trained: the net.
+        table: the columns that it reads.
+    """
+    columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
+    cats, conts = _prepared(trained, table.with_columns(columns))
+    graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
+    inputs = [_rows_of(graph, cats, torch.int64), _rows_of(graph, conts, torch.float32)]
+    model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
+    feeds = [value for value, used in zip(inputs, model.used, strict=True) if used]
+    made = graph.merge(model.proto, feeds)[0]
+    return GraphTensor(graph, made, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
+
+
+def _rows_of(graph: Graph, values: Any, dtype: torch.dtype) -> str:
+    return value_of(graph, values, dtype)
+
+
+def _prepared(trained: TrainedNet, table: GraphTable) -> tuple[Any, Any]:
+    """The categories' codes int64 ``[rows, c]`` and the numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
+    procs = {type(p).__name__: p for p in trained.frame.procs.fs}
+    odd = next((p for p in procs.values() if isinstance(p, Features)), None)
+    if odd is not None:
+        raise DataError("a net has features of its own", remedy="Put them into the recipe's features")
+    names = list(trained.frame.cont_names)
+    numbers = {n: table[n].number() for n in names}
+    graph = _graph_of(table)
+    codes = [_codes(procs, n, table, numbers) for n in trained.frame.cat_names]
+    cats = _matrix(graph, codes, torch.int64)
+    conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
+    for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
+        conts = _applied(graph, proc, names, conts)
+    return cats, conts.to(torch.float32)
+
+
+def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapping[str, Any]) -> Any:
+    fill = procs.get("FillMissing")
+    if fill is not None and name.endswith(_NA) and name.removesuffix(_NA) in fill.flagged and name not in table:
+        return numbers[name.removesuffix(_NA)].isnan().long() + 1  # classes #na#, False, True
+    return encode(procs["Categorify"].vocab_of(name), as_graph_column(table[name]))
+
+
+def _applied(graph: Graph, proc: ContProc, names: list[str], values: GraphTensor) -> GraphTensor:
+    """A proc's work on all columns at once: float64 ``[rows, m]``."""
+    if isinstance(proc, FillMissing):
+        fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
+        return torch.where(values.isnan(), fills, values)
+    if isinstance(proc, Normalize):
+        means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
+        return (values - means) / sds
+    if isinstance(proc, RobustScale | LogTransform | RankGauss):
+        done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]
+        return GraphTensor(graph, _matrix(graph, done, torch.float64).value, values.meta)
+    done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]  # one of the user's own
+    return GraphTensor(graph, _matrix(graph, done, torch.float64).value, values.meta)
+
+
+def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
+    """Columns side by side: ``[rows, m]``; one that is the same in every row is spread over them."""
+    meta = torch.empty((N, len(columns)), dtype=dtype, device="meta")
+    some = next((c for c in columns if isinstance(c, GraphTensor)), None)
+    if not columns:
+        return GraphTensor(graph, _nothing(graph, dtype), meta)
+    parts = []
+    for column in columns:
+        if not isinstance(column, GraphTensor):
+            zero = (some.double() * 0).nan_to_num(0.0, 0.0, 0.0) if some is not None else None
+            if zero is None:
+                raise DataError("all columns of a net are the same in every row", remedy="Leave the net out")
+            column = zero.to(dtype) + column[:1].to(dtype)
+        parts.append(column.to(dtype))
+    return torch.stack(parts, 1)
+
+
+def _nothing(graph: Graph, dtype: torch.dtype) -> str:
+    """A matrix of no columns: the number of rows is that of any input."""
+    name = next(iter(graph._inputs))
+    rows = graph.op("Shape", name)
+    shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
+    return graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
+
+
+def _graph_of(table: GraphTable) -> Graph:
+    for name in table.names:
+        values = table[name].values
+        if isinstance(values, GraphTensor):
+            return values.graph
+    raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
+
+
+class NetModelProto:
+    """A net as a model of its own.
+
+    Args:
+        proto: the model.
+        used: whether it reads categories, and numbers.
+        width: how many outputs.
+    """
+
+    def __init__(self, proto: Any, used: list[bool], width: int) -> None:
+        self.proto, self.used, self.width = proto, used, width
+
+
+def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModelProto:
+    """A net as an ONNX model, by torch's exporter.
+
+    Args:
+        net: in evaluation, on the CPU.
+        inputs: width and dtype of the categories' codes and of the numbers.
+    """
+    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
+    net = net.cpu().eval()
+    given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
+    rows = torch.export.Dim("rows", min=1)
+    with torch.no_grad(), _quiet():
+        width = int(net(*given).shape[1])
+        program = torch.onnx.export(
+            net, given, dynamo=True, opset_version=OPSET, dynamic_shapes=tuple({0: rows} for _ in given), verbose=False
+        )
+    proto = program.model_proto
+    names = [i.name for i in proto.graph.input]
+    read = {n for node in proto.graph.node for n in node.input}
+    # the exporter keeps inputs that nothing reads
+    if len(names) == len(given):
+        return NetModelProto(proto, [True] * len(given), width)
+    used = [w > 0 for w, _ in inputs]
+    if sum(used) != len(names) or not read:
+        raise DataError("a net's graph has other inputs than the net", remedy="Report this")
+    return NetModelProto(proto, used, width)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """torch's exporter warns of its own parts, and logs what it has no use for."""
+    levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+__all__ = ["Categorify", "net_model", "net_outputs"]

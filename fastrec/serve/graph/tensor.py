@@ -1,0 +1,250 @@
+"""``GraphTensor``: stands for a tensor of the graph; torch's functions, called with one, write nodes.
+
+So the code that makes features in training makes their graph too, without a second description that could differ. The
+dtype and shape of every result are torch's own: each function is run on ``meta`` tensors beside. Rows are ``N`` in
+their shapes; a constant that is as long has to be the same in all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec.errors import DataError
+from fastrec.serve.graph.builder import Graph
+
+N = 1009  # a prime that no other dimension is likely to be
+
+# How functions of torch are written: name → handler(result, *args, **kwargs), which gives a value's name or several
+HANDLERS: dict[str, Callable[..., Any]] = {}
+
+
+class NotInGraphError(DataError):
+    """Something cannot be written as nodes of a graph."""
+
+
+def handler(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Take a function as the handler of torch's functions of these names."""
+
+    def take(function: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            HANDLERS[name] = function
+        return function
+
+    return take
+
+
+class GraphTensor:
+    """A tensor of the graph.
+
+    Args:
+        graph: the graph.
+        value: the value's name in it.
+        meta: a tensor on ``meta`` of the same dtype, and of the same shape with ``N`` for the number of rows.
+    """
+
+    def __init__(self, graph: Graph, value: str, meta: torch.Tensor) -> None:
+        self.graph, self.value, self.meta = graph, value, meta
+        self.some = False  # whether it was made by ``any``
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return call(func, args, kwargs or {})
+
+    # What code asks of a tensor ----------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.meta.dtype
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.meta.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.meta.ndim
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def is_cuda(self) -> bool:
+        return False
+
+    @property
+    def T(self) -> GraphTensor:  # noqa: N802 - torch's name
+        return self.transpose(0, 1)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.meta.size() if dim is None else self.meta.size(dim)
+
+    def dim(self) -> int:
+        return self.meta.ndim
+
+    def is_floating_point(self) -> bool:
+        return self.meta.is_floating_point()
+
+    def __len__(self) -> int:
+        return len(self.meta)
+
+    def __bool__(self) -> bool:
+        if self.some:
+            return True  # some of the rows to come may be so: take the way that serves them too
+        raise NotInGraphError("something depends on rows that are not there yet", remedy="Compute it outside")
+
+    def __iter__(self) -> Any:
+        return iter(self.unbind(0))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        in_place = name.endswith("_") and not name.startswith("_")
+        plain = name[:-1] if in_place else name
+        found = getattr(torch.Tensor, plain, None)
+        if not callable(found):
+            raise NotInGraphError(f"a graph has no tensor's {name!r}", remedy="Compute it outside of the graph")
+
+        def method(*args: Any, **kwargs: Any) -> Any:
+            made = call(found, (self, *args), kwargs)
+            if in_place:
+                self.value, self.meta = made.value, made.meta
+                return self
+            return made
+
+        return method
+
+    def __index__(self) -> int:
+        raise NotInGraphError("a number of the rows is asked for before they are there", remedy="Compute it outside")
+
+    __int__ = __float__ = __index__
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        if not (isinstance(place, GraphTensor) and place.dtype == torch.bool):
+            raise NotInGraphError("values are put into places of a graph's tensor", remedy="Use torch.where")
+        made = torch.where(place, value, self)
+        self.value, self.meta = made.value, made.meta
+
+
+def _operator(name: str, *, swapped: bool = False) -> Callable[..., Any]:
+    def method(self: GraphTensor, *others: Any) -> Any:
+        args = (*others, self) if swapped else (self, *others)
+        return call(getattr(torch, name), args, {})
+
+    return method
+
+
+for _name, _function in {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "truediv": "div",
+    "mod": "remainder",
+    "floordiv": "floor_divide",
+    "pow": "pow",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "matmul": "matmul",
+}.items():
+    setattr(GraphTensor, f"__{_name}__", _operator(_function))
+    setattr(GraphTensor, f"__r{_name}__", _operator(_function, swapped=True))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(GraphTensor, f"__{_name}__", _operator(_name))
+GraphTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
+GraphTensor.__neg__ = _operator("neg")  # type: ignore[attr-defined]
+GraphTensor.__abs__ = _operator("abs")  # type: ignore[attr-defined]
+GraphTensor.__invert__ = _operator("bitwise_not")  # type: ignore[attr-defined]
+GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (self, place), {})  # type: ignore
+
+
+def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function of torch makes of arguments among which there are tensors of the graph.
+
+    Raises:
+        NotInGraphError: there is no way to write it as nodes.
+    """
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        name = getattr(getattr(func, "__self__", None), "__name__", name)
+    graph = next(a.graph for a in _flat((args, kwargs)) if isinstance(a, GraphTensor))
+    if name not in HANDLERS:
+        raise NotInGraphError(f"torch.{name} has no form in a graph", remedy="Compute this column outside of the graph")
+    try:
+        metas = func(*_meta(args), **_meta(kwargs))
+    except (RuntimeError, NotImplementedError, TypeError) as error:
+        raise NotInGraphError(
+            f"torch.{name} cannot be written as nodes ({error})", remedy="Compute this column outside of the graph"
+        ) from error
+    made = HANDLERS[name](graph, metas, *args, **kwargs)
+    if isinstance(made, GraphTensor | torch.Tensor):
+        return made
+    if isinstance(metas, torch.Tensor):
+        return GraphTensor(graph, made, metas)
+    parts = [GraphTensor(graph, v, m) for v, m in zip(made, metas, strict=True)]
+    fields = getattr(type(metas), "__name__", "") not in ("list", "tuple")
+    return type(metas)(parts) if fields else parts
+
+
+def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = None) -> str:
+    """A tensor as a constant of the graph.
+
+    Raises:
+        NotInGraphError: it has a value of its own for every row.
+    """
+    values = values.detach().cpu()
+    if values.ndim and values.shape[0] == N:
+        if not bool((values == values[:1]).all() | values[:1].isnan().all()):
+            raise NotInGraphError("a constant differs from row to row", remedy="Compute this column outside")
+        values = values[:1]
+    values = values if dtype is None else values.to(dtype)
+    return graph.constant(values.numpy())
+
+
+def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
+    """The name of a value of a dtype: of a tensor of the graph, a constant tensor or a number."""
+    if isinstance(given, GraphTensor):
+        return given.value if given.dtype == dtype else cast(graph, given, dtype)
+    if isinstance(given, torch.Tensor):
+        return constant(graph, given, dtype)
+    return graph.constant(torch.tensor(given, dtype=dtype).numpy())
+
+
+def cast(graph: Graph, given: GraphTensor, dtype: torch.dtype) -> str:
+    """The values as another dtype, as torch changes them."""
+    return graph.op("Cast", given.value, to=onnx_type(graph, dtype))
+
+
+def onnx_type(graph: Graph, dtype: torch.dtype) -> int:
+    """ONNX's number of a dtype."""
+    return graph._type_of(numpy_type(dtype))
+
+
+def numpy_type(dtype: torch.dtype) -> np.dtype:
+    """The numpy dtype of a torch dtype."""
+    return torch.empty(0, dtype=dtype).numpy().dtype
+
+
+def _meta(given: Any) -> Any:
+    if isinstance(given, GraphTensor):
+        return given.meta
+    if isinstance(given, torch.Tensor):
+        return given.to("meta") if given.ndim else given
+    if isinstance(given, list | tuple) and not isinstance(given, torch.Size):
+        return type(given)(_meta(g) for g in given)
+    return {n: _meta(v) for n, v in given.items()} if isinstance(given, dict) else given
+
+
+def _flat(given: Any) -> Any:
+    if isinstance(given, dict):
+        given = given.values()
+    if not isinstance(given, list | tuple | type({}.values())):
+        yield given
+        return
+    for part in given:
+        yield from _flat(part)
