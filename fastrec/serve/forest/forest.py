@@ -1,0 +1,141 @@
+"""``Forest``: trees of any library as flat arrays, and the ONNX nodes that they become."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from fastrec.serve.forest._columns import DerivedColumn, derived_nodes
+from fastrec.serve.forest._onnx import onnx
+
+Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
+Rule = Literal["lt", "le"]
+_MODES: dict[Rule, int] = {"le": 0, "lt": 1}  # BRANCH_LEQ, BRANCH_LT
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Binary trees that go left where ``x[feature] < threshold`` (``rule='lt'``) or ``<=`` (``'le'``).
+
+    A node's children are numbers of nodes, or of leaves where ``left_leaf`` or ``right_leaf`` says so. A tree that is a
+    single leaf has one node with that leaf on both sides. A margin is ``base`` plus the values of the leaves.
+
+    Args:
+        columns: how many columns rows have.
+        base: float64 ``[targets]``, what the sums start from.
+        link: what the objective makes of ``m = scale · margin``: ``'logistic'`` is ``1 / (1 + exp(-m))``,
+            ``'log1p_exp'`` is ``log(1 + exp(m))``, ``'signed_square'`` is ``|m| · m``.
+        scale: what margins are multiplied by before that.
+        rule: which rows a node sends left.
+        dtype: what the library adds up in, and what thresholds are: rows are float32 in either case, unless
+            ``wide`` is set.
+        wide: rows must be float64: the library compares float64 and was trained on such rows.
+        roots: int64 ``[trees]``, numbers of nodes.
+        feature: int64 ``[nodes]``; from ``columns`` on a number in ``derived``.
+        threshold: float64 ``[nodes]``.
+        missing_left: bool ``[nodes]``, where NaN goes.
+        left, right: int64 ``[nodes]``.
+        left_leaf, right_leaf: bool ``[nodes]``.
+        value: float64 ``[leaves]``.
+        target: int64 ``[leaves]``, which target a leaf counts for.
+        derived: columns that are made of others: membership of a set of categories, zeros as missing.
+    """
+
+    columns: int
+    base: np.ndarray
+    link: Link
+    scale: float
+    rule: Rule
+    dtype: Literal["float32", "float64"]
+    wide: bool
+    roots: np.ndarray
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    left_leaf: np.ndarray
+    right_leaf: np.ndarray
+    value: np.ndarray
+    target: np.ndarray
+    derived: tuple[DerivedColumn, ...] = ()
+
+    @property
+    def targets(self) -> int:
+        """How many margins a row gets."""
+        return len(self.base)
+
+    def attributes(self) -> dict[str, Any]:
+        """Attributes of a ``TreeEnsemble`` node of ``ai.onnx.ml`` 5 that adds up leaves and leaves out ``base``."""
+        tensor = onnx().numpy_helper.from_array
+        attributes = {
+            "n_targets": self.targets,
+            "aggregate_function": 1,
+            "post_transform": 0,
+            "tree_roots": self.roots,
+            "nodes_featureids": self.feature,
+            "nodes_splits": tensor(self.threshold.astype(self.dtype)),
+            "nodes_modes": tensor(np.full(len(self.feature), _MODES[self.rule], np.uint8)),
+            "nodes_truenodeids": self.left,
+            "nodes_falsenodeids": self.right,
+            "nodes_trueleafs": self.left_leaf,
+            "nodes_falseleafs": self.right_leaf,
+            "leaf_targetids": self.target,
+            "leaf_weights": tensor(self.value.astype(self.dtype)),
+        }
+        if self.missing_left.any():
+            attributes["nodes_missing_value_tracks_true"] = self.missing_left
+        return {n: v.astype(np.int64).tolist() if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
+
+    def nodes(self, x: str, y: str, *, prefix: str, base: bool = True) -> tuple[list[Any], list[Any]]:
+        """The ONNX nodes that make margins of rows.
+
+        Args:
+            x: name of the rows: float32 ``[n, columns]`` (float64 where ``wide``), NaN where missing.
+            y: name of the margins: float64 ``[n, targets]``.
+            prefix: what names of everything between begin with.
+            base: whether ``base`` is added, as the libraries do first of all; False where a margin is given per row.
+
+        Returns:
+            Nodes in order, and initializers.
+        """
+        helper, kind = onnx().helper, onnx().TensorProto
+        nodes, initializers = [], []
+        if self.dtype == "float64" and not self.wide:
+            nodes.append(helper.make_node("Cast", [x], [f"{prefix}_x"], to=kind.DOUBLE))
+            x = f"{prefix}_x"
+        if self.derived:
+            more, initializers = derived_nodes(self.derived, x, f"{prefix}_all", prefix=prefix, dtype=self.dtype)
+            nodes, x = nodes + more, f"{prefix}_all"
+        forest = self._with_base() if base else self
+        if not len(forest.roots):
+            forest = forest._with_base(np.zeros(1))
+        sums = y if self.dtype == "float64" else f"{prefix}_sums"
+        attributes = forest.attributes()
+        nodes.append(helper.make_node("TreeEnsemble", [x], [sums], domain="ai.onnx.ml", name=prefix, **attributes))
+        if sums != y:
+            nodes.append(helper.make_node("Cast", [sums], [y], to=kind.DOUBLE))
+        return nodes, initializers
+
+    def _with_base(self, base: np.ndarray | None = None) -> Forest:
+        """With ``base`` as the first trees, of one leaf each: sums are then in the order of the libraries' own."""
+        base = self.base if base is None else base
+        k, nodes, leaves = len(base), len(self.feature), len(self.value)
+        mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
+        mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
+        mine |= {f"{side}_leaf": np.ones(k, bool) for side in ("left", "right")}
+        mine |= {"value": base, "target": np.arange(k)}
+        joined = {name: np.concatenate([getattr(self, name), more]) for name, more in mine.items()}
+        return Forest(**{**vars(self), **joined, "roots": np.concatenate([nodes + np.arange(k), self.roots])})
+
+    def model(self) -> Any:
+        """A model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
+        helper, kind = onnx().helper, onnx().TensorProto
+        nodes, initializers = self.nodes("x", "margin", prefix="forest")
+        rows = helper.make_tensor_value_info("x", kind.DOUBLE if self.wide else kind.FLOAT, ["n", self.columns])
+        margins = helper.make_tensor_value_info("margin", kind.DOUBLE, ["n", self.targets])
+        graph = helper.make_graph(nodes, "forest", [rows], [margins], initializers)
+        opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 5)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -1,0 +1,93 @@
+"""XGBoost's trees, by the JSON form that it saves (https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+
+from fastrec.errors import DataError
+from fastrec.serve.forest._grow import Tree, grow
+from fastrec.serve.forest.forest import Forest, Link
+
+_LINKS: dict[str, Link] = {
+    "binary:logistic": "logistic",
+    "reg:logistic": "logistic",
+    "multi:softprob": "softmax",
+    "count:poisson": "exp",
+    "reg:gamma": "exp",
+    "reg:tweedie": "exp",
+}
+_LOGITS = ("binary:logistic", "reg:logistic")  # whose base score is kept as a probability
+_KNOWN = (
+    *_LINKS, "binary:logitraw", "rank:ndcg", "rank:map", "rank:pairwise", "reg:squarederror", "reg:squaredlogerror",
+    "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror",
+)  # fmt: skip
+
+
+def forest_of_xgboost(booster: xgb.Booster, n_columns: int | None = None) -> Forest:
+    """The trees of a booster; a booster that was stopped early must have been cut to its best tree.
+
+    Args:
+        booster: trees (``gbtree`` or ``dart``).
+        n_columns: how many columns rows have; None: as the booster says.
+
+    Raises:
+        DataError: the booster is linear, its objective is not known here, or its leaves are vectors.
+    """
+    learner = json.loads(booster.save_raw("json"))["learner"]
+    objective, params = learner["objective"]["name"], learner["learner_model_param"]
+    if objective not in _KNOWN:
+        raise DataError(f"trees of XGBoost's objective {objective!r} cannot be exported", remedy="Use another one")
+    columns = int(params["num_feature"]) if n_columns is None else n_columns
+    targets = max(int(params["num_class"]), int(params.get("num_target", 1)), 1)
+    base = _base(params["base_score"], objective, targets)
+    about = {"link": _LINKS.get(objective, "identity"), "rule": "lt", "dtype": "float32"}
+    return grow(_trees_of(learner["gradient_booster"]), columns, base, **about)
+
+
+def _trees_of(booster: Mapping[str, Any]) -> list[Tree]:
+    """The trees, each times its weight."""
+    if booster["name"] not in ("gbtree", "dart"):
+        raise DataError(f"XGBoost's {booster['name']} has no trees to export", remedy="Train with booster='gbtree'")
+    model = booster.get("gbtree", booster)["model"]
+    weights = booster.get("weight_drop", [1.0] * len(model["trees"]))
+    return [_tree(*of_tree) for of_tree in zip(model["trees"], weights, model["tree_info"], strict=True)]
+
+
+def _base(text: str, objective: str, targets: int) -> np.ndarray:
+    """The base score as a margin: one number, since version 3 in brackets, or several; float32 as XGBoost has them."""
+    said = np.array([float(v) for v in text.strip("[]").split(",")], np.float32)
+    if objective in _LOGITS:
+        said = -np.log((1 / said - 1).astype(np.float64))
+    elif _LINKS.get(objective) == "exp":
+        said = np.log(said.astype(np.float64))
+    return np.broadcast_to(said.astype(np.float32), (targets,)).astype(np.float64)
+
+
+def _tree(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
+    if int(tree["tree_param"].get("size_leaf_vector", 1)) > 1:
+        raise DataError(
+            "trees of XGBoost whose leaves are vectors cannot be exported",
+            remedy="Train with multi_strategy='one_output_per_tree'",
+        )
+    left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
+    numbers = np.array(tree["split_conditions"], np.float32)
+    starts, sizes, codes = (tree[f"categories{name}"] for name in ("_segments", "_sizes", ""))
+    sets = {
+        row: codes[start : start + size]
+        for row, start, size in zip(tree["categories_nodes"], starts, sizes, strict=True)
+    }
+    return Tree(
+        left=left,
+        right=right,
+        feature=np.array(tree["split_indices"]),
+        threshold=numbers,
+        missing_left=np.array(tree["default_left"], bool),
+        value=numbers * np.float32(weight),
+        target=target,
+        sets=sets,
+    )
