@@ -26,6 +26,7 @@ from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
 
+_SAMPLE = 2_000  # rows
 _PACKAGES = ("fastrec-tabular", "torch", "fastai", "xgboost", "lightgbm", "catboost", "pyarrow", "pandas", "numpy")
 
 
@@ -59,9 +60,22 @@ def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
     write_json(part / "importance.json", importance)
     if made.permutation:
         write_json(part / "permutation.json", made.permutation)
+    _write_sample(part / "sample.parquet", made)
     write_json(part / "config.json", _config(made, about))
     write_json(part / "decision.json", asdict(made.decision))
     _write_submission(part / "submission.csv", made)
+
+
+def _write_sample(path: Path, made: Fitted) -> None:
+    """Some rows with all their columns as the models saw them: what an exported graph takes its inputs' types from."""
+    rows = made.train if made.test is None else made.test
+    count = min(len(rows), _SAMPLE)
+    if rows.groups is not None and made.target is None and count < len(rows):
+        starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
+        count = int(starts[starts <= count][-1])  # whole lists
+    table = rows.table.slice(0, count)
+    hidden = set() if made.target is None else set(made.target.names)
+    pq.write_table(table.drop([n for n in hidden if n in table]).to_arrow(), path)
 
 
 def _write_submission(path: Path, made: Fitted) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.serve.graph.features import Places, Served, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.stack import blended
-from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+from fastrec.serve.graph.tensor import value_of
 from fastrec.table import Column, Table
 from fastrec.table.key_types import is_text
 
@@ -131,7 +132,8 @@ def make_graph(saved: SavedRun, sample: Table, *, fold: int | None = None) -> tu
     made = {n for s in steps for n in s.outputs}
     inputs: dict[str, dict[str, Any]] = {}
 
-    def given(name: str, *, outside: bool = False) -> Column:
+    @cache
+    def given(name: str, outside: bool = False) -> Column:
         column = sample[name]
         no_text = OTHER_NO_TEXT if _holds_empty_text(column) else NO_TEXT
         inputs[name] = _described(name, column, no_text, outside)
@@ -139,14 +141,14 @@ def make_graph(saved: SavedRun, sample: Table, *, fold: int | None = None) -> tu
 
     list_column = saved.config.get("list_column") if saved.target is None else None
     raw = _raw_needed(saved, steps, made)
-    table = GraphTable({n: given(n) for n in raw if n in sample and _may_be_input(sample[n])})
+    later = {n: (lambda n=n: given(n)) for n in raw if n in sample}
+    later |= {n: (lambda n=n: given(n, True)) for n in made if n in sample}
+    table = GraphTable({}, later=later)
     lists = None
     if list_column is not None:
-        codes = table[list_column].values if list_column in table else given(list_column).values
-        lists = GraphGroups(codes)
+        lists = GraphGroups(table[list_column].values)  # type: ignore[arg-type]
     places = Places(lists, list_column)
-    later = {n: (lambda n=n: given(n, outside=True)) for n in made}
-    table, served = written(steps, table, places, wanted, later)
+    table, served = written(steps, table, places, wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists)
     base = {}
@@ -187,12 +189,6 @@ def _raw_needed(saved: SavedRun, steps: Sequence[Any], made: set[str]) -> list[s
     return [n for n in dict.fromkeys([*saved.cats, *saved.conts, *read, *extra]) if n not in made | hidden]
 
 
-def _may_be_input(column: Column) -> bool:
-    return column.kind in ("number", "datetime") or (
-        column.kind == "category" and (is_text(column.distinct.type) or column.plain() is not column)
-    )
-
-
 def _holds_empty_text(column: Column) -> bool:
     if column.kind != "category" or not is_text(column.distinct.type):
         return False
@@ -230,16 +226,9 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
 
 
 def _classes(target: Any) -> list[Any] | None:
-    classes = None if target is None else getattr(target, "classes", None)
-    if classes is None:
+    if target is None or target.classes is None:
         return None
-    return [str(c) if not isinstance(c, bool | int | float | str) else c for c in _as_list(classes)]
-
-
-def _as_list(values: Any) -> list[Any]:
-    if isinstance(values, pa.Array | pa.ChunkedArray):
-        return values.to_pylist()
-    return list(values)
+    return [c if isinstance(c, bool | int | float | str) else str(c) for c in target.classes.values.to_pylist()]
 
 
 def _read_inputs(graph: Graph) -> set[str]:
@@ -278,8 +267,3 @@ def _fed(about: Mapping[str, Any], column: Column) -> np.ndarray:
             return np.where(missing, about["missing"], np.where(missing, 0, numbers).astype(np.int64))
         return np.where(missing, about["missing"], column.integer().cpu().numpy())
     return column.number().cpu().numpy().astype(kind)
-
-
-def is_graph(tensor: Any) -> bool:
-    """Whether something stands for a tensor of a graph of ``N`` rows."""
-    return isinstance(tensor, GraphTensor) and len(tensor) == N

@@ -116,6 +116,15 @@ class Graph:
             self._nodes.append(copied)
         return [names[o.name] for o in graph.output]
 
+    def add(self, nodes: Sequence[Any], constants: Sequence[Any]) -> None:
+        """Nodes that name values of this graph, and constants (``onnx.TensorProto``); their names must be their own."""
+        self._nodes += nodes
+        self._constants |= {t.name: self._onnx.numpy_helper.to_array(t) for t in constants}
+
+    def fresh(self, word: str) -> str:
+        """A name that nothing has yet."""
+        return self._fresh(word)
+
     def model(self, *, name: str = "fastrec") -> Any:
         """The model, checked; constants that nothing reads are left out."""
         helper = self._onnx.helper
@@ -145,7 +154,12 @@ class Graph:
             return [path]
         beside = f"{path.name}.data"
         self._onnx.save_model(
-            model, str(path), save_as_external_data=True, location=beside, size_threshold=_LARGE, convert_attribute=False
+            model,
+            str(path),
+            save_as_external_data=True,
+            location=beside,
+            size_threshold=_LARGE,
+            convert_attribute=False,
         )
         return [path, path.with_name(beside)]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,11 +95,25 @@ class GraphCoded(Coded):
 
 
 class GraphTable(Table):
-    """A table of a graph's columns."""
+    """A table of a graph's columns.
 
-    def __init__(self, columns: Mapping[str, Any], *, device: Any = None) -> None:
+    Args:
+        columns: name → column, or tensor.
+        later: name → what makes a column when it is first read.
+    """
+
+    def __init__(self, columns: Mapping[str, Any], *, later: Mapping[str, Callable[[], Column]] | None = None) -> None:
         super().__init__({})
         self._columns = {n: c if isinstance(c, Column) else _as_column(n, c) for n, c in columns.items()}
+        self.later = dict(later or {})
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._columns and name in self.later:
+            self._columns[name] = self.later[name]()
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns or name in self.later
 
     @property
     def device(self) -> torch.device:
@@ -110,7 +124,7 @@ class GraphTable(Table):
 
     def with_columns(self, columns: Mapping[str, Any]) -> Table:
         """See ``Table.with_columns``."""
-        return GraphTable({**self._columns, **columns})
+        return GraphTable({**self._columns, **columns}, later=self.later)
 
     def slice(self, start: int, stop: int) -> Table:
         """The table itself: its rows are not there yet."""
@@ -122,7 +136,7 @@ class GraphTable(Table):
         return GraphCoded([self[n] for n in names])
 
     def _like(self, columns: dict[str, Column]) -> Table:
-        return GraphTable(columns)
+        return GraphTable(columns, later=self.later)
 
 
 def _as_column(name: str, values: Any) -> Column:

@@ -8,12 +8,10 @@ from typing import Any
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.estimators import Estimator
 from fastrec.estimators._dense_inputs import DenseInputs
-from fastrec.estimators._learnable import assembled
 from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
-from fastrec.serve.forest import Forest, forests_of
+from fastrec.serve.forest import EstimatorForests, Forest, forests_of
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.nets import _matrix, net_outputs
@@ -107,59 +105,28 @@ def mean(parts: list[Any]) -> Any:
 # Trees ---------------------------------------------------------------------------------------------------------------
 
 
-@writer("XGBModel", "LGBMModel", "CatBoostModel")
-def _tree_model(model: Any, rows: GraphRows) -> Any:
-    matrix = tree_matrix(model._inputs, rows.table)
-    said = [_output(forest, matrix) for forest in forests_of(model)]
-    return assembled([_spread(s, said, matrix) for s in said], model._task)
+@writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
+def _trees(model: Any, rows: GraphRows) -> Any:
+    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows)
 
 
-@writer("XGBRanker")
-def _xgb_ranker(model: Any, rows: GraphRows) -> Any:
-    (forest,) = forests_of(model)
-    sums = margins(forest, tree_matrix(model._inputs, rows.table), base=model.margin is None)[:, 0]
-    if model.margin is None:
-        return sums
-    return (sums.float() + rows.table[model.margin].number(torch.float32)).double()
+def _grown(forests: EstimatorForests, matrix: GraphTensor, rows: GraphRows) -> GraphTensor:
+    """What an estimator's trees predict of a matrix that is as in training."""
+    graph = matrix.graph
+    matrix = matrix.to(torch.float64 if forests.dtype == "float64" else torch.float32)
+    start = None if forests.start is None else as_value(rows.table[forests.start].number(torch.float32), torch.float32)
+    prefix = graph.fresh("forest")
+    graph.add(*forests.nodes(matrix.value, f"{prefix}_said", prefix=prefix, start=start))
+    shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
+    return GraphTensor(graph, f"{prefix}_said", torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
-def _output(forest: Forest | float, matrix: GraphTensor) -> Any:
-    """What one output's trees predict: float64 ``[rows]``, of a multiclass task ``[rows, k]``; a constant as it is."""
-    return forest if isinstance(forest, float) else linked(forest, margins(forest, matrix))
-
-
-def _spread(said: Any, others: list[Any], matrix: GraphTensor) -> Any:
-    """A constant for every row."""
-    if isinstance(said, GraphTensor):
-        return said
-    some = next((s for s in others if isinstance(s, GraphTensor)), None)
-    if some is None:
-        raise NotInGraphError("all outputs are constants", remedy="Leave the model out")
-    return some * 0 + said
-
-
-def margins(forest: Forest, matrix: GraphTensor, *, base: bool = True) -> GraphTensor:
-    """What trees add up to: float64 ``[rows, targets]``."""
-    rows = matrix.double() if forest.wide else matrix
-    model = forest.model() if base else forest.model(base=False)
-    made = matrix.graph.merge(model, [rows.value], prefix="f")[0]
-    return GraphTensor(matrix.graph, made, torch.empty((N, forest.targets), dtype=torch.float64, device="meta"))
-
-
-def linked(forest: Forest, sums: GraphTensor) -> Any:
-    """Predictions of margins: ``[rows]`` where there is one."""
-    if forest.link == "softmax":
-        return sums.softmax(1)
-    sums = sums[:, 0] if forest.targets == 1 else sums
-    if forest.link == "logistic":
-        return (sums * forest.scale).sigmoid() if forest.scale != 1 else sums.sigmoid()
-    if forest.link == "exp":
-        return sums.exp()
-    if forest.link == "log1p_exp":
-        return torch.clamp(sums, min=0) + torch.log1p((-sums.abs()).exp())
-    if forest.link == "signed_square":
-        return sums.abs() * sums
-    return sums
+def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
+    """What trees add up to, without what they start from: float64 ``[rows, targets]``."""
+    graph = matrix.graph
+    prefix = graph.fresh("forest")
+    graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
+    return GraphTensor(graph, f"{prefix}_sums", torch.empty((N, forest.targets), dtype=torch.float64, device="meta"))
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
@@ -180,27 +147,9 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
 
 @writer("SKModel")
 def _sk_model(model: Any, rows: GraphRows) -> Any:
-    inputs, task = model._inputs, model._lesson["task"]
-    if isinstance(inputs, DenseInputs):
-        matrix = dense_matrix(inputs, rows.table)
-    else:
-        matrix = tree_matrix(inputs, rows.table)
-    said = [_sk_output(part, forest, matrix, model) for part, forest in zip(model._parts, forests_of(model), strict=True)]
-    return assembled([_spread(s, said, matrix) for s in said], task)
-
-
-def _sk_output(part: Any, forest: Forest | float, matrix: GraphTensor, model: Any) -> Any:
-    if isinstance(part, float):
-        return part
-    said = linked(forest, margins(forest, matrix))
-    if model._lesson["task"] != "multiclass":
-        return said[:, 1] if said.ndim == 2 else said
-    k = model._lesson["n_outputs"]
-    places = [int(c) for c in part.classes_]
-    if places == list(range(k)):
-        return said
-    columns = [said[:, places.index(i)] if i in places else said[:, 0] * 0 for i in range(k)]
-    return torch.stack(columns, 1)
+    dense = isinstance(model._inputs, DenseInputs)
+    matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
+    return _grown(forests_of(model), matrix, rows)
 
 
 def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
@@ -254,17 +203,6 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
     return -rows.lists.place(keys).double()
 
 
-def graph_matrix(values: list[GraphTensor], dtype: torch.dtype = torch.float64) -> GraphTensor:
-    """Columns side by side."""
-    return _matrix(values[0].graph, values, dtype)
-
-
 def as_value(values: GraphTensor, dtype: torch.dtype) -> str:
     """The name of a tensor's value as a dtype."""
     return value_of(values.graph, values, dtype)
-
-
-def check_kind(model: Any, kinds: tuple[type, ...]) -> None:
-    """Refuse an estimator of another kind."""
-    if not isinstance(model, kinds):
-        raise DataError(f"{model.name} is a {type(model).__name__}", remedy="Report this")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +38,7 @@ class Served:
 
     Args:
         inside: the steps that are.
-        outside: name of a step's class and outputs → why it is not.
+        outside: output of a step that is not → why.
     """
 
     inside: list[Feature] = field(default_factory=list)
@@ -109,7 +109,9 @@ def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Colum
     if step.buckets is not None:
         raise NotInGraphError("hashes have no form in a graph", remedy="Leave buckets out, or serve the run itself")
     vocabs = step.vocabs
-    made = {f"{step.name}_{n}": encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n]) for n in step.columns}
+    made = {
+        f"{step.name}_{n}": encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n]) for n in step.columns
+    }
     return as_columns(made)
 
 
@@ -155,16 +157,15 @@ def lists_of(step: Feature, places: Places) -> GraphGroups:
 
 
 def written(
-    steps: Sequence[Feature], table: GraphTable, places: Places, wanted: Sequence[str], made: Mapping[str, Any]
+    steps: Sequence[Feature], table: GraphTable, places: Places, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """All steps that can be written, in order; the outputs of the others are inputs.
+    """All steps that can be written, in order; what the others make, the table has when it is read.
 
     Args:
         steps: the steps, those that others read before them.
         table: the columns that there are.
         places: see ``Places``.
         wanted: the columns that models read.
-        made: output of a step outside → a function that makes an input for it.
 
     Returns:
         The columns, and which steps are in the graph.
@@ -182,8 +183,8 @@ def written(
             columns = write_step(step, table, places)
             served.inside.append(step)
         except FastrecError as error:
-            served.outside[f"{type(step).__name__}({', '.join(outputs)})"] = error.problem
-            columns = {n: made[n]() for n in outputs}
+            served.outside |= {n: f"{type(step).__name__}: {error.problem}" for n in outputs}
+            continue
         table = table.with_columns(columns)  # type: ignore[assignment]
     return table, served
 

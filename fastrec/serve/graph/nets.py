@@ -159,7 +159,7 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """torch's exporter warns of its own parts, and logs what it has no use for."""
+    """Torch's exporter warns of its own parts, and logs what it has no use for."""
     levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

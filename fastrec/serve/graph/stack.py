@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from fastrec.estimators import Estimator
+from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.serve.forest import forest_of_xgboost
 from fastrec.serve.graph.columns import GraphColumn, GraphTable
 from fastrec.serve.graph.estimators import GraphRows, margins, mean, prediction, tree_matrix, writer
 from fastrec.serve.graph.tensor import GraphTensor
-from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.stacking import StackModel
 from fastrec.stacking.row_inputs import as_task, in_columns, names_of
 
@@ -93,7 +93,7 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
     matrix = tree_matrix(TreeInputs(blend._used, blend._vocabs), two.table)
     start = blend.sums.linear(two).float()
     forests = [forest_of_xgboost(b, len(blend._used)) for b in blend._boosters]
-    sums = [margins(f, matrix, base=False).float() for f in forests]
+    sums = [margins(f, matrix).float() for f in forests]
     if two.task == "multiclass":
         return (sums[0] + start).double().softmax(1)
     total = torch.stack([s[:, 0] for s in sums], 1) + start

@@ -77,7 +77,7 @@ class GraphTensor:
         return False
 
     @property
-    def T(self) -> GraphTensor:  # noqa: N802 - torch's name
+    def T(self) -> GraphTensor:
         return self.transpose(0, 1)
 
     def size(self, dim: int | None = None) -> Any:
@@ -88,6 +88,10 @@ class GraphTensor:
 
     def is_floating_point(self) -> bool:
         return self.meta.is_floating_point()
+
+    def cpu(self) -> GraphTensor:
+        """The tensor itself, which is nowhere yet."""
+        return self
 
     def __len__(self) -> int:
         return len(self.meta)

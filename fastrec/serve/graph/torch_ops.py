@@ -191,7 +191,9 @@ def _expm1(graph: Graph, made: torch.Tensor, a: GraphTensor) -> str:
     x, one = value_of(graph, a, made.dtype), value_of(graph, 1, made.dtype)
     # sinh and cosh have no rounding near zero that matters: expm1(x) = 2 exp(x/2) sinh(x/2)
     half = graph.op("Mul", x, value_of(graph, 0.5, made.dtype))
-    series = graph.op("Mul", graph.op("Mul", value_of(graph, 2, made.dtype), graph.op("Exp", half)), graph.op("Sinh", half))
+    series = graph.op(
+        "Mul", graph.op("Mul", value_of(graph, 2, made.dtype), graph.op("Exp", half)), graph.op("Sinh", half)
+    )
     small = graph.op("Less", graph.op("Abs", x), one)
     return graph.op("Where", small, series, graph.op("Sub", graph.op("Exp", x), one))
 
@@ -225,7 +227,10 @@ def _nan_to_num(
         return a.value
     limits = torch.finfo(a.dtype)
     value = graph.op("Where", graph.op("IsNaN", a.value), value_of(graph, nan or 0.0, a.dtype), a.value)
-    for given, usual, sign in ((posinf, limits.max, {"detect_negative": 0}), (neginf, limits.min, {"detect_positive": 0})):
+    for given, usual, sign in (
+        (posinf, limits.max, {"detect_negative": 0}),
+        (neginf, limits.min, {"detect_positive": 0}),
+    ):
         bound = usual if given is None else given
         if not (isinstance(bound, float) and math.isinf(bound)):
             value = graph.op("Where", graph.op("IsInf", a.value, **sign), value_of(graph, bound, a.dtype), value)
@@ -369,7 +374,9 @@ def _reshape(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any, **op
     if given and isinstance(given[0], torch.dtype):  # the same bits: a bool and a byte
         if {a.dtype, made.dtype} <= {torch.bool, torch.int8, torch.uint8}:
             return cast(graph, a, made.dtype)
-        raise NotInGraphError(f"the bits of {a.dtype} as {made.dtype} have no form in a graph", remedy="Compute outside")
+        raise NotInGraphError(
+            f"the bits of {a.dtype} as {made.dtype} have no form in a graph", remedy="Compute outside"
+        )
     return a.value if made.shape == a.shape else reshape(graph, a.value, made.shape)
 
 
@@ -470,7 +477,9 @@ def _slice(graph: Graph, value: str, part: slice, axis: int) -> str:
 
 @handler("gather")
 def _gather(graph: Graph, made: torch.Tensor, a: Any, dim: int, index: Any) -> str:
-    return graph.op("GatherElements", value_of(graph, a, made.dtype), value_of(graph, index, _INT64), axis=dim % made.ndim)
+    return graph.op(
+        "GatherElements", value_of(graph, a, made.dtype), value_of(graph, index, _INT64), axis=dim % made.ndim
+    )
 
 
 @handler("bucketize")
@@ -531,7 +540,9 @@ def _count_below(graph: Graph, wide: str, edges: str, axis: int, right: bool) ->
 
 
 def _reduce(kind: str) -> Callable[..., str]:
-    def write(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: Any = None, keepdim: bool = False, **_: Any) -> str:
+    def write(
+        graph: Graph, made: torch.Tensor, a: GraphTensor, dim: Any = None, keepdim: bool = False, **_: Any
+    ) -> str:
         dims = [d % a.ndim for d in ([dim] if isinstance(dim, int) else dim or range(a.ndim))]
         if a.shape and a.shape[0] == N and 0 in dims:
             raise NotInGraphError("a value is made of all rows at once", remedy="Compute this column outside")
@@ -561,7 +572,9 @@ def _all(graph: Graph, made: torch.Tensor, a: GraphTensor, *_: Any, **__: Any) -
 
 
 @handler("sort")
-def _sort(graph: Graph, made: Any, a: GraphTensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+def _sort(
+    graph: Graph, made: Any, a: GraphTensor, dim: int = -1, descending: bool = False, stable: bool = False
+) -> Any:
     axis = dim % a.ndim
     if a.shape[axis] == N:
         raise NotInGraphError("rows are sorted", remedy="Compute this column outside of the graph")
@@ -608,7 +621,9 @@ def _einsum(graph: Graph, made: torch.Tensor, equation: str, *parts: Any) -> str
 
 
 @handler("linalg_vector_norm", "norm")
-def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+def _norm(
+    graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False
+) -> Any:
     if ord not in (2, "fro") or dim is None:
         raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
     return (a * a).sum(dim, keepdim=keepdim).sqrt()
