@@ -38,7 +38,7 @@ class GraphGroups:
     def size(self) -> GraphTensor:
         """How many rows each row's list has: float64."""
         graph = self.graph
-        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph._type_of(np.float64))
+        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph.type_of(np.float64))
         return self.reduce(GraphTensor(graph, ones, torch.empty(N, dtype=torch.float64, device="meta")), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
