@@ -604,9 +604,8 @@ def _einsum(graph: Graph, made: torch.Tensor, equation: str, *parts: Any) -> str
 
 
 @handler("linalg_vector_norm", "norm")
-def _norm(
-    graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False
-) -> Any:
+def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, **options: Any) -> Any:
     if ord not in (2, "fro") or dim is None:
         raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
-    return (a * a).sum(dim, keepdim=keepdim).sqrt()
+    wide = a.to(made.dtype)
+    return (wide * wide).sum(dim, keepdim=options.get("keepdim", False)).sqrt()
