@@ -117,6 +117,11 @@ class GraphTable(Table):
             self._columns[name] = self.later[name]()
         return super().__getitem__(name)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, those that are made later among them."""
+        return list(dict.fromkeys([*self._columns, *self.later]))
+
     def __contains__(self, name: object) -> bool:
         return name in self._columns or name in self.later
 

@@ -41,7 +41,7 @@ OUTSIDE = {
     "TextSvd": "list|cumsum|unique|no form|vector",
     "TfIdfSimilarity": "list|cumsum",
     "Tokens": "cumsum|unique|no form",
-    "VectorColumns": "list|vectors",
+    "VectorColumns": "list|vectors|nonzero",
 }
 ALWAYS = "there is no such column|is a list|is a vector"  # what it reads is outside itself
 OTHERS = {name: Table.read(t) for name, t in tables().items()}
