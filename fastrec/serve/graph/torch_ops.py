@@ -399,6 +399,10 @@ def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) ->
 @handler("stack")
 def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0) -> str:
     axis = dim % made.ndim
+    if made.ndim == 2 and axis == 1 and len(parts) > 2:  # three nodes, however many columns there are
+        joined = graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=0)
+        shape = graph.constant(np.array([len(parts), -1], dtype=np.int64))
+        return graph.op("Transpose", graph.op("Reshape", joined, shape), perm=[1, 0])
     at = graph.constant(np.array([axis], dtype=np.int64))
     values = [graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts]
     return graph.op("Concat", *values, axis=axis)
