@@ -64,7 +64,9 @@ def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray
         nodes, leaves = nodes + len(flat["feature"]), leaves + len(flat["value"])
     dtypes = {"threshold": np.float64, "value": np.float64} | dict.fromkeys(_FLAGS, bool)
     flat = {
-        name: np.concatenate(values).astype(dtypes.get(name, np.int64)) if values else np.zeros(0, dtypes.get(name, int))
+        name: np.concatenate(values).astype(dtypes.get(name, np.int64))
+        if values
+        else np.zeros(0, dtypes.get(name, int))
         for name, values in parts.items()
     }
     about = {"scale": 1.0, "wide": False, **about}
@@ -86,9 +88,7 @@ def _derived_of(tree: Tree) -> dict[int, DerivedColumn]:
     return found
 
 
-def _flat(
-    tree: Tree, feature: np.ndarray, threshold: np.ndarray, nodes: int, leaves: int
-) -> dict[str, np.ndarray]:
+def _flat(tree: Tree, feature: np.ndarray, threshold: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
     """A tree's arrays, nodes and leaves apart; ``nodes``, ``leaves``: how many there are before it."""
     left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
     inner = left >= 0

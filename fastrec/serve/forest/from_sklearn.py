@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ _KINDS = (
 )  # fmt: skip
 
 
-def forest_of_sklearn(model: Any) -> Forest:
+def forest_of_sklearn(model: Any, *, every_class: bool = False) -> Forest:
     """The trees of a trained classifier or regressor with one target.
 
     Targets are the values of a regressor, the probability of the second of two classes or of each of several; of
@@ -24,6 +25,7 @@ def forest_of_sklearn(model: Any) -> Forest:
     Args:
         model: ``DecisionTree…``, ``ExtraTree…``, ``RandomForest…``, ``ExtraTrees…``, ``GradientBoosting…`` or
             ``HistGradientBoosting…``.
+        every_class: give two classes a target each, too.
 
     Raises:
         DataError: it is of another kind, or has several targets or categories of its own.
@@ -31,25 +33,32 @@ def forest_of_sklearn(model: Any) -> Forest:
     from sklearn import ensemble, tree
 
     if isinstance(model, ensemble.HistGradientBoostingClassifier | ensemble.HistGradientBoostingRegressor):
-        return _by_histograms(model)
+        forest = _by_histograms(model)
+        return _of_two(forest) if every_class else forest
     if isinstance(model, ensemble.GradientBoostingClassifier | ensemble.GradientBoostingRegressor):
-        return _boosted(model)
+        forest = _boosted(model)
+        return _of_two(forest) if every_class else forest
     if isinstance(model, tree.BaseDecisionTree):
-        return _averaged(model, [model])
-    if isinstance(model, ensemble.ExtraTreesClassifier | ensemble.ExtraTreesRegressor | ensemble.RandomForestClassifier
-                  | ensemble.RandomForestRegressor):
-        return _averaged(model, model.estimators_)
+        return _averaged(model, [model], every_class)
+    if isinstance(
+        model,
+        ensemble.ExtraTreesClassifier
+        | ensemble.ExtraTreesRegressor
+        | ensemble.RandomForestClassifier
+        | ensemble.RandomForestRegressor,
+    ):
+        return _averaged(model, model.estimators_, every_class)
     raise DataError(
         f"{type(model).__name__} has no trees that can be exported", remedy=f"Kinds that can: {', '.join(_KINDS)}"
     )
 
 
-def _averaged(model: Any, members: list[Any]) -> Forest:
+def _averaged(model: Any, members: list[Any], every_class: bool) -> Forest:
     """The mean of values, or of shares of classes."""
     if model.n_outputs_ > 1:
         raise DataError(f"{type(model).__name__} has several targets", remedy="Train one for each of them")
     k = len(model.classes_) if hasattr(model, "classes_") else 1
-    kept = range(k) if k != 2 else [1]
+    kept = [1] if k == 2 and not every_class else range(k)
     trees = []
     for member in members:
         values = member.tree_.value[:, 0, :]
@@ -57,6 +66,14 @@ def _averaged(model: Any, members: list[Any]) -> Forest:
             values = values / values.sum(1, keepdims=True)
         trees += [_tree(member.tree_, values[:, c] / len(members), i) for i, c in enumerate(kept)]
     return grow(trees, model.n_features_in_, np.zeros(len(kept)), link="identity", rule="le", dtype="float64")
+
+
+def _of_two(forest: Forest) -> Forest:
+    """The log-odds of the second of two classes as margins of both; what has more classes as it is."""
+    if forest.link != "logistic":
+        return forest
+    base = np.array([0.0, forest.base[0]])
+    return replace(forest, base=base, target=np.ones_like(forest.target), link="softmax")
 
 
 def _boosted(model: Any) -> Forest:

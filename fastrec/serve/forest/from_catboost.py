@@ -1,0 +1,149 @@
+"""CatBoost's trees, by the JSON form that it saves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from fastrec.errors import DataError
+from fastrec.serve.forest._grow import Tree, grow
+from fastrec.serve.forest.forest import Forest, Link
+
+_LINKS: dict[str, Link] = {
+    "Logloss": "logistic",
+    "CrossEntropy": "logistic",
+    "Focal": "logistic",
+    "MultiClass": "softmax",
+    "MultiClassOneVsAll": "logistic",
+    "Poisson": "exp",
+    "Tweedie": "exp",
+}
+
+
+def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> Forest:
+    """The trees of a model, of any shape.
+
+    Args:
+        model: ``catboost.CatBoost`` or one of its kind.
+        n_codes: column → how many codes a category has, which the model was trained on as integers from 0; NaN counts
+            as code 0.
+
+    Raises:
+        DataError: the trees look at statistics of categories.
+    """
+    said = _as_json(model, n_codes or {})
+    features = said["features_info"]
+    columns = 1 + max(
+        f["flat_feature_index"] for kind in ("float", "categorical") for f in features.get(f"{kind}_features", ())
+    )
+    scale, base = said["scale_and_bias"]
+    base = np.atleast_1d(np.asarray(base, float))
+    splits = _Splits(features)
+    if "oblivious_trees" in said:
+        trees = [t for tree in said["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
+    else:
+        trees = [t for tree in said["trees"] for t in _of_any_shape(tree, splits, len(base), scale)]
+    loss = said["model_info"].get("params", {}).get("loss_function", {}).get("type", "")
+    return grow(trees, columns, base, link=_LINKS.get(loss, "identity"), rule="le", dtype="float64")
+
+
+def _as_json(model: Any, n_codes: Mapping[int, int]) -> dict[str, Any]:
+    """The model as it is saved, with the hashes of the codes of its categories."""
+    import catboost
+
+    pool = None
+    if n_codes:  # hashes are written of the values of a pool
+        rows, columns = max(n_codes.values()), len(model.feature_names_)
+        values = np.zeros((rows, columns), dtype=object)
+        for column, n in n_codes.items():
+            values[:n, column] = np.arange(n)
+        pool = catboost.Pool(values, cat_features=sorted(n_codes), feature_names=model.feature_names_)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json", pool=pool)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+class _Splits:
+    """CatBoost's splits as a column, a threshold, where NaN goes, and the codes that go right."""
+
+    def __init__(self, features: Mapping[str, Any]) -> None:
+        self.numbers = {f["feature_index"]: f for f in features.get("float_features", ())}
+        self.cats = {f["feature_index"]: f for f in features.get("categorical_features", ())}
+        hashes = {_signed(h["hash"]): int(h["value"]) for h in features.get("cat_features_hash", ())}
+        self.codes = hashes
+
+    def of(self, split: Mapping[str, Any]) -> tuple[int, float, bool, list[int] | None]:
+        kind = split["split_type"]
+        if kind == "FloatFeature":
+            feature = self.numbers[split["float_feature_index"]]
+            return feature["flat_feature_index"], split["border"], feature["nan_value_treatment"] != "AsTrue", None
+        if kind == "OneHotFeature":
+            code = self.codes.get(split["value"])
+            members = [] if code is None else [code]
+            return self.cats[split["cat_feature_index"]]["flat_feature_index"], 0.5, 0 not in members, members
+        raise DataError(
+            "CatBoost's trees look at statistics of categories, which cannot be exported",
+            remedy="Encode the categories by features (TargetEncode, Count), or give one_hot_max_size= that all fit in",
+        )
+
+
+def _signed(number: int) -> int:
+    """32 bits as a signed number."""
+    return (number & 0xFFFFFFFF) - (1 << 32) * (number >> 31 & 1)
+
+
+def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
+    """A tree whose levels have one split each; the first split is the lowest bit of the number of a leaf."""
+    levels = [splits.of(s) for s in reversed(tree.get("splits") or ())]
+    depth = len(levels)
+    level = np.repeat(np.arange(depth), 1 << np.arange(depth))  # node i has the children 2i + 1 and 2i + 2
+    nodes, leaves = len(level), 1 << depth
+    rows = np.arange(nodes)
+    pad = np.zeros(leaves, int)
+
+    def of_levels(i: int, kind: type) -> np.ndarray:
+        return np.concatenate([np.array([s[i] for s in levels], kind)[level], pad]).astype(kind)
+
+    values = np.asarray(tree["leaf_values"], float).reshape(leaves, targets) * scale
+    shape = {
+        "left": np.concatenate([2 * rows + 1, pad - 1]),
+        "right": np.concatenate([2 * rows + 2, pad - 1]),
+        "feature": of_levels(0, int),
+        "threshold": of_levels(1, float),
+        "missing_left": of_levels(2, bool),
+        "sets": {int(r): levels[level[r]][3] for r in rows if levels[level[r]][3] is not None},
+    }
+    return [Tree(**shape, value=np.concatenate([np.zeros(nodes), values[:, k]]), target=k) for k in range(targets)]
+
+
+def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
+    """A tree of nested nodes."""
+    rows: list[tuple[int, int, Any, Sequence[float]]] = []
+
+    def put(node: Mapping[str, Any]) -> int:
+        place = len(rows)
+        if "split" not in node:
+            rows.append((-1, -1, (0, 0.0, False, None), np.atleast_1d(node["value"]) * scale))
+            return place
+        rows.append((0, 0, None, np.zeros(targets)))
+        left, right = put(node["left"]), put(node["right"])
+        rows[place] = (left, right, splits.of(node["split"]), np.zeros(targets))
+        return place
+
+    put(tree)
+    left, right, said, values = zip(*rows, strict=True)
+    shape = {
+        "left": np.array(left),
+        "right": np.array(right),
+        "feature": np.array([s[0] for s in said]),
+        "threshold": np.array([s[1] for s in said], float),
+        "missing_left": np.array([s[2] for s in said], bool),
+        "sets": {i: s[3] for i, s in enumerate(said) if s[3] is not None},
+    }
+    return [Tree(**shape, value=np.array([v[k] for v in values]), target=k) for k in range(targets)]

@@ -1,0 +1,170 @@
+"""The trees of fastrec's own estimators, with what their ``predict`` makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from fastrec.errors import DataError
+from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGBModel, XGBRanker
+from fastrec.estimators._dense_inputs import DenseInputs
+from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators.catboost_model import _EXPONENTS
+from fastrec.serve.forest._onnx import onnx
+from fastrec.serve.forest.forest import Forest
+from fastrec.serve.forest.from_catboost import forest_of_catboost
+from fastrec.serve.forest.from_lightgbm import forest_of_lightgbm
+from fastrec.serve.forest.from_sklearn import forest_of_sklearn
+from fastrec.serve.forest.from_xgboost import forest_of_xgboost
+from fastrec.serve.forest.links import link_nodes
+from fastrec.validate.tasks import Task
+
+_ABSENT = -1e300  # the margin of a class that no tree knows: a softmax makes it 0
+
+
+@dataclass(frozen=True)
+class EstimatorForests:
+    """One forest, or the constant that is predicted, for each output of an estimator.
+
+    Args:
+        parts: the outputs; their links are those that ``predict`` applies (none in ranking).
+        inputs: what makes the matrix that the trees look at of a table.
+        task: what was learned.
+        start: a column of margins to start from, in place of ``base``; None: none.
+    """
+
+    parts: tuple[Forest | float, ...]
+    inputs: TreeInputs | DenseInputs
+    task: Task
+    start: str | None = None
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """What the rows that ``nodes`` takes must be."""
+        return "float64" if any(isinstance(p, Forest) and p.wide for p in self.parts) else "float32"
+
+    def nodes(self, x: str, y: str, *, prefix: str, start: str | None = None) -> tuple[list[Any], list[Any]]:
+        """The ONNX nodes that make of rows what ``predict`` makes of them.
+
+        Args:
+            x: name of the matrix that ``inputs.matrix`` makes: ``dtype``, ``[n, columns]``, NaN where missing.
+            y: name of the predictions: float64 ``[n]`` or ``[n, k]``.
+            prefix: what names of everything between begin with.
+            start: where ``start`` is a column, the name of its values: float32 ``[n]``.
+
+        Returns:
+            Nodes in order, and initializers.
+        """
+        graph = _Graph()
+        said = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
+        whole = said[0]
+        if len(said) > 1:
+            whole = graph.node("Concat", said, f"{prefix}_joined", axis=1)
+        if self.task == "multiclass":
+            axes = graph.constant(np.array([1]), f"{prefix}_axes")
+            total = graph.node("ReduceSum", [whole, axes], f"{prefix}_total", keepdims=1)
+            graph.node("Div", [whole, total], y)
+        elif len(said) == 1:
+            graph.node("Squeeze", [whole, graph.constant(np.array([1]), f"{prefix}_axes")], y)
+        else:
+            graph.node("Identity", [whole], y)
+        return graph.nodes, graph.initializers
+
+    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: _Graph) -> str:
+        """The name of what one output says: ``[n, 1]``, of a multiclass task ``[n, k]``."""
+        if isinstance(part, float):
+            shape = graph.node("Shape", [x], f"{name}_n", start=0, end=1)
+            shape = graph.node("Concat", [shape, graph.constant(np.array([1]), f"{name}_one")], f"{name}_n1", axis=0)
+            return graph.node("Expand", [graph.constant(np.array(part), f"{name}_value"), shape], f"{name}_y")
+        graph.add(part.nodes(x, f"{name}_margin", prefix=name, base=self.start is None))
+        margin = f"{name}_margin"
+        if self.start is not None:
+            assert start is not None
+            wide = graph.node("Cast", [start], f"{name}_start", to=onnx().TensorProto.DOUBLE)
+            axes = graph.constant(np.array([1]), f"{name}_axes")
+            margin = graph.node(
+                "Add", [margin, graph.node("Unsqueeze", [wide, axes], f"{name}_column")], f"{name}_started"
+            )
+        graph.add(link_nodes(part.link, part.scale, margin, f"{name}_y", prefix=name))
+        return f"{name}_y"
+
+
+class _Graph:
+    """Nodes and initializers."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+
+    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(onnx().helper.make_node(kind, inputs, [output], **attributes))
+        return output
+
+    def constant(self, value: np.ndarray, name: str) -> str:
+        self.initializers.append(onnx().numpy_helper.from_array(value, name))
+        return name
+
+    def add(self, more: tuple[list[Any], list[Any]]) -> None:
+        self.nodes += more[0]
+        self.initializers += more[1]
+
+
+def forests_of(estimator: Estimator) -> EstimatorForests:
+    """The trees of a trained estimator.
+
+    Args:
+        estimator: ``XGBRanker``, ``XGBModel``, ``LGBMModel``, ``CatBoostModel``, or ``SKModel`` with trees.
+
+    Raises:
+        NotFittedError: it has not learned yet.
+        DataError: it has no trees, or none that can be exported.
+    """
+    if isinstance(estimator, XGBRanker):
+        if estimator._booster is None:
+            raise estimator.not_fitted()
+        forest = _raw(forest_of_xgboost(estimator._booster, len(estimator._inputs.names)))
+        return EstimatorForests((forest,), estimator._inputs, "ranking", estimator.margin)
+    if isinstance(estimator, XGBModel | LGBMModel | CatBoostModel):
+        if estimator._task is None:
+            raise estimator.not_fitted()
+        parts = tuple(p if isinstance(p, float) else _of_trees(estimator, p) for p in estimator._parts)
+        return EstimatorForests(parts, estimator._inputs, estimator._task)
+    if isinstance(estimator, SKModel):
+        if estimator._inputs is None:
+            raise estimator.not_fitted()
+        task, k = estimator._lesson["task"], estimator._lesson["n_outputs"]
+        parts = tuple(p if isinstance(p, float) else _of_sklearn(p, task, k) for p in estimator._parts)
+        return EstimatorForests(parts, estimator._inputs, task)
+    raise DataError(f"{estimator.name} ({type(estimator).__name__}) has no trees", remedy="Give an estimator of trees")
+
+
+def _of_trees(estimator: XGBModel | LGBMModel | CatBoostModel, trees: Any) -> Forest:
+    inputs, task = estimator._inputs, estimator._task
+    if isinstance(estimator, XGBModel):
+        forest = forest_of_xgboost(trees, len(inputs.names))
+    elif isinstance(estimator, LGBMModel):
+        forest = forest_of_lightgbm(trees)
+    else:
+        codes = {i: len(inputs.vocabs[n]) for i, n in enumerate(inputs.names) if n in inputs.vocabs}
+        forest = forest_of_catboost(trees, codes)
+        if task == "regression":
+            power = (estimator.objective or "").startswith(_EXPONENTS)
+            forest = replace(forest, link="exp" if power else "identity")
+    return _raw(forest) if task == "ranking" else forest
+
+
+def _raw(forest: Forest) -> Forest:
+    """Margins as they are."""
+    return replace(forest, link="identity", scale=1.0)
+
+
+def _of_sklearn(model: Any, task: Task, k: int) -> Forest:
+    forest = forest_of_sklearn(model, every_class=task == "multiclass")
+    if task != "multiclass":
+        return forest
+    classes = np.asarray(model.classes_).astype(np.int64)  # a class may have had no row
+    base = np.full(k, _ABSENT if forest.link == "softmax" else 0.0)
+    base[classes] = forest.base
+    return replace(forest, base=base, target=classes[forest.target])
