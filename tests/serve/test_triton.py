@@ -6,12 +6,12 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+import xgboost as xgb
 
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.serve import write_triton
-
-ROWS = ["string", "int64", "float64", "bool"]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,6 @@ def parse():
     def parse(folder: Path):
         return text_format.Parse((folder / "config.pbtxt").read_text(encoding="utf-8"), schema.ModelConfig())
 
-    parse.enum = lambda name, number: schema.DESCRIPTOR.enum_types_by_name.get(name)
     parse.type = lambda number: schema.DataType.Name(number)
     return parse
 
@@ -184,7 +183,6 @@ def test_parts_one_after_the_other(lists, dynamic, tmp_path, parse):
 
 
 def test_a_forest_is_run_by_fil(tmp_path, parse):
-    (tmp_path / "a").mkdir()
     source = export(tmp_path / "export", parts=PARTS)
     folder = next(p for p in write_triton(source, tmp_path / "repo", name="m") if p.name == "m_forest")
     config = parse(folder)
@@ -247,3 +245,69 @@ def test_other_folders_stay_as_they_are(tmp_path):
     write_triton(source, tmp_path / "repo", name="m", max_batch_size=8)  # an earlier one is replaced
     assert "max_batch_size: 8" in (tmp_path / "repo" / "m" / "config.pbtxt").read_text(encoding="utf-8")
     assert (mine / "notes.txt").read_text() == "keep"
+
+
+def model_of(nodes: list, inputs: list, outputs: list, initializers: tuple = ()) -> bytes:
+    """A small ONNX model; inputs and outputs are (name, type, shape)."""
+    from onnx import helper
+
+    ends = [[helper.make_tensor_value_info(*t) for t in side] for side in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "part", *ends, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+
+
+def run_as_triton(folder: Path, config, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a model with a file says of a request, its tensors reshaped as its configuration has it."""
+    import onnxruntime as ort
+
+    def reshaped(values: np.ndarray, tensor) -> np.ndarray:
+        if not tensor.HasField("reshape"):
+            return values
+        rows = [len(values)] if config.max_batch_size else []
+        return values.reshape([*rows, *tensor.reshape.shape])
+
+    path = folder / "1" / config.default_model_filename
+    if config.backend == "fil":
+        said = xgb.Booster(model_file=path).predict(xgb.DMatrix(given["input__0"]))
+        return {"output__0": said.reshape(len(said), -1)}
+    feeds = {t.name: reshaped(given[t.name], t) for t in config.input}
+    said = ort.InferenceSession(str(path)).run([t.name for t in config.output], feeds)
+    return {t.name: v.reshape(len(v), -1) for t, v in zip(config.output, said, strict=True)}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_an_ensemble_says_what_its_parts_say(dynamic, tmp_path, parse):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    node, kind, const = onnx.helper.make_node, onnx.TensorProto, onnx.numpy_helper.from_array
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(80, 2)).astype(np.float32)
+    booster = xgb.train({"max_depth": 3, "nthread": 1}, xgb.DMatrix(rows, rows[:, 0] - rows[:, 1]), 4)
+    folder = tmp_path / "export"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "parts" / "forest.ubj").write_bytes(booster.save_raw("ubj"))
+    ends = [("a", kind.DOUBLE, ["n"]), ("b", kind.DOUBLE, ["n"])], [("matrix", kind.FLOAT, ["n", 2])]
+    side = [node("Unsqueeze", [n, "one"], [f"{n}1"]) for n in "ab"]
+    side += [node("Concat", ["a1", "b1"], ["m"], axis=1), node("Cast", ["m"], ["matrix"], to=kind.FLOAT)]
+    (folder / "parts" / "features.onnx").write_bytes(model_of(side, *ends, [const(np.array([1]), "one")]))
+    ends = [("margin", kind.FLOAT, ["n"]), ("a", kind.DOUBLE, ["n"])], [("score", kind.DOUBLE, ["n"])]
+    sums = [node("Cast", ["margin"], ["wide"], to=kind.DOUBLE), node("Add", ["wide", "a"], ["score"])]
+    (folder / "parts" / "stack.onnx").write_bytes(model_of(sums, *ends))
+    (folder / "model.onnx").write_bytes(b"not run here")
+    a, b, matrix = tensor("a", "float64"), tensor("b", "float64"), tensor("matrix", "float32", 2)
+    margin, score = tensor("margin", "float32"), tensor("score", "float64")
+    parts = [
+        {"name": "features", "kind": "onnx", "file": "parts/features.onnx", "inputs": [a, b], "outputs": [matrix]},
+        {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj", "inputs": [matrix], "outputs": [margin]},
+        {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", "inputs": [margin, a], "outputs": [score]},
+    ]
+    about = {"model": {"file": "model.onnx"}, "inputs": [a, b], "outputs": [{**score, "width": 1}], "parts": parts}
+    (folder / "serving.json").write_text(json.dumps(about))
+    made = {p.name: p for p in write_triton(folder, tmp_path / "repo", name="m", dynamic=dynamic)}
+    known = {"a": rows[:, :1].astype(np.float64), "b": rows[:, 1:].astype(np.float64)}
+    for step in parse(made["m_ensemble"]).ensemble_scheduling.step:
+        given = {key: known[value] for key, value in step.input_map.items()}
+        said = run_as_triton(made[step.model_name], parse(made[step.model_name]), given)
+        known |= {step.output_map[name]: values for name, values in said.items()}
+    expected = booster.predict(xgb.DMatrix(rows)).astype(np.float64) + rows[:, 0]
+    np.testing.assert_array_equal(known["score"], expected[:, None])
