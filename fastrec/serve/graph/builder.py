@@ -144,7 +144,7 @@ class Graph:
         names = dict(zip([i.name for i in graph.input], feeds, strict=True)) | {"": ""}
         for tensor in graph.initializer:
             names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
-        for node in graph.node:
+        for node in _in_order(graph):
             if any(a.HasField("g") for a in node.attribute):
                 raise DataError(f"a net's graph has a {node.op_type}", remedy="Export a net without control flow")
             copied = self._onnx.NodeProto()
@@ -253,6 +253,21 @@ class Graph:
 
     def _attribute(self, value: Any) -> Any:
         return self._tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """A graph's nodes, each after those that make what it reads."""
+    known = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
+    left, ordered = list(graph.node), []
+    while left:
+        ready = [n for n in left if set(n.input) <= known]
+        if not ready:
+            raise DataError("a net's graph goes in circles", remedy="Report this")
+        ordered += ready
+        known |= {v for n in ready for v in n.output}
+        chosen = {id(n) for n in ready}
+        left = [n for n in left if id(n) not in chosen]
+    return ordered
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
