@@ -82,6 +82,18 @@ def test_other_ways_to_grow(more, rows, odd_rows, amounts, margins):
         )
 
 
+@pytest.mark.parametrize("most", [1, 20])
+def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, margins, monkeypatch):
+    more = {"max_cat_to_onehot": 1, "booster": "dart", "rate_drop": 0.3, "objective": "binary:logistic"}
+    booster = trained(rows, amounts > 1, CATS, rounds=20, **more)
+    forest = forest_of_xgboost(booster)
+    monkeypatch.setattr("fastrec.serve.forest.forest._SETS", most)
+    ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
+    assert 1 < len(forest.derived) / (most + 15) <= len(ensembles) <= 20
+    expected = own_margins(booster, odd_rows, CATS)
+    np.testing.assert_allclose(margins(forest, odd_rows), expected, rtol=1e-6, atol=1e-6)
+
+
 def test_a_booster_cut_to_its_best_tree(rows, amounts, margins):
     booster = trained(rows, amounts)[:3]
     forest = forest_of_xgboost(booster, 5)
