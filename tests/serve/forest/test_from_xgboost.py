@@ -94,6 +94,18 @@ def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, m
     np.testing.assert_allclose(margins(forest, odd_rows), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_categories_that_share_rows_of_a_table(margins):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 500, (4000, 1)).astype(np.float32)
+    label = rng.normal(size=500)[rows[:, 0].astype(int)]
+    rows[::9] = np.nan
+    for shift in (-3, 3):  # where missing ones go
+        booster = trained(rows, np.where(np.isnan(rows[:, 0]), shift, label), ["c"], rounds=2, max_depth=2)
+        probes = np.append(np.arange(-2, 600), np.nan).astype(np.float32)[:, None]
+        expected = own_margins(booster, probes, ["c"])
+        np.testing.assert_array_equal(margins(forest_of_xgboost(booster), probes), expected)
+
+
 def test_a_booster_cut_to_its_best_tree(rows, amounts, margins):
     booster = trained(rows, amounts)[:3]
     forest = forest_of_xgboost(booster, 5)
