@@ -71,13 +71,16 @@ def in_order(derived: set[Derived]) -> list[Derived]:
     return [*zeros, *sets, *(Statistic(used[n], n, i) for n in sorted(used) for i in range(used[n].values.shape[1]))]
 
 
-def derived_nodes(derived: Sequence[Derived], x: str, y: str, graph: Graph) -> None:
+def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
     """Add the nodes that put derived columns behind the columns of rows.
 
     Args:
         derived: the columns, as ``in_order`` gives them.
-        x, y: names of the rows before and after.
+        x: name of the rows.
         graph: where nodes go; its ``dtype`` is that of the rows.
+
+    Returns:
+        The name of all columns.
     """
     zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
     sets = [d for d in derived if isinstance(d, CategorySet)]
@@ -90,7 +93,7 @@ def derived_nodes(derived: Sequence[Derived], x: str, y: str, graph: Graph) -> N
     if sets:
         blocks += _memberships(sets, x, graph)
     blocks += [_statistics(of, x, graph) for of in statistics.values()]
-    graph.named("Concat", blocks, y, axis=1)
+    return graph.node("Concat", *blocks, axis=1)
 
 
 def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]:
