@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import MissingFileError
+from fastrec.serve.export import export_run
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
@@ -25,7 +28,7 @@ class Loss:
     Args:
         metric: the run's metric.
         rows: how many labelled rows were scored.
-        full, compressed: the metric of the run's own predictions, and of the graph's.
+        full, compressed: the metric of the graph in full, and of the compressed one.
     """
 
     metric: str
@@ -35,7 +38,7 @@ class Loss:
 
 
 def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None, trust: tuple[str, ...] = ()) -> Loss:
-    """The metric of a graph's predictions beside that of the run's, on labelled rows that the run keeps.
+    """The metric of a compressed graph beside that of the graph in full, on labelled rows that the run keeps.
 
     They are training rows: the two figures are to be compared with one another, not with anything else.
 
@@ -62,9 +65,15 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         n = saved.target.n_outputs
         rows = Rows(table, saved.task, label=saved.target.encode(table), n_outputs=n, **options)
     scorer = Scorer.of(saved.config["metric"], saved.target)
-    full = saved.predict_rows(rows, fold=fold)
-    said = score_rows(folder, table)
-    made = torch.from_numpy(said)
-    if saved.target is not None and saved.target.scale is not None:
-        made = made.log() if saved.target.scale == "log" else made.log1p()
-    return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, made))
+    with TemporaryDirectory() as whole:
+        export_run(run, Path(whole) / "full", fold=fold, trust=trust)
+        full = _learned_scale(saved, score_rows(Path(whole) / "full", table))
+    said = _learned_scale(saved, score_rows(folder, table))
+    return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, said))
+
+
+def _learned_scale(saved: SavedRun, scores: np.ndarray) -> torch.Tensor:
+    """Predictions as the metric takes them: on the scale that is learned."""
+    values = torch.from_numpy(scores)
+    scale = None if saved.target is None else saved.target.scale
+    return values if scale is None else values.log() if scale == "log" else values.log1p()

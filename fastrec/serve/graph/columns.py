@@ -150,7 +150,7 @@ class GraphTable(Table):
         return GraphCoded([self[n] for n in names])
 
     def _like(self, columns: dict[str, Column]) -> Table:
-        return GraphTable(columns, later=self.later)
+        return GraphTable(columns)
 
 
 def _as_column(name: str, values: Any) -> Column:
