@@ -5,4 +5,6 @@ a server that answers. ``export.py`` writes the folder, ``graph/`` builds the gr
 ``server/`` answers requests and batches them, ``online/`` keeps the events that features look back to.
 """
 
-__all__: list[str] = []
+from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
+
+__all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]

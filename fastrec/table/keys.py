@@ -184,11 +184,17 @@ class Coded:
             int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
         """
         for own in (self, self._cache.get("in_order")):
-            if own is not None and known is own.keys:
+            if own is not None and (known is own.keys or _same_array(known, own.keys)):
                 return own.codes
         table = torch.zeros(self.size, dtype=torch.int64)
         table[1:] = self.keys.find_in(known) + 1
         return table.to(self.codes.device).index_select(0, self.codes)
+
+
+def _same_array(a: Keys, b: Keys) -> bool:
+    """Whether both are of one column and hold the very same array of values, as a category's rows taken apart do."""
+    x, y = (k.__dict__.get("_columns", ()) for k in (a, b))
+    return len(x) == len(y) == 1 and x[0] is y[0]
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:
