@@ -29,7 +29,7 @@ class Fetched:
     Args:
         index: where they are from.
         rows: int64 ``[n]``, the place of each row's key among the keys; -1: it has none.
-        first: int64 ``[keys]``, a row with each key.
+        first: int64 ``[keys]``, a row that has each key.
         records: the events, those of one key together and in the order in which they came.
         of_key: int64 ``[events]``, the place of each event's key.
         bases: what folded events came to, ``[keys]``; None: there are none.
@@ -223,7 +223,8 @@ class Request:
             nothing = np.zeros(1, base).tobytes()
             sums = np.frombuffer(b"".join(b or nothing for b in bases), base)
         first = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int64)
-        first[rows[::-1]] = np.arange(len(rows) - 1, -1, -1)
+        there = np.flatnonzero(rows >= 0)
+        first[rows[there]] = there
         columns = layout.decode(records, index.fields, self.values) if index.table != HISTORY else {}
         return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
 
