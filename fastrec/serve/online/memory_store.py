@@ -51,7 +51,11 @@ class MemoryStore:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._hold = _hold(self.folder)
-            self._open()
+            try:
+                self._open()
+            except BaseException:
+                self._hold.close()
+                raise
 
     # The methods of a store ------------------------------------------------------------------------------------------
 

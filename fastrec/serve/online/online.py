@@ -30,7 +30,8 @@ from fastrec.serve.online.records import Layout, Values
 from fastrec.serve.online.store import Store
 from fastrec.table import Column, Table, column_names
 
-_META = b"m"
+_TYPES = b"mt"  # what the keys of the tables' types begin with
+SIGNATURE = b"ms"  # the key of a digest of what is kept
 
 
 class Online:
@@ -237,14 +238,14 @@ class Online:
     def _layout(self, name: str) -> Layout | None:
         """The types of a table, as this or another process has set them; None: nobody has yet."""
         if name not in self._layouts:
-            (kept,) = self.store.get([_META + b"t" + name.encode()])
+            (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
                 self._layouts[name] = Layout.from_text(kept.decode())
         return self._layouts.get(name)
 
     def _set_layout(self, name: str, rows: Table) -> None:
         layout = Layout.of(rows, self._plan.columns[name])
-        self.store.write({}, {_META + b"t" + name.encode(): layout.to_text().encode()})
+        self.store.write({}, {_TYPES + name.encode(): layout.to_text().encode()})
         self._layouts[name] = layout
 
     # Requests --------------------------------------------------------------------------------------------------------
@@ -283,10 +284,10 @@ class Online:
         return hashlib.sha256(json.dumps([indexes, readers]).encode()).hexdigest()
 
     def _check_store(self) -> None:
-        (kept,) = self.store.get([_META + b"signature"])
+        (kept,) = self.store.get([SIGNATURE])
         signature = self._signature().encode()
         if kept is None:
-            self.store.write({}, {_META + b"signature": signature})
+            self.store.write({}, {SIGNATURE: signature})
         elif bytes(kept) != signature:
             raise UnreadableFileError(
                 "the store holds the events of other features",

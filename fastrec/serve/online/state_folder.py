@@ -71,7 +71,7 @@ def write_online_state(
 
 def load_online(folder: str | Path, features: FeatureSet | None, store: Store | None) -> Online:
     """See ``Online.load``."""
-    from fastrec.serve.online.online import Online
+    from fastrec.serve.online.online import SIGNATURE, Online
 
     folder = Path(folder)
     path = folder / _ABOUT
@@ -85,10 +85,16 @@ def load_online(folder: str | Path, features: FeatureSet | None, store: Store | 
             f"the state's settings cannot be read ({error!r})", file=path, remedy="Export the run again"
         ) from error
     features = FeatureSet.load(folder.parent / "features") if features is None else features
+    if set(options["outputs"]) - {n for s in features.steps for n in s.outputs}:
+        raise UnreadableFileError("it is the state of other features", file=path, remedy="Export the run again")
     own = MemoryStore(folder)
-    if store is None:
+    if store is not None:
+        if not any(store.get([SIGNATURE])):
+            own.copy_to(store)
+        own.close()
+        return Online(features, store=store, **options)
+    try:
         return Online(features, store=own, **options)
-    if not any(store.get([b"msignature"])):
-        own.copy_to(store)
-    own.close()
-    return Online(features, store=store, **options)
+    except BaseException:
+        own.close()
+        raise
