@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.features import Cross, FeatureSet, History, Lag, LastAction, Rolling
+from fastrec.features.base import Context, Grouped
 from fastrec.serve import Online
+from fastrec.table import Column, Table
 from tests.serve.online_frames import ITEMS, SCHEMA, batch, equal, fitted, from_log, from_rows, random_rows
 
 EVERY = [*from_log(), *from_rows()]
@@ -65,3 +71,150 @@ def test_any_features_equal_the_batch(which: list[int], seed: int, keep: int, la
 @pytest.mark.parametrize("i", range(len(EVERY)), ids=[repr(f)[:40] for f in EVERY])
 def test_each_generator_equals_the_batch(i: int) -> None:
     assert replay(chosen([i]), i, keep=2, late=1, steps=12) == 12
+
+
+def test_late_events_count_and_late_requests_are_refused() -> None:
+    fs = fitted([History("item", order="t", table="log", stats=["count", "since_first"], sums="x", name="h")])
+    log = pa.table({"item": ["a"] * 20, "t": list(range(20)), "x": [1.0] * 20})
+    online = Online(fs, tables={"log": log}, keep=4, late=3)
+    online.observe(log, "log")
+    asked = {"item": ["a", "a", "b"], "t": [16, 30, 0]}
+    assert online.features(asked)["h_count"].to_pylist() == [16, 20, 0]
+    with pytest.raises(DataError, match=r"(?s)row 1.*older than events that were folded.*late="):
+        online.features({"item": ["b", "a"], "t": [16, 15]})
+    online.observe({"item": ["a"], "t": [-5], "x": [0.5]}, "log")
+    made = online.features(asked).to_pydict()
+    assert (made["h_count"], made["h_sum_x"], made["h_since_first"][:2]) == ([17, 21, 0], [16.5, 20.5, 0], [21, 35])
+
+
+def test_a_popular_key_keeps_few_events() -> None:
+    fs = fitted([History("item", order="t", table="log", stats=["count", "since"], sums="x", name="h")])
+    online = Online(fs, tables={"log": SCHEMA}, keep=16, late=5)
+    for start in range(0, 5000, 50):
+        rows = pa.table({"item": ["a"] * 50, "t": list(range(start, start + 50)), "x": [1.0] * 50})
+        online.observe(rows, "log")
+    assert online.store.nbytes() < 3000
+    assert online.features({"item": ["a"], "t": [5000]}).to_pylist() == [
+        {"h_count": 5000, "h_since": 1.0, "h_sum_x": 5000.0}
+    ]
+
+
+def test_a_window_keeps_what_it_needs() -> None:
+    fs = fitted([Rolling("x", "sum", by="item", order="t", window="7s")])
+    online = Online(fs, tables={"history": SCHEMA}, keep=4, late=2)
+    for t in range(200):
+        online.observe({"item": ["a"], "t": [t], "x": [float(t)]})
+    assert online.store.nbytes() < 60 * 25 + 300
+    asked = {"item": ["a", "a"], "t": [200, 197], "x": [0.0, 0.0]}
+    made = online.features({n: v[:1] for n, v in asked.items()})
+    assert made.column(0).to_pylist() == [sum(range(193, 200))]
+    made = online.features({n: v[1:] for n, v in asked.items()})
+    assert made.column(0).to_pylist() == [sum(range(190, 197))]
+
+
+def test_requests_do_not_scan_the_events_of_others() -> None:
+    fs = fitted([LastAction("user", order="t", action="kind", table="log")])
+    online = Online(fs, tables={"log": SCHEMA})
+    asked: list[int] = []
+    get = online.store.get
+    rows = pa.table({"user": [f"u{i}" for i in range(500)], "t": [1] * 500, "kind": ["view"] * 500})
+    online.observe(rows, "log")
+    online.store.get = lambda keys: asked.append(len(keys)) or get(keys)  # type: ignore[method-assign]
+    assert online.features({"user": ["u7", "u8"], "t": [2, 2]}).num_rows == 2
+    assert sum(asked) == 4  # the events and the sums of two keys
+
+
+class Odd(Grouped):
+    """A generator that does not say where its events are."""
+
+    def __init__(self) -> None: ...
+
+    @property
+    def sources(self) -> list:
+        return ["user"]
+
+    @property
+    def outputs(self) -> list[str]:
+        return ["odd"]
+
+    @property
+    def within(self) -> None:
+        return None
+
+    def compute(self, table: Table, context: Context) -> dict[str, Column]:
+        return {"odd": Column("number", torch.zeros(len(table)), name="odd")}
+
+
+def test_what_cannot_be_served_is_refused_by_name() -> None:
+    with pytest.raises(DataError, match=r"Odd \(odd\) cannot be served"):
+        Online(FeatureSet([Odd()]))
+    cross = Cross("user", "item")
+    grouped = Lag("x", by=cross.outputs[0], order="t")
+    with pytest.raises(DataError, match=r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"):
+        Online(fitted([cross, grouped]))
+    with pytest.raises(DataError, match="no such output"):
+        Online(fitted([grouped.__class__("x", by="user", order="t")]), outputs=["other"])
+
+
+def test_bad_events_and_requests_are_refused_by_column() -> None:
+    fs = fitted([History("user", order="t", table="log", stats=["count"], values="x", name="h")])
+    online = Online(fs)
+    with pytest.raises(DataError, match="types of the events of 'log' are not known"):
+        online.features({"user": ["u"], "t": [1]})
+    with pytest.raises(DataError, match="no feature looks at events of 'other'"):
+        online.observe({"user": ["u"]}, "other")
+    with pytest.raises(MissingColumnError, match="'x'"):
+        online.observe({"user": ["u"], "t": [1]}, "log")
+    with pytest.raises(DataError, match="column 'x': table 'log': has no value in the first events"):
+        online.observe({"user": ["u"], "t": [1], "x": [None]}, "log")
+    online.observe({"user": ["u"], "t": [1], "x": [1.5]}, "log")
+    for bad in ({"user": [1], "t": [1], "x": [1.5]}, {"user": ["u"], "t": ["1"], "x": [1.5]}):
+        with pytest.raises(DataError, match="and the events before it"):
+            online.observe(bad, "log")
+    with pytest.raises(DataError, match="order value is missing"):
+        online.observe({"user": ["u", "u"], "t": [1, None], "x": [1.5, 2]}, "log")
+    with pytest.raises(DataError, match="column 'user'.*no text"):
+        online.features({"user": [1], "t": [1]})
+    with pytest.raises(DataError, match="times"):
+        online.features({"user": ["u"], "t": pa.array([1], pa.timestamp("s"))})
+    assert online.observed("log") == 1
+    assert online.features({"user": ["u"], "t": [2]}).to_pylist() == [{"h_count": 1, "h_last_x": 1.5}]
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_values_of_every_type_come_back(zone: str | None) -> None:
+    log = pa.table(
+        {
+            "k": pa.array([2**60 + 1, 2**60 + 1, 2**60 + 2]),
+            "t": pa.array([1, 2, 3], pa.timestamp("us", zone)),
+            "big": pa.array([2**60 + 1, None, 2**60 + 3]),
+            "flag": pa.array([True, False, None]),
+            "text": pa.array(["Größe", "", None]),
+            "price": pa.array([Decimal("1.10"), None, Decimal("2.20")], pa.decimal128(8, 2)),
+            "huge": pa.array([2**64 - 1, 1, None], pa.uint64()),
+            "when": pa.array([5, None, 7], pa.timestamp("ns")),
+            "f": pa.array([0.1, None, 0.2], pa.float32()),
+        }
+    )
+    values = ["big", "flag", "text", "price", "huge", "when", "f"]
+    fs = FeatureSet([History("k", order="t", table="log", stats="count", values=values, name="h")], keep="outputs")
+    asked = pa.table({"k": [2**60 + 1, 2**60 + 2, 2**60], "t": pa.array([9, 9, 9], pa.timestamp("us", zone))})
+    fs.fit(asked, tables={"log": log})
+    online = Online(fs)
+    for i in range(3):
+        online.observe(log.slice(2 - i, 1) if i else log.slice(0, 1), "log")
+    seen = pa.concat_tables([log.slice(0, 1), log.slice(1, 1), log.slice(0, 1)])
+    got, want = online.features(asked), fs.transform(asked, tables={"log": seen})
+    equal(got, want)
+    assert got.schema.field("h_last_price").type == log.schema.field("price").type
+
+
+def test_rows_with_targets_feed_lags_of_the_target() -> None:
+    lag = Lag("sold", by="user", order="t")
+    train = pa.table({"user": ["u", "v"], "t": [1, 1], "sold": [3.0, 4.0]})
+    fs = FeatureSet([lag], target="sold", keep="outputs").fit(train)
+    online = Online(fs)
+    online.observe(train)
+    asked = pa.table({"user": ["u", "v", "w"], "t": [2, 2, 2]})
+    equal(online.features(asked), fs.transform(asked, history=train))
+    assert online.features(asked).column(0).to_pylist()[:2] == [3.0, 4.0]

@@ -173,9 +173,10 @@ class Layout:
                 continue
             column, kind = table[name], self.schema.field(name).type
             gone = column.is_missing().numpy()
-            if column.kind == "category":
-                texts = column.distinct.cast(pa.string()).to_pylist()
-                made[name] = np.array([0, *values.names(texts)], np.int64)[column.values.numpy()]
+            if not (_is_number(kind) or pa.types.is_timestamp(kind) or column.kind == "list"):
+                coded = column.coded()  # small numbers above 0 among those that only an unsigned type holds are numbers
+                texts = coded.keys.columns[0].cast(kind).cast(pa.string()).to_pylist()
+                made[name] = np.array([0, *values.names(texts)], np.int64)[coded.codes.numpy()]
             elif column.kind == "list":
                 lists = [None if v is None else json.dumps(v) for v in column.to_arrow().to_pylist()]
                 made[name] = [0 if v is None else values.names([v])[0] for v in lists]
