@@ -117,15 +117,17 @@ def _same(x: Any, y: Any) -> bool:
     return x == y
 
 
-def random_rows(rng: np.random.Generator, n: int, times: tuple[int, int], *, lists: bool = False) -> pa.Table:
+def random_rows(rng: np.random.Generator, n: int, times: tuple[int, int]) -> pa.Table:
     """Rows with ties in time, missing keys and values, and now and then a key that nothing else has."""
-    users = [None if rng.random() < 0.1 else rng.choice(["u", "v", "é" if rng.random() < 0.5 else "w"]) for _ in range(n)]
-    items = [None if rng.random() < 0.1 else rng.choice(["a", "b", "c", f"new{rng.integers(9)}"]) for _ in range(n)]
+
+    def some(share: float, words: list[str]) -> list[str | None]:
+        return [None if rng.random() < share else rng.choice(words) for _ in range(n)]
+
     made = {
-        "user": users,
-        "item": items,
+        "user": some(0.1, ["u", "v", "é", "w"]),
+        "item": some(0.1, ["a", "b", "c", f"new{rng.integers(9)}"]),
         "t": np.sort(rng.integers(*times, n)) if rng.random() < 0.7 else rng.integers(*times, n),
-        "kind": [None if rng.random() < 0.1 else rng.choice(KINDS) for _ in range(n)],
+        "kind": some(0.1, KINDS),
         "x": [None if rng.random() < 0.2 else float(rng.integers(0, 5)) / 3 for _ in range(n)],
     }
     return pa.table(made, schema=SCHEMA)
@@ -140,5 +142,7 @@ def fitted(features: list[Feature], seed: int = 0) -> FeatureSet:
 
 def batch(fs: FeatureSet, asked: pa.Table, log: pa.Table, past: pa.Table | None) -> pa.Table:
     """What the features are when all is given at once."""
-    made = fs.transform(asked, tables={"log": log, "items": ITEMS}, history=past if past is not None and len(past) else None)
+    made = fs.transform(
+        asked, tables={"log": log, "items": ITEMS}, history=past if past is not None and len(past) else None
+    )
     return made if isinstance(made, pa.Table) else pa.table(made)

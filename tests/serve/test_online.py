@@ -36,7 +36,7 @@ def replay(features: list, seed: int, *, keep: int, late: int, steps: int = 10) 
     if "items" in online.tables:
         online.observe(ITEMS, "items")
     log, past, newest, answered = SCHEMA.empty_table(), SCHEMA.empty_table(), 0, 0
-    for step in range(steps):
+    for _ in range(steps):
         span = (max(newest - late - (4 if rng.random() < 0.3 else 0), 0), newest + 3)
         events = random_rows(rng, int(rng.integers(1, 9)), span)
         if rng.random() < 0.6 and "log" in online.tables:
@@ -47,11 +47,7 @@ def replay(features: list, seed: int, *, keep: int, late: int, steps: int = 10) 
             online.observe(events)
         newest = max([newest, *log["t"].to_pylist(), *past["t"].to_pylist()])
         asked = random_rows(rng, int(rng.integers(1, 5)), (max(newest - late, 0), newest + 3))
-        try:
-            got = online.features(asked)
-        except DataError as error:
-            assert "folded" in str(error) and min(asked["t"].to_pylist()) < newest - late
-            continue
+        got = online.features(asked)  # never too late, so never refused
         answered += 1
         equal(got, batch(fs, asked, log, past).select(got.column_names))
     return answered
@@ -173,7 +169,7 @@ def test_bad_events_and_requests_are_refused_by_column() -> None:
             online.observe(bad, "log")
     with pytest.raises(DataError, match="order value is missing"):
         online.observe({"user": ["u", "u"], "t": [1, None], "x": [1.5, 2]}, "log")
-    with pytest.raises(DataError, match="column 'user'.*no text"):
+    with pytest.raises(DataError, match=r"column 'user'.*no text"):
         online.features({"user": [1], "t": [1]})
     with pytest.raises(DataError, match="times"):
         online.features({"user": ["u"], "t": pa.array([1], pa.timestamp("s"))})

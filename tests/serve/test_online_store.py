@@ -34,7 +34,7 @@ def rows_of(online: Online) -> list[dict]:
     return online.features(ASKED).to_pylist()
 
 
-# The log of a folder ---------------------------------------------------------------------------------------------------
+# The log of a folder -------------------------------------------------------------------------------------------------
 
 
 def test_what_was_observed_is_there_when_the_folder_is_opened_again(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_threads_share_the_log(tmp_path: Path) -> None:
     store.close()
 
 
-# Killed ----------------------------------------------------------------------------------------------------------------
+# Killed --------------------------------------------------------------------------------------------------------------
 
 CHILD = """
 import sys, numpy as np
@@ -193,7 +193,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path) -> None:
         acknowledged = kept
 
 
-# Redis -----------------------------------------------------------------------------------------------------------------
+# Redis ---------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +255,7 @@ def test_features_from_redis_equal_the_batch(redis_url: str) -> None:
         online.close()
 
 
-# Folders of state ------------------------------------------------------------------------------------------------------
+# Folders of state ----------------------------------------------------------------------------------------------------
 
 
 def test_the_state_of_a_run_is_written_and_loaded(tmp_path: Path, redis_url: str) -> None:

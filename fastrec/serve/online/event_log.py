@@ -88,7 +88,7 @@ def read_log(path: Path) -> Iterator[bytes]:
     """
     data = path.read_bytes()
     if not data.startswith(_MAGIC[: len(data)]):
-        raise UnreadableFileError("it is no log of events", file=path, remedy="Give the folder that events were kept in")
+        raise UnreadableFileError("it is no log of events", file=path, remedy="Give the folder of a store")
     if len(data) < len(_MAGIC):  # the process died as it made the file
         os.truncate(path, 0)
         return

@@ -10,7 +10,6 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features.base import Feature
 from fastrec.serve.online.fold import base_type, first_order
 from fastrec.serve.online.keys import row_keys
 from fastrec.serve.online.plan import HISTORY, Index, Lookup, Plan
@@ -60,20 +59,19 @@ class Request:
     ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those asked about.
     """
 
-    def __init__(
-        self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table
-    ) -> None:
+    def __init__(self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table) -> None:
         self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
         self.own: dict[int, np.ndarray] = {}  # by step, the numbers of the earlier rows that it looks at
         self.rows = self._with_past(asked)
         self.past = len(self.rows) - len(asked)
         self._fetched: dict[tuple[int, tuple[str, ...]], Fetched] = {}
+        self._digests: dict[str, list[bytes | None]] = {}
         self._prefetch()
 
     # What the steps make ---------------------------------------------------------------------------------------------
 
-    def add(self, step: Feature, made: Made) -> None:
-        """Add a step's columns to the rows."""
+    def add(self, made: Made) -> None:
+        """Add columns to the rows."""
         # The table is this request's own: a new one for every step would cost more than most steps.
         self.rows._columns.update(made)
 
@@ -189,7 +187,7 @@ class Request:
         for index, lookup, more in wanted:
             names = lookup.rows[: len(index.columns)]
             self._check_types(index, names)
-            keys = row_keys(self.rows, names, index.prefix)
+            keys = row_keys(self.rows, names, index.prefix, self._digests)
             keys += row_keys(more, index.columns, index.prefix) if more is not None else []
             places: dict[bytes, int] = {}
             rows = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys], np.int64)

@@ -145,7 +145,7 @@ def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
     return kind, kind >= 0
 
 
-# Which old events are kept: of the events ``rows`` (their order in time) bool ``[n]``, in that order -------------------
+# Which old events are kept, by class: bool ``[n]`` in the order of ``rows``, which is that of time --------------------
 
 
 def _last(marks: torch.Tensor, n: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, RLock
+from typing import BinaryIO
 
 import pyarrow as pa
 
@@ -191,7 +192,7 @@ class MemoryStore:
         self._log = EventLog(self.folder / f"events-{number:012d}.log", sync=self.sync)
 
 
-def _hold(folder: Path):  # noqa: ANN202 - an open file
+def _hold(folder: Path) -> BinaryIO:
     """A lock on the folder, which the system takes away with the process."""
     handle = (folder / "lock").open("ab")
     try:

@@ -27,20 +27,21 @@ from fastrec.serve.online.keys import row_keys
 from fastrec.serve.online.memory_store import MemoryStore
 from fastrec.serve.online.plan import HISTORY, Index, history_outputs, make_plan
 from fastrec.serve.online.records import Layout, Values
+from fastrec.serve.online.settings_file import read_settings
 from fastrec.serve.online.store import Store
 from fastrec.table import Column, Table, column_names
 
 _TYPES = b"mt"  # what the keys of the tables' types begin with
-SIGNATURE = b"ms"  # the key of a digest of what is kept
+_SIGNATURE = b"ms"  # the key of a digest of what is kept
 
 
 class Online:
     """Features of requests from the events observed before them: what ``FeatureSet.transform`` gives of the same rows.
 
     ``features(requests)`` is what ``transform(requests, tables=…, history=…)`` returns with all events observed until
-    then, equal to the bit for counts, codes and values taken from events, and within rounding for sums. An event at time
-    t is seen by the rows that training's rule lets see it, whatever the order in which events arrive; of events at one
-    place in the order the one observed later is later, as the larger row number is in training.
+    then, equal to the bit for counts, codes and values taken from events, and within rounding for sums. Which rows see
+    an event is training's rule, whatever the order in which events arrive; of events at one place in the order the one
+    observed later is later, as the larger row number is in training.
 
     Events are kept by the key that a generator finds them by, so that a request reads those of its own keys. Where all
     generators of a key can do without most old events (see ``fold``), these are folded into sums once a key has more
@@ -52,7 +53,7 @@ class Online:
         store: where events are kept; None: in this process's memory alone.
         tables: a frame or an Arrow schema for each table of events, whose types are taken (no rows are); without it the
             first events observed say the types.
-        history: whether the frame's own earlier rows are events too (``observe(rows)``), for generators without a table.
+        history: whether the frame's own earlier rows are events too (``observe(rows)``), for generators of no table.
         outputs: the outputs that are wanted; None: all that look back, and those made from them.
         keep: how many events a key has before old ones are folded.
         late: how far behind a key's newest event a request may be: ``'1h'``, or a number in seconds or the unit of the
@@ -131,7 +132,7 @@ class Online:
 
         Args:
             events: a frame of any library, in the order in which they happened or any other.
-            table: the name of their table; None: they are rows of the frame itself, with their target if a lag reads it.
+            table: the name of their table; None: they are rows of the frame itself, with the targets that lags read.
 
         Returns:
             How many there were.
@@ -172,14 +173,21 @@ class Online:
         return self.table(requests).to_arrow()
 
     def table(self, requests: Any) -> Table:
-        """``features`` as a ``Table``."""
+        """``features`` as a ``Table``, whose tensors are torch's inference tensors."""
         asked = self._read(requests)
         layouts = {n: layout for n in self._plan.columns if (layout := self._layout(n)) is not None}
-        request = Request(self._plan, self.store, self._values, layouts, asked)
-        for i, step in enumerate(self._plan.steps):
+        step: Feature | None = None
+        try:
+            with torch.inference_mode():  # a request is a few hundred small operations: what each costs counts
+                request = Request(self._plan, self.store, self._values, layouts, asked)
+                for i, step in enumerate(self._plan.steps):
+                    request.add(self._made(i, step, request))
+                return request.result(self.outputs)
+        except DataError:
+            if step is None:
+                raise
             with naming(step):
-                request.add(step, self._made(i, step, request))
-        return request.result(self.outputs)
+                raise
 
     def snapshot(self) -> None:
         """Keep all events in a form that is quickly read (``MemoryStore``: the log is dropped)."""
@@ -201,9 +209,22 @@ class Online:
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable.
         """
-        from fastrec.serve.online.state_folder import load_online
-
-        return load_online(folder, features, store)
+        folder = Path(folder)
+        options = read_settings(folder)
+        features = FeatureSet.load(folder.parent / "features") if features is None else features
+        if set(options["outputs"]) - {n for s in features.steps for n in s.outputs}:
+            raise UnreadableFileError("it is the state of other features", file=folder, remedy="Export the run again")
+        own = MemoryStore(folder)
+        if store is not None:
+            if not any(store.get([_SIGNATURE])):
+                own.copy_to(store)
+            own.close()
+            return cls(features, store=store, **options)
+        try:
+            return cls(features, store=own, **options)
+        except BaseException:
+            own.close()
+            raise
 
     # Events ----------------------------------------------------------------------------------------------------------
 
@@ -284,10 +305,10 @@ class Online:
         return hashlib.sha256(json.dumps([indexes, readers]).encode()).hexdigest()
 
     def _check_store(self) -> None:
-        (kept,) = self.store.get([SIGNATURE])
+        (kept,) = self.store.get([_SIGNATURE])
         signature = self._signature().encode()
         if kept is None:
-            self.store.write({}, {SIGNATURE: signature})
+            self.store.write({}, {_SIGNATURE: signature})
         elif bytes(kept) != signature:
             raise UnreadableFileError(
                 "the store holds the events of other features",

@@ -209,7 +209,9 @@ class Layout:
         if pa.types.is_large_list(kind):
             lists = [None, *map(json.loads, texts)]
             return as_column(pa.array([lists[c] for c in codes], kind), name=name)
-        return Column("category", torch.from_numpy(codes), name=name, distinct=pa.array(texts, pa.string()).cast(kind))
+        is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        words = pa.array(texts, kind) if is_text else pa.array(texts, pa.string()).cast(kind)
+        return Column("category", torch.from_numpy(codes), name=name, distinct=words)
 
 
 def _is_number(kind: pa.DataType) -> bool:

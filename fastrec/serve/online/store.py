@@ -23,7 +23,11 @@ class Store(Protocol):
         """
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """Put ``new`` for ``old``, with which the key's value begins, and set other keys; False: it begins otherwise."""
+        """Put ``new`` for ``old``, with which the key's value begins, and set other keys.
+
+        Returns:
+            False: it begins with something else, and nothing was done.
+        """
 
     def count(self, name: bytes, n: int) -> int:
         """Add ``n`` to a counter, which is kept by the next ``write``, and return what it was before."""
