@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features import Cross, FeatureSet, History, Lag, LastAction, Rolling
+from fastrec.features import CoVisit, Cross, CumCount, CumStat, CumTarget, FeatureSet, History, Lag, LastAction, Rolling
 from fastrec.features.base import Context, Grouped
 from fastrec.serve import Online
 from fastrec.table import Column, Table
@@ -67,6 +67,78 @@ def test_any_features_equal_the_batch(which: list[int], seed: int, keep: int, la
 @pytest.mark.parametrize("i", range(len(EVERY)), ids=[repr(f)[:40] for f in EVERY])
 def test_each_generator_equals_the_batch(i: int) -> None:
     assert replay(chosen([i]), i, keep=2, late=1, steps=12) == 12
+
+
+def test_groups_of_two_kinds_do_not_disturb_each_other() -> None:
+    """Rows that one generator has folded and another still reads are counted once."""
+    mean = CumStat("x", by="item", order="t", stats=["mean"])
+    for seed in range(3):
+        assert replay([CumCount("user", order="t"), CumCount("item"), mean], seed, keep=2, late=1, steps=12) == 12
+
+
+def test_of_items_at_one_time_co_visits_order_decides() -> None:
+    fs = fitted([CoVisit("item", by="user", order="t", table="log", last=2)])
+    online = Online(fs, tables={"log": SCHEMA}, keep=2, late=0)
+    log = pa.table({"user": ["u"] * 6, "item": ["c", "b", "a", "a", "new", "b"], "t": [1, 1, 1, 1, 2, 3]})
+    asked = pa.table({"user": ["u"] * 3, "item": ["a", "b", "c"], "t": [2, 2, 2]})
+    online.observe(log.slice(0, 4), "log")
+    for _ in range(2):
+        equal(online.features(asked), fs.transform(asked, tables={"log": log.slice(0, 4)}))
+        online.observe({"user": ["v"], "item": ["a"], "t": [9]}, "log")
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("ms")])
+def test_what_is_exactly_as_late_as_allowed_is_answered(kind: pa.DataType) -> None:
+    log = pa.table({"item": ["a"] * 20, "t": pa.array([*range(20)]).cast(kind)})
+    fs = FeatureSet([CumCount("item", order="t"), Lag("t", by="item", order="t")], keep="outputs").fit(log)
+    unit = 1000 if pa.types.is_timestamp(kind) else 1
+    rows = log.set_column(1, "t", pa.array([i * unit for i in range(20)]).cast(kind))
+    online = Online(fs, keep=4, late=3)
+    online.observe(rows)
+    for back in (3, 0):
+        asked = pa.table({"item": ["a"], "t": pa.array([(19 - back) * unit]).cast(kind)})
+        equal(online.features(asked), fs.transform(asked, history=rows))
+    with pytest.raises(DataError, match="older than events"):
+        online.features({"item": ["a"], "t": pa.array([16 * unit - 1]).cast(kind)})
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**20), keep=st.integers(1, 5), late=st.integers(0, 3), smooth=st.sampled_from([0, 2.5]))
+def test_cum_target_goes_on_learning(seed: int, keep: int, late: int, smooth: float) -> None:
+    """A row gets what ``fit_transform`` of it and all rows before it gives it."""
+    rng = np.random.default_rng(seed)
+
+    def unfitted() -> FeatureSet:
+        step = CumTarget(["item", "user"], ["y", "x"], order=["t", "u"], smooth=smooth, weight="w")
+        return FeatureSet([step], keep="outputs")
+
+    def more(n: int, times: tuple[int, int]) -> pa.Table:
+        rows = random_rows(rng, n, times)
+        rows = rows.append_column("y", pa.array(rng.integers(0, 2, n).astype(float)))
+        rows = rows.append_column("u", pa.array(rng.integers(0, 2, n)))
+        return rows.append_column("w", pa.array(rng.integers(0, 3, n).astype(float)))
+
+    known = more(20, (0, 10))
+    online = Online(unfitted().fit(known), tables={"history": known}, keep=keep, late=late, learn=True)
+    newest = 10
+    for _ in range(5):
+        rows = more(int(rng.integers(1, 12)), (max(newest - late, 10), newest + 3))
+        online.observe(rows)
+        known = pa.concat_tables([known, rows])
+        newest = max(newest, *rows["t"].to_pylist())
+        asked = more(3, (newest - late if newest - late > 10 else 10, newest + 3))
+        want = unfitted().fit_transform(pa.concat_tables([known, asked.slice(0, 1)]))
+        got = online.features(asked.slice(0, 1).drop_columns(["y", "w"]))
+        equal(got, want.slice(len(known)))
+
+
+def test_cum_target_that_does_not_learn_is_that_of_training() -> None:
+    rows = pa.table({"item": ["a", "b"], "t": [1, 2], "y": [1.0, 0.0]})
+    fs = FeatureSet([CumTarget("item", "y", order="t")], keep="outputs").fit(rows)
+    online = Online(fs, outputs=fs.outputs)
+    equal(online.features(rows), fs.transform(rows))
+    with pytest.raises(DataError, match=r"CumTarget \(cumte_item__y\) cannot go on learning: its sums decay"):
+        Online(FeatureSet([CumTarget("item", "y", order="t", half_life=3)]).fit(rows), learn=True)
 
 
 def test_late_events_count_and_late_requests_are_refused() -> None:

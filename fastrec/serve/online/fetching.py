@@ -95,6 +95,14 @@ class Request:
             found[lookup.table] = self._fetched[key]
         return found
 
+    def on_asked(self, do: Callable[[Table], Made]) -> Made:
+        """Columns made from the rows asked about alone, laid out for all rows; those before them mean nothing."""
+        if not self.past:
+            return do(self.rows)
+        made = do(self.rows.take(torch.arange(self.past, len(self.rows))))
+        back = (torch.arange(len(self.rows)) - self.past).clamp_min(0)
+        return {n: c.take(back) for n, c in made.items()}
+
     def on_own_rows(self, place: int, do: Callable[[Table], Made]) -> Made:
         """A step's columns made from the earlier rows that it looks at and those asked about, laid out for all rows."""
         own = self.own.get(place)

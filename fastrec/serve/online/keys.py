@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import blake2b
 
+import numpy as np
 import pyarrow as pa
 
 from fastrec.features._engine.keyed import key_text
@@ -45,3 +46,16 @@ def _digests(table: Table, name: str) -> list[bytes | None]:
     texts = (t.encode("utf-8", "surrogatepass") for t in (values if is_text else key_text(values)).to_pylist())
     made = {c: blake2b(t, digest_size=16).digest() for c, t in zip(used, texts, strict=True)}
     return [made.get(c) for c in codes]
+
+
+def by_key(keys: Sequence[bytes | None], records: np.ndarray) -> dict[bytes, bytes]:
+    """The records of each key, one after the other, as bytes."""
+    size = records.dtype.itemsize
+    if len(keys) == 1:
+        return {} if keys[0] is None else {keys[0]: records.tobytes()}
+    places: dict[bytes, int] = {}
+    codes = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys])
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes + 1, minlength=len(places) + 1))
+    data = records[order].tobytes()
+    return {k: data[ends[i] * size : ends[i + 1] * size] for k, i in places.items()}

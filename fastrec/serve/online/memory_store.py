@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,7 +195,11 @@ def _hold(folder: Path) -> BinaryIO:
     """A lock on the folder, which the system takes away with the process."""
     handle = (folder / "lock").open("ab")
     try:
+        import fcntl  # where there is none, nothing keeps a second process out
+
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return handle
     except OSError as error:
         handle.close()
         raise DataError(

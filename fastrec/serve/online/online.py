@@ -23,7 +23,8 @@ from fastrec.features._inputs import order_keys
 from fastrec.features.base import Context, Feature
 from fastrec.serve.online.fetching import Request
 from fastrec.serve.online.folding import Folder
-from fastrec.serve.online.keys import row_keys
+from fastrec.serve.online.keys import by_key, row_keys
+from fastrec.serve.online.learning import Learner
 from fastrec.serve.online.memory_store import MemoryStore
 from fastrec.serve.online.plan import HISTORY, Index, history_outputs, make_plan
 from fastrec.serve.online.records import Layout, Values
@@ -58,6 +59,8 @@ class Online:
         keep: how many events a key has before old ones are folded.
         late: how far behind a key's newest event a request may be: ``'1h'``, or a number in seconds or the unit of the
             order.
+        learn: whether ``CumTarget`` goes on learning from rows that are observed with their target: then its values are
+            those that ``fit_transform`` gives the rows of the same moment, not those of ``transform``.
 
     Raises:
         DataError: a generator cannot be served from events, by name; the store holds another FeatureSet's events.
@@ -86,8 +89,9 @@ class Online:
         outputs: Sequence[str] | None = None,
         keep: int = 128,
         late: str | float = "1h",
+        learn: bool = False,
     ) -> None:
-        wanted = history_outputs(features) if outputs is None else list(outputs)
+        wanted = history_outputs(features, learn=learn) if outputs is None else list(outputs)
         unknown = next((n for n in wanted if n not in {m for s in features.steps for m in s.outputs}), None)
         if unknown is not None:
             raise DataError("the features have no such output", column=unknown, remedy="See FeatureSet.outputs")
@@ -95,11 +99,17 @@ class Online:
         self.store: Store = MemoryStore() if store is None else store
         self._plan = make_plan(features, wanted, history=history)
         self._targets = set(features.targets)
+        margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
+        made = {n: s for s in self._plan.steps for n in s.outputs}
+        deep = [self._plan.steps[i] for i in self._plan.deep]
+        self._learner = Learner(self._plan.steps if learn else [], made, deep, self.store, keep, margin)
+        if self._learner.steps:
+            columns = self._plan.columns.setdefault(HISTORY, [])
+            columns += [n for n in self._learner.columns if n not in columns]
         self._inputs = self._request_columns()
         self._values = Values(self.store)
         self._layouts: dict[str, Layout] = {}
         self._lock = RLock()
-        margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
         self._folder = Folder(self._plan, self.store, self._values, keep, margin)
         self._check_store()
         for name in self._plan.columns:
@@ -141,7 +151,9 @@ class Online:
             DataError: no generator looks at such a table, a column has another type than before, or a time is missing.
             MissingColumnError: a column is not there. Nothing is observed then.
         """
-        name = HISTORY if table is None else table
+        return self._observe(events, HISTORY if table is None else table, learn=True)
+
+    def _observe(self, events: Any, name: str, *, learn: bool) -> int:
         if name not in self._plan.columns:
             known = ", ".join(map(repr, self._plan.columns)) or "none"
             raise DataError(
@@ -154,7 +166,7 @@ class Online:
                 rows = self._conformed(name, rows)
                 order_keys(rows, self._plan.orders.get(name, []))
                 if len(rows):
-                    self._append(name, rows)
+                    self._append(name, rows, learn=learn and name == HISTORY)
         return len(rows)
 
     def features(self, requests: Any) -> pa.Table:
@@ -228,27 +240,27 @@ class Online:
 
     # Events ----------------------------------------------------------------------------------------------------------
 
-    def _append(self, name: str, rows: Table) -> None:
+    def _append(self, name: str, rows: Table, *, learn: bool) -> None:
         layout = self._layouts[name]
-        first = self.store.count(name.encode(), len(rows))
-        numbers = np.arange(first, first + len(rows))
-        appends: dict[bytes, bytes] = {}
+        appends = self._learner.records(rows) if learn else {}
         touched: dict[bytes, Index] = {}
-        for index in self._plan.indexes:
-            if index.table != name:
-                continue
-            records = layout.encode(rows, index.fields, self._values, numbers)
-            for key, part in _by_key(row_keys(rows, index.columns, index.prefix), records):
-                appends[key] = part
-                touched[key] = index
-        fresh = dict(self._values.fresh)
+        first = self.store.count(name.encode(), len(rows))
         try:
+            numbers = np.arange(first, first + len(rows))
+            for index in self._plan.indexes:
+                if index.table == name:
+                    records = layout.encode(rows, index.fields, self._values, numbers)
+                    made = by_key(row_keys(rows, index.columns, index.prefix), records)
+                    appends |= made
+                    touched |= dict.fromkeys(made, index)
+            fresh = dict(self._values.fresh)
             lengths = self.store.write(appends, fresh)
         except BaseException:
             self.store.count(name.encode(), -len(rows))
             raise
         self._values.written(fresh)
-        self._folder.fold(lengths, touched, self._layouts)
+        self._folder.fold({k: lengths[k] for k in touched}, touched, self._layouts)
+        self._learner.fold(lengths, rows)
 
     def _conformed(self, name: str, rows: Table) -> Table:
         layout = self._layout(name)
@@ -274,6 +286,7 @@ class Online:
     def _request_columns(self) -> list[str]:
         made = {n for s in self._plan.steps for n in s.outputs}
         needed = [n for s in self._plan.steps for n in s.inputs if n not in set(s.fit_only)]
+        needed += self._learner.request_columns
         return list(dict.fromkeys(n for n in needed if n not in made))
 
     def _read(self, requests: Any) -> Table:
@@ -286,6 +299,8 @@ class Online:
 
     def _made(self, place: int, step: Feature, request: Request) -> dict[str, Column]:
         """A generator's columns, of the rows at hand."""
+        if step in self._learner.steps:
+            return request.on_asked(lambda rows: self._learner.compute(step, rows))
         lookups = self._plan.lookups[place]
         if not lookups:
             return compute(step, request.rows, Context())
@@ -302,7 +317,8 @@ class Online:
         """A digest of what is kept: it changes with the generators and how their events are kept."""
         indexes = [[i.number, i.table, i.columns, i.fields, i.folds] for i in self._plan.indexes]
         readers = [[s.signature for s in i.readers] for i in self._plan.indexes]
-        return hashlib.sha256(json.dumps([indexes, readers]).encode()).hexdigest()
+        learners = [s.signature for s in self._learner.steps]
+        return hashlib.sha256(json.dumps([indexes, readers, learners]).encode()).hexdigest()
 
     def _check_store(self) -> None:
         (kept,) = self.store.get([_SIGNATURE])
@@ -314,19 +330,6 @@ class Online:
                 "the store holds the events of other features",
                 remedy="Use an empty store, and observe the events again or export them with these features",
             )
-
-
-def _by_key(keys: Sequence[bytes | None], records: np.ndarray) -> list[tuple[bytes, bytes]]:
-    """The records of each key, one after the other, as bytes."""
-    size = records.dtype.itemsize
-    if len(keys) == 1:
-        return [] if keys[0] is None else [(keys[0], records.tobytes())]
-    places: dict[bytes, int] = {}
-    codes = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys])
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes + 1, minlength=len(places) + 1))
-    data = records[order].tobytes()
-    return [(k, data[ends[i] * size : ends[i + 1] * size]) for k, i in places.items()]
 
 
 def _typed(given: Any, names: Sequence[str], table: str) -> Table:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fastrec.errors import DataError
-from fastrec.features import CoVisit, FeatureSet, JaccardToHistory, JoinTable
+from fastrec.features import CoVisit, CumTarget, FeatureSet, JaccardToHistory, JoinTable
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted, Grouped
 from fastrec.serve.online.fold import can_fold
@@ -131,11 +131,11 @@ def looks_back(step: Feature) -> bool:
     return isinstance(step, Grouped | CoVisit) or (isinstance(step, Fitted) and step.within is not None)
 
 
-def history_outputs(features: FeatureSet) -> list[str]:
-    """The outputs that look at other rows or events, and those that are made from such ones."""
+def history_outputs(features: FeatureSet, *, learn: bool = False) -> list[str]:
+    """The outputs that look at other rows or events (or go on learning), and those that are made from such ones."""
     made: set[str] = set()
     for step in features.steps:
-        if looks_back(step) or made & set(step.inputs):
+        if looks_back(step) or (learn and isinstance(step, CumTarget)) or made & set(step.inputs):
             made.update(step.outputs)
     return [n for n in features.outputs if n in made]
 

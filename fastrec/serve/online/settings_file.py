@@ -9,7 +9,7 @@ from typing import Any
 from fastrec.errors import MissingFileError, UnreadableFileError
 
 ABOUT = "online.json"
-_NAMES = ("history", "outputs", "keep", "late")
+_NAMES = ("history", "outputs", "keep", "late", "learn")
 
 
 def write_settings(folder: Path, settings: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ def write_online_state(
     outputs: Sequence[str] | None = None,
     keep: int = 128,
     late: str | float = "1h",
+    learn: bool = False,
 ) -> Online:
     """Write the state that serving starts with: all events so far, by key, old ones folded.
 
@@ -33,7 +34,7 @@ def write_online_state(
         features: the fitted features.
         tables: the tables of events, all rows so far in their order; tables that no generator reads are passed over.
         history: the frame's own rows so far, with the targets that lags read; None: no generator looks at them.
-        outputs, keep, late: see ``Online``.
+        outputs, keep, late, learn: see ``Online``; the history is taken as what the features have learned from.
 
     Returns:
         A closed ``Online`` that says which columns are needed (``inputs``, ``tables``).
@@ -42,7 +43,7 @@ def write_online_state(
         DataError: a generator cannot be served from events, by name.
     """
     check_replaceable(folder, ABOUT)
-    settings = {"history": history is not None, "outputs": outputs, "keep": keep, "late": late}
+    settings = {"history": history is not None, "outputs": outputs, "keep": keep, "late": late, "learn": learn}
     given = {**(tables or {}), **({"history": history} if history is not None else {})}
     with atomic_folder(folder) as part:
         store = MemoryStore(part, sync="never")
@@ -54,7 +55,7 @@ def write_online_state(
             rows = Table.read(frame, online.tables[name], device="cpu")
             for start in range(0, len(rows), _BLOCK):
                 block = rows.slice(start, min(start + _BLOCK, len(rows)))
-                online.observe(block, None if name == "history" else name)
+                online._observe(block, name, learn=False)
         online.snapshot()
         online.close()
         write_settings(part, settings)
