@@ -236,6 +236,8 @@ def test_all_stores_do_the_same(tmp_path: Path, redis_url: str) -> None:
         assert store.replace(b"a", b"12", b"x", {b"base": b"y"})
         assert not store.replace(b"a", b"12", b"z", {b"base": b"n"})
         assert store.get([b"a", b"base"]) == [b"x45", b"y"]
+        assert store.first(b"f", b"one") == b"one"
+        assert store.first(b"f", b"two") == b"one"
         assert [store.count(b"n", 3), store.count(b"n", 2), store.count(b"n", 0)] == [0, 3, 5]
         store.close()
 

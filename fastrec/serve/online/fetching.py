@@ -61,6 +61,7 @@ class Request:
 
     def __init__(self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table) -> None:
         self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
+        self._bases: dict[bytes, bytes | None] = {}  # of the frame's history, as of the moment that its rows were read
         self.own: dict[int, np.ndarray] = {}  # by step, the numbers of the earlier rows that it looks at
         self.rows = self._with_past(asked)
         self.past = len(self.rows) - len(asked)
@@ -132,7 +133,7 @@ class Request:
         wanted: dict[str, np.ndarray] = {}
         nothing = np.empty(0, layout.dtype(names))
         every = nothing
-        groups: dict[tuple[int, bytes], np.ndarray] = {}
+        groups: dict[bytes, np.ndarray] = {}
         for i in range(len(self.plan.steps) - 1, -1, -1):
             step = self.plan.steps[i]
             needed = [wanted[n] for n in step.outputs if n in wanted]
@@ -164,7 +165,7 @@ class Request:
         rows: np.ndarray,
         asked: Table,
         layout: Layout,
-        groups: dict[tuple[int, bytes], np.ndarray],
+        groups: dict[bytes, np.ndarray],
     ) -> np.ndarray:
         """The earlier rows of the groups of some rows."""
         index = self.plan.index_of(lookup)
@@ -172,10 +173,13 @@ class Request:
         if len(rows):
             there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
             keys |= {k for k in row_keys(there, index.columns, index.prefix) if k is not None}
-        absent = [k for k in keys if (index.number, k) not in groups]
-        for key, value in zip(absent, self.store.get(absent), strict=True):
-            groups[index.number, key] = np.frombuffer(value or b"", rows.dtype) if value else rows[:0]
-        return np.concatenate([rows[:0], *(groups[index.number, k] for k in keys)])
+        absent = [k for k in keys if k not in groups]
+        bases = [Index.base_of(k) for k in absent] if index.folds else []
+        found = self.store.get([*absent, *bases])
+        for key, value in zip(absent, found, strict=False):
+            groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
+        self._bases |= dict(zip(absent, found[len(absent) :], strict=False))
+        return np.concatenate([rows[:0], *(groups[k] for k in keys)])
 
     # Events ----------------------------------------------------------------------------------------------------------
 
@@ -200,15 +204,17 @@ class Request:
             places: dict[bytes, int] = {}
             rows = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys], np.int64)
             keyed.append((index, lookup, more, rows, list(places)))
-        # An earlier row's own key columns and events are read; of the frame's history only the bases are.
-        asked = [k for index, *_, keys in keyed for k in (keys if index.table != HISTORY else [])]
-        bases = [Index.base_of(k) for index, *_, keys in keyed if index.folds for k in keys]
-        found = iter(self.store.get([*asked, *bases]))
-        values = [[next(found) for _ in (keys if index.table != HISTORY else [])] for index, *_, keys in keyed]
+        # Events and what folded ones came to are read at one moment, in between nothing is folded. The frame's history
+        # was read already.
+        logs = [(index, keys) for index, *_, keys in keyed if index.table != HISTORY]
+        asked = [key for index, keys in logs for k in keys for key in ([k, Index.base_of(k)] if index.folds else [k])]
+        held = dict(zip(asked, self.store.get(asked), strict=True))
         parts = []
-        for (index, lookup, more, rows, keys), held in zip(keyed, values, strict=True):
-            base = [next(found) for _ in keys] if index.folds else []
-            parts.append((self._arranged(index, rows, held, base), lookup, more))
+        for index, lookup, more, rows, keys in keyed:
+            is_log = index.table != HISTORY
+            values = [held[k] for k in keys] if is_log else []
+            bases = [held[Index.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
+            parts.append((self._arranged(index, rows, values, bases), lookup, more))
         self._share_words([f for f, *_ in parts])
         for fetched, lookup, more in parts:
             self._add_keys(fetched, lookup, more)

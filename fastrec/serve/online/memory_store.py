@@ -87,6 +87,13 @@ class MemoryStore:
         self._commit(number)
         return True
 
+    def first(self, key: bytes, value: bytes) -> bytes:
+        """See ``Store``."""
+        with self._lock:
+            if key not in self._data:
+                self.write({}, {key: value})
+            return bytes(self._data[key])
+
     def count(self, name: bytes, n: int) -> int:
         """See ``Store``."""
         with self._lock:

@@ -278,8 +278,8 @@ class Online:
 
     def _set_layout(self, name: str, rows: Table) -> None:
         layout = Layout.of(rows, self._plan.columns[name])
-        self.store.write({}, {_TYPES + name.encode(): layout.to_text().encode()})
-        self._layouts[name] = layout
+        kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
+        self._layouts[name] = Layout.from_text(kept.decode())
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -321,11 +321,8 @@ class Online:
         return hashlib.sha256(json.dumps([indexes, readers, learners]).encode()).hexdigest()
 
     def _check_store(self) -> None:
-        (kept,) = self.store.get([_SIGNATURE])
         signature = self._signature().encode()
-        if kept is None:
-            self.store.write({}, {_SIGNATURE: signature})
-        elif bytes(kept) != signature:
+        if self.store.first(_SIGNATURE, signature) != signature:
             raise UnreadableFileError(
                 "the store holds the events of other features",
                 remedy="Use an empty store, and observe the events again or export them with these features",

@@ -53,6 +53,11 @@ class RedisStore:
         keys = [self._prefix + k for k in (key, *sets)]
         return bool(self._replace(keys=keys, args=[old, new, *sets.values()]))
 
+    def first(self, key: bytes, value: bytes) -> bytes:
+        """See ``Store``."""
+        self.client.set(self._prefix + key, value, nx=True)
+        return self.client.get(self._prefix + key)
+
     def count(self, name: bytes, n: int) -> int:
         """See ``Store``; kept at once."""
         key = self._prefix + b"count:" + name

@@ -29,6 +29,13 @@ class Store(Protocol):
             False: it begins with something else, and nothing was done.
         """
 
+    def first(self, key: bytes, value: bytes) -> bytes:
+        """Set a key that has no value yet.
+
+        Returns:
+            The value that it has now: the first one that anybody gave.
+        """
+
     def count(self, name: bytes, n: int) -> int:
         """Add ``n`` to a counter, which is kept by the next ``write``, and return what it was before."""
 
