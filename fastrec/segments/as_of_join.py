@@ -31,11 +31,11 @@ def as_of(
     Returns:
         int64 ``[q]``: the event's place in the sorted events, -1 where there is none; and those events' ``Groups``.
     """
-    if len(codes) + len(event_codes) <= SMALL and codes.device.type == "cpu":
-        return _of_few(codes, order, event_codes, event_order, inclusive=inclusive)
     found = _by_sorting_events(codes, order, event_codes, event_order, inclusive=inclusive)
     if found is not None:
         return found
+    if len(codes) + len(event_codes) <= SMALL and codes.device.type == "cpu":
+        return _of_few(codes, order, event_codes, event_order, inclusive=inclusive)
     q, e = len(codes), len(event_codes)
     # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
     first, second = (
@@ -65,13 +65,14 @@ def _of_few(
 ) -> tuple[torch.Tensor, Groups]:
     """``as_of`` of a request's rows, by the same one sort."""
     q, e = len(codes), len(event_codes)
-    pairs = [(a.numpy(), b.numpy()) for a, b in zip((codes, *order), (event_codes, *event_order), strict=True)]
-    merged = np.lexsort([np.concatenate((b, a) if inclusive else (a, b)) for a, b in reversed(pairs)])
+    keys = zip((codes, *order), (event_codes, *event_order), strict=True)
+    pairs = [torch.cat([b, a] if inclusive else [a, b]).numpy() for a, b in keys]  # of two types: as torch has it
+    merged = np.lexsort(pairs[::-1])
     is_event = merged < e if inclusive else merged >= q
     events = merged[is_event] - (0 if inclusive else q)
     found = np.empty(q, dtype=np.int64)
     found[merged[~is_event] - (e if inclusive else 0)] = np.cumsum(is_event)[~is_event] - 1
-    mine, theirs = pairs[0][0], pairs[0][1][events]
+    mine, theirs = codes.numpy(), event_codes.numpy()[events]
     inside = (found >= 0) & (mine > 0)
     if e:
         inside &= theirs[found.clip(0)] == mine
