@@ -79,9 +79,9 @@ def test_groups_of_two_kinds_do_not_disturb_each_other() -> None:
 def test_of_items_at_one_time_co_visits_order_decides() -> None:
     fs = fitted([CoVisit("item", by="user", order="t", table="log", last=2)])
     online = Online(fs, tables={"log": SCHEMA}, keep=2, late=0)
-    log = pa.table({"user": ["u"] * 5, "item": ["c", "b", "a", "a", "a"], "t": [1, 1, 1, 1, 9]})
+    log = pa.table({"user": ["u"] * 9, "item": ["c", "b", "a", "a", *"aaaaa"], "t": [1, 1, 1, 1, 9, 9, 9, 9, 9]})
     asked = pa.table({"user": ["u"] * 3, "item": ["a", "b", "c"], "t": [9, 9, 9]})
-    for seen in (4, 5):  # with the fifth the others are old
+    for seen in (4, 9):  # with the later ones the first four are old
         online.observe(log.slice(0, 4) if seen == 4 else log.slice(4), "log")
         equal(online.features(asked), fs.transform(asked, tables={"log": log.slice(0, seen)}))
 
@@ -89,7 +89,8 @@ def test_of_items_at_one_time_co_visits_order_decides() -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.timestamp("ms")])
 def test_what_is_exactly_as_late_as_allowed_is_answered(kind: pa.DataType) -> None:
     log = pa.table({"item": ["a"] * 20, "t": pa.array([*range(20)]).cast(kind)})
-    fs = FeatureSet([CumCount("item", order="t"), Lag("t", by="item", order="t")], keep="outputs").fit(log)
+    steps = [CumCount("item", order="t"), Lag("t", by="item", order="t"), History("item", order="t")]
+    fs = FeatureSet(steps, keep="outputs").fit(log)
     unit = 1000 if pa.types.is_timestamp(kind) else 1
     rows = log.set_column(1, "t", pa.array([i * unit for i in range(20)]).cast(kind))
     online = Online(fs, keep=4, late=3)
