@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
+from threading import Thread
 
 import numpy as np
 import pyarrow as pa
@@ -286,3 +288,42 @@ def test_rows_with_targets_feed_lags_of_the_target() -> None:
     asked = pa.table({"user": ["u", "v", "w"], "t": [2, 2, 2]})
     equal(online.features(asked), fs.transform(asked, history=train))
     assert online.features(asked).column(0).to_pylist()[:2] == [3.0, 4.0]
+
+
+def test_requests_and_events_at_the_same_time() -> None:
+    fs = fitted([*from_log(), *from_rows()])
+    online = Online(fs, tables={"log": SCHEMA, "items": ITEMS, "history": SCHEMA}, keep=2, late=0)
+    online.observe(ITEMS, "items")
+    rng = np.random.default_rng(3)
+    log, past, asked = (random_rows(rng, n, times) for n, times in ((90, (0, 30)), (60, (0, 30)), (5, (30, 33))))
+    wrong: list[BaseException] = []
+
+    def watched(do: Callable[[], object]) -> Thread:
+        def work() -> None:
+            try:
+                do()
+            except BaseException as error:
+                wrong.append(error)
+
+        return Thread(target=work)
+
+    threads = [
+        watched(lambda: [online.observe(log.slice(i, 3), "log") for i in range(0, 90, 3)]),
+        watched(lambda: [online.observe(past.slice(i, 3)) for i in range(0, 60, 3)]),
+        watched(lambda: [online.features(asked) for _ in range(8)]),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    equal(online.features(asked), batch(fs, asked, log, past))
+
+
+def test_no_rows_and_no_events() -> None:
+    fs = fitted([*from_log(), *from_rows()])
+    online = Online(fs, tables={"log": SCHEMA, "items": ITEMS, "history": SCHEMA})
+    asked = random_rows(np.random.default_rng(0), 3, (0, 5))
+    assert online.observe(SCHEMA.empty_table(), "log") == 0
+    assert online.features(asked.slice(0, 0)).num_rows == 0
+    assert online.features(asked)["of_item_count"].to_pylist() == [0, 0, 0]
