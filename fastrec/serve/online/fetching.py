@@ -295,8 +295,17 @@ class Request:
 
 
 def _own(table: Table) -> Table:
-    """The same columns in a table that nobody else has."""
-    return Table({n: table[n] for n in table.names})
+    """The same columns in a table that nobody else has, categories without those that no row has."""
+    return Table({n: _few_words(table[n]) for n in table.names})
+
+
+def _few_words(column: Column) -> Column:
+    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column) + 1:
+        return column
+    used = torch.unique(column.values)
+    used = used[used > 0]
+    codes = torch.where(column.values > 0, torch.searchsorted(used, column.values) + 1, 0)
+    return replace(column, values=codes.int(), distinct=column.distinct.take(pa.array(used.numpy() - 1)))
 
 
 def _stacked(a: Column, b: Column) -> Column:
