@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features.selectors import Selector
+from fastrec.segments.order import SMALL
 from fastrec.table import Column, Table
 
 if TYPE_CHECKING:
@@ -94,15 +96,18 @@ def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
     Raises:
         DataError: an order value is missing: it would have no place in time.
     """
-    keys = []
-    for name in names:
-        values, missing = comparable(table, name)
-        if bool(missing.any()):
-            raise DataError(
-                "an order value is missing",
-                column=name,
-                row=int(missing.nonzero()[0]),
-                remedy="Fill or drop such rows first",
-            )
-        keys.append(values)
-    return keys
+    if len(table) > SMALL:  # of larger tables it takes less time than others' memory is worth
+        return [_order_key(table, name) for name in names]
+    return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
+
+
+def _order_key(table: Table, name: str) -> torch.Tensor:
+    values, missing = comparable(table, name)
+    if bool(missing.any()):
+        raise DataError(
+            "an order value is missing",
+            column=name,
+            row=int(missing.nonzero()[0]),
+            remedy="Fill or drop such rows first",
+        )
+    return values

@@ -87,7 +87,9 @@ class JoinTable(Grouped):
             self._check(known.codes, known.size)
         pick = segment_min if self.duplicates == "first" else segment_max
         row_of = pick(rows, known.codes, known.size)
-        row_of[0] = len(other)  # where a row of missing values is put
+        # A row of missing values is put last: for a missing key, and for one of a category's that no row has.
+        row_of = torch.where((row_of < 0) | (row_of > len(other)), len(other), row_of)
+        row_of[0] = len(other)
         codes = table.coded([name_of(s) for s in self.sources]).recode(known.keys)
         place = row_of[codes.to(row_of.device)]
         made = {}

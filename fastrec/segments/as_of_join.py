@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from fastrec.segments.compiled import last_before, worth
-from fastrec.segments.order import Groups, float_order, lexical_order
+from fastrec.segments.order import SMALL, Groups, float_order, lexical_order
 
 
 def as_of(
@@ -33,6 +34,8 @@ def as_of(
     found = _by_sorting_events(codes, order, event_codes, event_order, inclusive=inclusive)
     if found is not None:
         return found
+    if len(codes) + len(event_codes) <= SMALL and codes.device.type == "cpu":
+        return _of_few(codes, order, event_codes, event_order, inclusive=inclusive)
     q, e = len(codes), len(event_codes)
     # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
     first, second = (
@@ -50,6 +53,34 @@ def as_of(
     if e:
         inside &= events.codes[found.clamp_min(0)] == codes
     return torch.where(inside, found, -1), events
+
+
+def _of_few(
+    codes: torch.Tensor,
+    order: Sequence[torch.Tensor],
+    event_codes: torch.Tensor,
+    event_order: Sequence[torch.Tensor],
+    *,
+    inclusive: bool,
+) -> tuple[torch.Tensor, Groups]:
+    """``as_of`` of a request's rows, by the same one sort."""
+    q, e = len(codes), len(event_codes)
+    keys = zip((codes, *order), (event_codes, *event_order), strict=True)
+    pairs = [torch.cat([b, a] if inclusive else [a, b]).numpy() for a, b in keys]  # of two types: as torch has it
+    merged = np.lexsort(pairs[::-1])
+    is_event = merged < e if inclusive else merged >= q
+    events = merged[is_event] - (0 if inclusive else q)
+    found = np.empty(q, dtype=np.int64)
+    found[merged[~is_event] - (e if inclusive else 0)] = np.cumsum(is_event)[~is_event] - 1
+    mine, theirs = codes.numpy(), event_codes.numpy()[events]
+    inside = (found >= 0) & (mine > 0)
+    if e:
+        inside &= theirs[found.clip(0)] == mine
+    first = np.ones(e, dtype=bool)
+    first[1:] = theirs[1:] != theirs[:-1]
+    start = np.maximum.accumulate(np.where(first, np.arange(e), 0))
+    groups = Groups(*(torch.from_numpy(x) for x in (events, theirs, start)))
+    return torch.from_numpy(np.where(inside, found, -1)), groups
 
 
 def _by_sorting_events(

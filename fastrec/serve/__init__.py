@@ -9,3 +9,6 @@ from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.triton import write_triton
 
 __all__ = ["export_pt2", "write_triton"]
+from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
+
+__all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]

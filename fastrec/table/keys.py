@@ -19,6 +19,74 @@ import torch
 from fastrec.table.coding import code_integers, sort_rows
 from fastrec.table.key_types import align_types, match_type
 
+_FEW_IN = 16  # fewer keys than a 16th of those known are few
+_TIMES = 2  # so often few are looked up before it is worth keeping what they are looked up by
+
+
+class _Values:
+    """Distinct values that others are looked up among.
+
+    Args:
+        known: ``[K]``, each once, none missing.
+    """
+
+    def __init__(self, known: pa.Array) -> None:
+        self.known = known
+
+    def find(self, wanted: pa.Array) -> np.ndarray:
+        """The place of each value (``[n]``, of the same type) among the known ones: int64 ``[n]``, -1 = not there."""
+        return _index_in(wanted, self.known)
+
+
+class _HashedValues(_Values):
+    """The same, with the values' hashes kept in order: Arrow's kernel would make its table anew for every look-up."""
+
+    def __init__(self, known: pa.Array) -> None:
+        super().__init__(known)
+        hashes = _hashes(known)
+        self._order = None if hashes is None else np.argsort(hashes, kind="stable")
+        self._hashes = None if hashes is None else hashes[self._order]
+
+    def find(self, wanted: pa.Array) -> np.ndarray:
+        hashes = None if self._order is None else _hashes(wanted)
+        if hashes is None or not len(hashes):
+            return super().find(wanted)
+        place = np.searchsorted(self._hashes, hashes).clip(max=len(self._hashes) - 1)
+        alike, found = self._hashes[place] == hashes, self._order[place]
+        same = pc.equal(self.known.take(pa.array(found)), wanted).fill_null(False).to_numpy(zero_copy_only=False)
+        if (alike & ~same).any():  # two values of one hash: the other one may be the next
+            return super().find(wanted)
+        return np.where(alike, found, -1)
+
+
+def _hashes(values: pa.Array) -> np.ndarray | None:
+    """A number for each value, for this process alone; None: not for values of this type."""
+    if pa.types.is_integer(values.type) and not values.null_count:
+        return values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return np.fromiter(map(hash, values.to_pylist()), np.int64, len(values))
+    return None
+
+
+class _Prepared:
+    """Known keys as values of their columns, and as numbers made of those.
+
+    Args:
+        columns: the keys' columns.
+        make: what values are looked up among.
+    """
+
+    def __init__(self, columns: Sequence[pa.Array], make: type[_Values]) -> None:
+        theirs, values = _dense(columns[0])
+        self.columns: list[tuple[_Values, _Values | None]] = [(make(values), None)]
+        for column in columns[1:]:
+            codes, values = _dense(column)
+            theirs, pairs = _dense(pa.array(theirs * max(len(values), 1) + codes))
+            self.columns.append((make(values), make(pairs)))
+        self.rows = np.empty(len(theirs) + 1, dtype=np.int64)
+        self.rows[theirs] = np.arange(len(theirs))
+        self.rows[-1] = -1  # where a key is not found (-1) the last entry answers
+
 
 class Keys:
     """``K`` distinct keys: row ``i`` of every array together is key ``i``; no value is missing.
@@ -87,22 +155,28 @@ class Keys:
         """
         if not len(known) or not len(self):  # no values, no type to disagree about
             return torch.full((len(self),), -1, dtype=torch.int64)
-        mine = theirs = None
-        for i, (column, reference) in enumerate(zip(self.columns, known.columns, strict=True)):
-            column = match_type(column, reference.type, name=self._name(i))
-            reference_codes, values = _dense(reference)
-            codes = _index_in(column, values)
+        prepared, mine = known._to_find_in(len(self)), None
+        for i, (column, (values, joint)) in enumerate(zip(self.columns, prepared.columns, strict=True)):
+            codes = values.find(match_type(column, values.known.type, name=self._name(i)))
             if mine is None:
-                mine, theirs = codes, reference_codes
+                mine = codes
                 continue
-            size = max(len(values), 1)
-            theirs, joint = _dense(pa.array(theirs * size + reference_codes))
             absent = (mine < 0) | (codes < 0)
-            mine = _index_in(pa.array(np.where(absent, -1, mine * size + codes)), joint)
-        rows = np.empty(len(known) + 1, dtype=np.int64)
-        rows[theirs] = np.arange(len(known))
-        rows[-1] = -1  # where mine is -1 the last entry answers
-        return torch.from_numpy(rows[mine])
+            mine = joint.find(pa.array(np.where(absent, -1, mine * max(len(values.known), 1) + codes)))
+        return torch.from_numpy(prepared.rows[mine])
+
+    def _to_find_in(self, count: int) -> _Prepared:
+        """What ``count`` keys are looked up by; kept where few are looked up again and again, as requests do."""
+        prepared = self.__dict__.get("_prepared")
+        if prepared is not None:
+            return prepared
+        if count * _FEW_IN > len(self):
+            return _Prepared(self.columns, _Values)
+        self._asked = self.__dict__.get("_asked", 0) + 1
+        if self._asked <= _TIMES:
+            return _Prepared(self.columns, _Values)
+        self._prepared = _Prepared(self.columns, _HashedValues)
+        return self._prepared
 
     def _name(self, i: int) -> str | None:
         return self.names[i] if i < len(self.names) else None
@@ -184,11 +258,17 @@ class Coded:
             int64 ``[n]``: 0 = missing or not in ``known``, ``i`` = its row ``i - 1``.
         """
         for own in (self, self._cache.get("in_order")):
-            if own is not None and known is own.keys:
+            if own is not None and (known is own.keys or _same_array(known, own.keys)):
                 return own.codes
         table = torch.zeros(self.size, dtype=torch.int64)
         table[1:] = self.keys.find_in(known) + 1
         return table.to(self.codes.device).index_select(0, self.codes)
+
+
+def _same_array(a: Keys, b: Keys) -> bool:
+    """Whether both are of one column and hold the very same array of values, as a category's rows taken apart do."""
+    x, y = (k.__dict__.get("_columns", ()) for k in (a, b))
+    return len(x) == len(y) == 1 and x[0] is y[0]
 
 
 def join_coded(parts: Sequence[Coded]) -> Coded:

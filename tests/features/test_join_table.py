@@ -146,3 +146,11 @@ def test_an_empty_table_joins_nothing():
     made = JoinTable("o", "id", ["v", "l"]).fit_transform(pa.table({"id": [1, None]}), tables={"o": other})
     assert made["o_v"].to_pylist() == made["o_l"].to_pylist() == [None, None]
     assert made["o_v"].type == pa.int16()
+
+
+def test_a_category_that_no_row_has_is_missing() -> None:
+    items = pd.DataFrame({"item": pd.Categorical(["a"], categories=["a", "b"]), "stars": [4]})
+    rows = pd.DataFrame({"item": ["b", "a"]})
+    for duplicates in ("error", "first", "last"):
+        made = JoinTable("items", "item", "stars", duplicates=duplicates).fit_transform(rows, tables={"items": items})
+        assert made["items_stars"].fillna(-1).tolist() == [-1, 4]

@@ -1,0 +1,318 @@
+"""One request: its rows, the earlier rows and the events that its generators look at, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError
+from fastrec.serve.online.fold import base_type, first_order
+from fastrec.serve.online.keys import row_keys
+from fastrec.serve.online.plan import HISTORY, Index, Lookup, Plan
+from fastrec.serve.online.records import ROW, Layout, Values, union
+from fastrec.serve.online.store import Store
+from fastrec.table import Column, Table, concat
+from fastrec.table.concat_columns import concat_columns
+
+Made = dict[str, Column]
+
+
+@dataclass(eq=False)
+class Fetched:
+    """The events of some rows' keys.
+
+    Args:
+        index: where they are from.
+        rows: int64 ``[n]``, the place of each row's key among the keys; -1: it has none.
+        first: int64 ``[keys]``, a row that has each key.
+        records: the events, those of one key together and in the order in which they came.
+        of_key: int64 ``[events]``, the place of each event's key.
+        bases: what folded events came to, ``[keys]``; None: there are none.
+        folded: bool ``[keys]``, the keys that have some.
+        events: the events as a table.
+    """
+
+    index: Index
+    rows: np.ndarray
+    first: np.ndarray
+    records: np.ndarray
+    of_key: np.ndarray
+    bases: np.ndarray | None
+    folded: np.ndarray
+    events: Table
+
+
+class Request:
+    """Rows that ask for features.
+
+    Args:
+        plan: what is computed.
+        store: where the events are.
+        values: what names text.
+        layouts: the types of the tables that are known.
+        asked: the rows.
+
+    ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those asked about.
+    """
+
+    def __init__(self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table) -> None:
+        self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
+        self._bases: dict[bytes, bytes | None] = {}  # of the frame's history, as of the moment that its rows were read
+        self.own: dict[int, np.ndarray] = {}  # by step, the numbers of the earlier rows that it looks at
+        self.rows = self._with_past(asked)
+        self.past = len(self.rows) - len(asked)
+        self._fetched: dict[tuple[int, tuple[str, ...]], Fetched] = {}
+        self._digests: dict[str, list[bytes | None]] = {}
+        self._prefetch()
+
+    # What the steps make ---------------------------------------------------------------------------------------------
+
+    def add(self, made: Made) -> None:
+        """Add columns to the rows."""
+        # The table is this request's own: a new one for every step would cost more than most steps.
+        self.rows._columns.update(made)
+
+    def result(self, names: Sequence[str]) -> Table:
+        """Columns of the rows asked about."""
+        made = self.rows.select(names)
+        return made.slice(self.past, len(self.rows)) if self.past else made
+
+    def fetch(self, place: int) -> dict[str, Fetched]:
+        """The events that a step looks at, by table; a table that nobody has given is left out."""
+        found: dict[str, Fetched] = {}
+        for lookup in self.plan.lookups[place]:
+            if lookup.table not in self.layouts:
+                self._check_needed(lookup)
+                continue
+            index = self.plan.index_of(lookup)
+            key = (index.number, lookup.rows)
+            if key not in self._fetched:
+                more = None if lookup.via is None else found[lookup.via].events
+                self._fetch([(index, lookup, more)])
+            found[lookup.table] = self._fetched[key]
+        return found
+
+    def on_asked(self, do: Callable[[Table], Made]) -> Made:
+        """Columns made from the rows asked about alone, laid out for all rows; those before them mean nothing."""
+        if not self.past:
+            return do(self.rows)
+        made = do(self.rows.take(torch.arange(self.past, len(self.rows))))
+        back = (torch.arange(len(self.rows)) - self.past).clamp_min(0)
+        return {n: c.take(back) for n, c in made.items()}
+
+    def on_own_rows(self, place: int, do: Callable[[Table], Made]) -> Made:
+        """A step's columns made from the earlier rows that it looks at and those asked about, laid out for all rows."""
+        own = self.own.get(place)
+        if own is None or len(own) == self.past:
+            return do(self.rows)
+        mine = np.concatenate([np.flatnonzero(np.isin(self._numbers, own)), np.arange(self.past, len(self.rows))])
+        places = torch.from_numpy(mine)
+        made = do(self.rows.take(places))
+        # No step looks at the values of the rows in between.
+        back = torch.zeros(len(self.rows), dtype=torch.int64).index_put_((places,), torch.arange(len(places)))
+        return {n: c.take(back) for n, c in made.items()}
+
+    # Earlier rows of the frame ---------------------------------------------------------------------------------------
+
+    def _with_past(self, asked: Table) -> Table:
+        """The earlier rows that some step looks at, then those asked about.
+
+        A step's values at earlier rows are needed where a step that looks back reads them; then the groups of those
+        rows are needed too. So the steps are walked from the last to the first.
+        """
+        layout = self.layouts.get(HISTORY)
+        if layout is None or not len(asked):
+            return _own(asked)
+        names = next((i.fields for i in self.plan.indexes if i.table == HISTORY), None)
+        if names is None:
+            return _own(asked)
+        wanted: dict[str, np.ndarray] = {}
+        nothing = np.empty(0, layout.dtype(names))
+        every = nothing
+        groups: dict[bytes, np.ndarray] = {}
+        for i in range(len(self.plan.steps) - 1, -1, -1):
+            step = self.plan.steps[i]
+            needed = [wanted[n] for n in step.outputs if n in wanted]
+            rows = union([nothing, *needed]) if needed else nothing
+            for lookup in self.plan.lookups[i]:
+                if lookup.table == HISTORY:
+                    rows = union([rows, self._group(lookup, rows, asked, layout, groups)])
+                    self.own[i] = rows[ROW]
+            if len(rows):
+                every = union([every, rows])
+                for name in step.inputs:
+                    wanted[name] = union([wanted[name], rows]) if name in wanted else rows
+        if not len(every):
+            return _own(asked)
+        self._numbers = every[ROW]
+        past = self._past_table(layout, every, names, asked)
+        return _own(concat([past.select(asked.names), asked]))
+
+    def _past_table(self, layout: Layout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
+        made = layout.decode(records, names, self.values)
+        # What no step looks at in earlier rows is not kept of them, and any value does.
+        first = torch.zeros(len(records), dtype=torch.int64)
+        made |= {n: asked[n].take(first) for n in asked.names if n not in made}
+        return Table(made)
+
+    def _group(
+        self,
+        lookup: Lookup,
+        rows: np.ndarray,
+        asked: Table,
+        layout: Layout,
+        groups: dict[bytes, np.ndarray],
+    ) -> np.ndarray:
+        """The earlier rows of the groups of some rows."""
+        index = self.plan.index_of(lookup)
+        keys = {k for k in row_keys(asked, index.columns, index.prefix) if k is not None}
+        if len(rows):
+            there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
+            keys |= {k for k in row_keys(there, index.columns, index.prefix) if k is not None}
+        absent = [k for k in keys if k not in groups]
+        bases = [Index.base_of(k) for k in absent] if index.folds else []
+        found = self.store.get([*absent, *bases])
+        for key, value in zip(absent, found, strict=False):
+            groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
+        self._bases |= dict(zip(absent, found[len(absent) :], strict=False))
+        return np.concatenate([rows[:0], *(groups[k] for k in keys)])
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def _prefetch(self) -> None:
+        """The events of all steps whose keys the rows have from the first, in one go."""
+        wanted: dict[tuple[int, tuple[str, ...]], tuple[Index, Lookup, Table | None]] = {}
+        for lookup in (k for found in self.plan.lookups for k in found):
+            there = all(n in self.rows for n in lookup.rows)
+            if lookup.table in self.layouts and there and lookup.via is None:
+                index = self.plan.index_of(lookup)
+                wanted.setdefault((index.number, lookup.rows), (index, lookup, None))
+        self._fetch(list(wanted.values()))
+
+    def _fetch(self, wanted: Sequence[tuple[Index, Lookup, Table | None]]) -> None:
+        """Fetch events by the keys of the rows, and of other events (the third of each)."""
+        keyed = []
+        for index, lookup, more in wanted:
+            names = lookup.rows[: len(index.columns)]
+            self._check_types(index, names)
+            keys = row_keys(self.rows, names, index.prefix, self._digests)
+            keys += row_keys(more, index.columns, index.prefix) if more is not None else []
+            places: dict[bytes, int] = {}
+            rows = np.array([-1 if k is None else places.setdefault(k, len(places)) for k in keys], np.int64)
+            keyed.append((index, lookup, more, rows, list(places)))
+        # Events and what folded ones came to are read at one moment, in between nothing is folded. The frame's history
+        # was read already.
+        logs = [(index, keys) for index, *_, keys in keyed if index.table != HISTORY]
+        asked = [key for index, keys in logs for k in keys for key in ([k, Index.base_of(k)] if index.folds else [k])]
+        held = dict(zip(asked, self.store.get(asked), strict=True))
+        parts = []
+        for index, lookup, more, rows, keys in keyed:
+            is_log = index.table != HISTORY
+            values = [held[k] for k in keys] if is_log else []
+            bases = [held[Index.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
+            parts.append((self._arranged(index, rows, values, bases), lookup, more))
+        self._share_words([f for f, *_ in parts])
+        for fetched, lookup, more in parts:
+            self._add_keys(fetched, lookup, more)
+            self._fetched[fetched.index.number, lookup.rows] = fetched
+
+    def _arranged(
+        self, index: Index, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]
+    ) -> Fetched:
+        layout = self.layouts[index.table]
+        kind = layout.dtype(index.fields)
+        data = b"".join(v for v in values if v)
+        records = np.frombuffer(data, kind) if data else np.empty(0, kind)
+        of_key = np.repeat(np.arange(len(values)), [len(v or b"") // kind.itemsize for v in values])
+        sums, folded = None, np.array([b is not None for b in bases], dtype=bool)
+        if folded.any():
+            order = first_order(index.readers)
+            base = base_type(index.readers, None if order is None else layout.dtype([order])[order])
+            nothing = np.zeros(1, base).tobytes()
+            sums = np.frombuffer(b"".join(b or nothing for b in bases), base)
+        first = np.zeros(int(rows.max(initial=-1)) + 1, dtype=np.int64)
+        there = np.flatnonzero(rows >= 0)
+        first[rows[there]] = there
+        columns = layout.decode(records, index.fields, self.values) if index.table != HISTORY else {}
+        return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
+
+    def _add_keys(self, fetched: Fetched, lookup: Lookup, more: Table | None) -> None:
+        """Give the events their key columns, which are those of the rows."""
+        if fetched.index.table == HISTORY:
+            return
+        rows = torch.from_numpy(fetched.first[fetched.of_key])
+        for name, column in zip(lookup.rows, fetched.index.columns):
+            source = self.rows[name]
+            if more is not None:
+                source = _stacked(source, more[column])
+            fetched.events._columns[column] = replace(source.take(rows), name=column)
+        fetched.rows = fetched.rows[: len(self.rows)]
+
+    def _share_words(self, fetched: Sequence[Fetched]) -> None:
+        """Give the rows' text columns and the events' of the same names one list of words: then codes are the same."""
+        for name in self.rows.names:
+            mine = self.rows[name]
+            if mine.kind != "category" or mine.ordered is not None or not _is_text(mine.distinct.type):
+                continue
+            others = [f.events for f in fetched if name in f.events and f.events[name].kind == "category"]
+            if not others:
+                continue
+            places = {word: i for i, word in enumerate(mine.distinct.to_pylist(), 1)}
+            tables = []
+            for table in others:
+                words = table[name].distinct.to_pylist()
+                tables.append(np.array([0, *(places.setdefault(w, len(places) + 1) for w in words)], np.int32))
+            words = pa.array(list(places), mine.distinct.type)
+            self.rows._columns[name] = replace(mine, distinct=words)
+            for table, codes in zip(others, tables, strict=True):
+                there = table[name]
+                values = torch.from_numpy(codes)[there.values.long()]
+                table._columns[name] = replace(there, values=values, distinct=words)
+
+    def _check_types(self, index: Index, names: Sequence[str]) -> None:
+        """Refuse numbers where events have text, and text where they have numbers."""
+        schema = self.layouts[index.table].schema
+        for name, column in zip(names, index.columns, strict=True):
+            mine, theirs = self.rows[name], schema.field(column).type
+            has_value = len(mine) and not bool(mine.is_missing().all())
+            if has_value and _is_text(theirs) != (mine.kind == "category" and _is_text(mine.distinct.type)):
+                raise DataError(
+                    f"holds {'no ' if _is_text(theirs) else ''}text, and the events of {index.table!r} {theirs}",
+                    column=name,
+                    remedy="Give both the same type",
+                )
+
+    def _check_needed(self, lookup: Lookup) -> None:
+        if lookup.via is None and lookup.table != HISTORY:
+            raise DataError(
+                f"the types of the events of {lookup.table!r} are not known, as none was observed",
+                remedy=f"Make the Online with tables={{{lookup.table!r}: a frame or an Arrow schema}}",
+            )
+
+
+def _own(table: Table) -> Table:
+    """The same columns in a table that nobody else has, categories without those that no row has."""
+    return Table({n: _few_words(table[n]) for n in table.names})
+
+
+def _few_words(column: Column) -> Column:
+    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column) + 1:
+        return column
+    used = torch.unique(column.values)
+    used = used[used > 0]
+    codes = torch.where(column.values > 0, torch.searchsorted(used, column.values) + 1, 0)
+    return replace(column, values=codes.int(), distinct=column.distinct.take(pa.array(used.numpy() - 1)))
+
+
+def _stacked(a: Column, b: Column) -> Column:
+    if a.kind == b.kind == "category" and a.distinct is b.distinct:
+        return replace(a, values=torch.cat([a.values, b.values]))
+    return concat_columns([a, b], torch.device("cpu"))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -1,0 +1,249 @@
+"""What old events leave behind: the few that a generator still looks at, and sums of the others.
+
+A generator that counts all events of a popular item needs no event of last year, only how many there were. For each
+generator that is *simple and exact* in this way, ``kept`` says which of a key's old events it still reads, and ``sums``
+what the others add to its outputs. All old events are strictly earlier than every request to come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec.features import (
+    Collect,
+    CoVisit,
+    CumCount,
+    Diff,
+    History,
+    JaccardToHistory,
+    JoinTable,
+    Lag,
+    LastAction,
+    LastKnown,
+    Rolling,
+    TimeSince,
+)
+from fastrec.features._engine.durations import positive, seconds_in
+from fastrec.features._engine.keyed import key_text
+from fastrec.features._inputs import as_list, name_of, number_of, order_keys
+from fastrec.features.base import Feature
+from fastrec.features.history import slug
+from fastrec.segments import lexical_order
+from fastrec.table import Table
+
+CUT = "\x00cut"  # of a base: the time that all folded events are before
+
+
+def can_fold(steps: Sequence[Feature], key: Sequence[str], made: Collection[str]) -> bool:
+    """Whether all generators that read a key's events can do without most of its old ones.
+
+    Args:
+        steps: the generators.
+        key: the key columns.
+        made: the columns that other generators make.
+    """
+    first = {tuple(as_list(getattr(s, "order", None))[:1]) for s in steps}
+    return len(first) == 1 and all(type(s) in _KEPT and _is_simple(s, key, made) for s in steps)
+
+
+def _is_simple(step: Feature, key: Sequence[str], made: Collection[str]) -> bool:
+    if set(as_list(getattr(step, "order", None))) & set(made):
+        return False
+    if isinstance(step, History):
+        return "is_last" not in as_list(step.stats) and not set(step.inputs) & set(made)
+    if isinstance(step, Lag):
+        return not step.uses_future
+    if isinstance(step, LastKnown):
+        return not step.ahead and not set(step.inputs) & set(made)
+    if isinstance(step, TimeSince | LastAction):
+        return not set(step.inputs) & set(made)
+    return not isinstance(step, JoinTable) or step.duplicates != "error"
+
+
+def first_order(steps: Sequence[Feature]) -> str | None:
+    """The order column that says how old an event is; None: its place among the events does."""
+    order = as_list(getattr(steps[0], "order", None))
+    return order[0] if order else None
+
+
+def span_of(step: Feature) -> Fraction:
+    """How far back a generator looks, in seconds or the order's unit: events of that span are not old."""
+    spans = [Fraction(0)]
+    if isinstance(step, Rolling):
+        spans += [seconds_in(w, wanted_by="Rolling", what="window") for w in as_list(step.window) if isinstance(w, str)]
+    elif isinstance(step, Lag) and step.horizon is not None:
+        is_text = isinstance(step.horizon, str)
+        read: Callable[..., Fraction] = seconds_in if is_text else positive
+        spans.append(read(step.horizon, wanted_by="Lag", what="horizon"))
+    return max(spans)
+
+
+def kept(step: Feature, old: Table) -> torch.Tensor:
+    """Which of a key's old events the generator still reads: bool ``[n]``."""
+    keys = order_keys(old, as_list(getattr(step, "order", None)))
+    order = lexical_order(keys) if keys else None
+    rows = torch.arange(len(old)) if order is None else order
+    marks = _KEPT[type(step)](step, old, rows)
+    if keys and len(rows):  # and all at the same time as those, so that what is last among them is found as ever
+        time = keys[0][rows]
+        marks = marks | torch.isin(time, time[marks])
+    return torch.zeros(len(old), dtype=torch.bool).index_put_((rows,), marks)
+
+
+def summed(step: Feature) -> dict[str, str]:
+    """The outputs that folded events add to, and the type that their sums are kept as."""
+    if isinstance(step, CumCount):
+        return {step.outputs[0]: "i8"}
+    if not isinstance(step, History):
+        return {}
+    kinds = [f"count_{slug(k)}" for k in as_list(step.kinds)] if step.by_kind else []
+    counts = [*(["count"] if "count" in as_list(step.stats) else []), *kinds]
+    return {f"{step.name}_{c}": "i8" for c in counts} | {f"{step.name}_sum_{v}": "f8" for v in as_list(step.sums)}
+
+
+def sums(step: Feature, gone: Table) -> dict[str, Any]:
+    """What events add to each of those outputs."""
+    if isinstance(step, CumCount):
+        return {step.outputs[0]: len(gone)}
+    if not isinstance(step, History):
+        return {}
+    kind, counted = _kinds(step, gone)
+    made: dict[str, Any] = {f"{step.name}_count": int(counted.sum())}
+    made |= {f"{step.name}_count_{slug(word)}": int((kind == i).sum()) for i, word in enumerate(as_list(step.kinds))}
+    for name in as_list(step.sums):
+        values = number_of(gone, name, wanted_by=step).nan_to_num(0, math.inf, -math.inf)
+        made[f"{step.name}_sum_{name}"] = float(values[counted].sum())
+    return {n: made[n] for n in summed(step)}
+
+
+def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
+    """The type of what is kept of a key's folded events.
+
+    Args:
+        steps: the generators that read the key's events.
+        order: the type of the order column; None: there is none.
+    """
+    parts = [(CUT, "f8" if order is not None and order.kind == "f" else "i8")]
+    return np.dtype(parts + [part for step in steps for part in summed(step).items()])
+
+
+def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of ``kinds`` each event is (-1: none), and whether it counts."""
+    if step.kinds is None:
+        return torch.full((len(events),), -1), torch.ones(len(events), dtype=torch.bool)
+    coded = events[step.event].coded()
+    place = {str(word): i for i, word in enumerate(as_list(step.kinds))}
+    known = key_text(coded.keys.columns[0]).to_pylist()
+    table = torch.tensor([-1, *(place.get(word, -1) for word in known)], dtype=torch.int64)
+    kind = table[coded.codes]
+    return kind, kind >= 0
+
+
+# Which old events are kept, by class: bool ``[n]`` in the order of ``rows``, which is that of time --------------------
+
+
+def _last(marks: torch.Tensor, n: int) -> torch.Tensor:
+    """The last ``n`` of those marked."""
+    left = marks.flip(0).long().cumsum(0).flip(0)
+    return marks & (left <= n)
+
+
+def _first(marks: torch.Tensor) -> torch.Tensor:
+    return marks & (marks.long().cumsum(0) == 1)
+
+
+def _of_history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    counted = _kinds(step, old)[1][rows]
+    return _last(counted, 1) | _first(counted)
+
+
+def _of_lag(step: Lag, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return _last(torch.ones_like(rows, dtype=torch.bool), max(as_list(step.n)))
+
+
+def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(rows, dtype=torch.bool)
+    for col in as_list(step.cols):
+        made |= _last(~old[name_of(col)].is_missing()[rows], 1)
+    return made
+
+
+def _of_rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    counts = [int(w) for w in as_list(step.window) if not isinstance(w, str)]
+    return _last(torch.ones_like(rows, dtype=torch.bool), max(counts, default=0))
+
+
+def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(rows, dtype=torch.bool)
+    for event in step._events:
+        happened = made | True if event is None else (number_of(old, event, wanted_by=step) > 0)[rows]
+        made |= _first(happened) if step.first else _last(happened, 1)
+    return made
+
+
+def _of_last_action(step: LastAction, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return _last(~old[step.action].is_missing()[rows], max(as_list(step.n)))
+
+
+def _of_collect(step: Collect, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return _last(torch.ones_like(rows, dtype=torch.bool), step.max_len)
+
+
+def _of_jaccard(step: JaccardToHistory, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return _last(torch.ones_like(rows, dtype=torch.bool), step.last)
+
+
+def _of_co_visit(step: CoVisit, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    usable = ~old[step.item].is_missing()
+    if step.weights is not None:
+        usable = usable & (step._weights(old) > 0)
+    return _last(usable[rows], step.last)
+
+
+def _of_join(step: JoinTable, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    every = torch.ones_like(rows, dtype=torch.bool)
+    return _first(every) if step.duplicates == "first" else _last(every, 1)
+
+
+def _none(step: Feature, old: Table, rows: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(rows, dtype=torch.bool)
+
+
+_KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] = {
+    History: _of_history,
+    CumCount: _none,
+    Lag: _of_lag,
+    Diff: _of_lag,
+    LastKnown: _of_last_known,
+    Rolling: _of_rolling,
+    TimeSince: _of_time_since,
+    LastAction: _of_last_action,
+    Collect: _of_collect,
+    JaccardToHistory: _of_jaccard,
+    CoVisit: _of_co_visit,
+    JoinTable: _of_join,
+}
+
+
+def is_old(first: np.ndarray, newest: Any, margin: Fraction) -> tuple[np.ndarray, Any]:
+    """Which events are older than the newest by more than a margin.
+
+    Args:
+        first: int64 or float64 ``[n]``, the first order column.
+        newest: the largest of them.
+        margin: in the column's unit.
+
+    Returns:
+        bool ``[n]``, and the time before which they are.
+    """
+    if first.dtype.kind == "f":
+        cut = float(newest) - float(margin)
+        return first < cut, cut
+    cut = int(newest) - math.ceil(margin)
+    return first < cut, cut

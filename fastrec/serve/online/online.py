@@ -1,0 +1,335 @@
+"""``Online``: features that look back, of single requests, from events that are kept by key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from fastrec.errors import DataError, UnreadableFileError
+from fastrec.features import FeatureSet
+from fastrec.features._engine.chain import compute
+from fastrec.features._engine.durations import seconds_in
+from fastrec.features._engine.naming import naming, naming_table
+from fastrec.features._inputs import order_keys
+from fastrec.features.base import Context, Feature
+from fastrec.serve.online.fetching import Request
+from fastrec.serve.online.folding import Folder
+from fastrec.serve.online.keys import by_key, row_keys
+from fastrec.serve.online.learning import Learner
+from fastrec.serve.online.memory_store import MemoryStore
+from fastrec.serve.online.plan import HISTORY, Index, history_outputs, make_plan
+from fastrec.serve.online.records import Layout, Values
+from fastrec.serve.online.settings_file import read_settings
+from fastrec.serve.online.store import Store
+from fastrec.table import Column, Table, column_names
+
+_TYPES = b"mt"  # what the keys of the tables' types begin with
+_SIGNATURE = b"ms"  # the key of a digest of what is kept
+
+
+class Online:
+    """Features of requests from the events observed before them: what ``FeatureSet.transform`` gives of the same rows.
+
+    ``features(requests)`` is what ``transform(requests, tables=…, history=…)`` returns with all events observed until
+    then, equal to the bit for counts, codes and values taken from events, and within rounding for sums. Which rows see
+    an event is training's rule, whatever the order in which events arrive; of events at one place in the order the one
+    observed later is later, as the larger row number is in training.
+
+    Events are kept by the key that a generator finds them by, so that a request reads those of its own keys. Where all
+    generators of a key can do without most old events (see ``fold``), these are folded into sums once a key has more
+    than ``keep``. A request may then be ``late`` at most: one that is older than what was folded is refused. Events may
+    be as late as they like.
+
+    Args:
+        features: the fitted features.
+        store: where events are kept; None: in this process's memory alone.
+        tables: a frame or an Arrow schema for each table of events, whose types are taken (no rows are); without it the
+            first events observed say the types.
+        history: whether the frame's own earlier rows are events too (``observe(rows)``), for generators of no table.
+        outputs: the outputs that are wanted; None: all that look back, and those made from them.
+        keep: how many events a key has before old ones are folded.
+        late: how far behind a key's newest event a request may be: ``'1h'``, or a number in seconds or the unit of the
+            order.
+        learn: whether ``CumTarget`` goes on learning from rows that are observed with their target: then its values are
+            those that ``fit_transform`` gives the rows of the same moment, not those of ``transform``.
+
+    Raises:
+        DataError: a generator cannot be served from events, by name; the store holds another FeatureSet's events.
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.features import FeatureSet, History
+        >>> from fastrec.serve import Online
+        >>> log = pd.DataFrame({"user": ["ann", "bob"], "t": [1, 2]})
+        >>> features = FeatureSet([History("user", order="t", table="log", stats="count", name="seen")])
+        >>> _ = features.fit(log, tables={"log": log})
+        >>> online = Online(features, tables={"log": log})
+        >>> online.observe({"user": ["ann", "ann"], "t": [5, 6]}, "log")
+        2
+        >>> online.features({"user": ["ann", "bob"], "t": [7, 7]}).to_pydict()
+        {'seen_count': [2, 0]}
+    """
+
+    def __init__(
+        self,
+        features: FeatureSet,
+        *,
+        store: Store | None = None,
+        tables: Mapping[str, Any] | None = None,
+        history: bool = True,
+        outputs: Sequence[str] | None = None,
+        keep: int = 128,
+        late: str | float = "1h",
+        learn: bool = False,
+    ) -> None:
+        wanted = history_outputs(features, learn=learn) if outputs is None else list(outputs)
+        unknown = next((n for n in wanted if n not in {m for s in features.steps for m in s.outputs}), None)
+        if unknown is not None:
+            raise DataError("the features have no such output", column=unknown, remedy="See FeatureSet.outputs")
+        self.feature_set, self.outputs, self.history = features, wanted, history
+        self.store: Store = MemoryStore() if store is None else store
+        self._plan = make_plan(features, wanted, history=history)
+        self._targets = set(features.targets)
+        margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
+        made = {n: s for s in self._plan.steps for n in s.outputs}
+        deep = [self._plan.steps[i] for i in self._plan.deep]
+        self._learner = Learner(self._plan.steps if learn else [], made, deep, self.store, keep, margin)
+        if self._learner.steps:
+            columns = self._plan.columns.setdefault(HISTORY, [])
+            columns += [n for n in self._learner.columns if n not in columns]
+        self._inputs = self._request_columns()
+        self._values = Values(self.store)
+        self._layouts: dict[str, Layout] = {}
+        self._lock = RLock()
+        self._folder = Folder(self._plan, self.store, self._values, keep, margin)
+        self._check_store()
+        for name in self._plan.columns:
+            if tables is not None and name in tables and self._layout(name) is None:
+                self._set_layout(name, _typed(tables[name], self._plan.columns[name], name))
+
+    # What a user calls -----------------------------------------------------------------------------------------------
+
+    @property
+    def inputs(self) -> list[str]:
+        """The columns that requests must have."""
+        return list(self._inputs)
+
+    @property
+    def tables(self) -> dict[str, list[str]]:
+        """The columns that events must have, by table; the frame's own earlier rows are ``'history'``."""
+        return {t: list(n) for t, n in self._plan.columns.items()}
+
+    def schema(self, table: str) -> pa.Schema | None:
+        """The types of a table's events; None: none was given or observed yet."""
+        layout = self._layout(table)
+        return None if layout is None else layout.schema
+
+    def observed(self, table: str = HISTORY) -> int:
+        """How many events of a table have been observed; after a crash: those that were kept."""
+        return self.store.count(table.encode(), 0)
+
+    def observe(self, events: Any, table: str | None = None) -> int:
+        """Take note of events; when it returns they are kept as the store promises.
+
+        Args:
+            events: a frame of any library, in the order in which they happened or any other.
+            table: the name of their table; None: they are rows of the frame itself, with the targets that lags read.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            DataError: no generator looks at such a table, a column has another type than before, or a time is missing.
+            MissingColumnError: a column is not there. Nothing is observed then.
+        """
+        return self._observe(events, HISTORY if table is None else table, learn=True)
+
+    def _observe(self, events: Any, name: str, *, learn: bool) -> int:
+        if name not in self._plan.columns:
+            known = ", ".join(map(repr, self._plan.columns)) or "none"
+            raise DataError(
+                f"no feature looks at events of {name!r}; tables that features look at: {known}",
+                remedy="Check the table's name",
+            )
+        with naming_table(name):
+            rows = Table.read(events, self._plan.columns[name], device="cpu")
+            with self._lock:
+                rows = self._conformed(name, rows)
+                order_keys(rows, self._plan.orders.get(name, []))
+                if len(rows):
+                    self._append(name, rows, learn=learn and name == HISTORY)
+        return len(rows)
+
+    def features(self, requests: Any) -> pa.Table:
+        """The features of some rows, whose lists are whole.
+
+        Args:
+            requests: the rows, a frame of any library; rows of one call are of one frame and see each other as such.
+
+        Returns:
+            ``outputs``, a row for each of ``requests``.
+
+        Raises:
+            DataError: a table's types are not known yet, or a row is older than what was folded.
+            MissingColumnError: a column is not there.
+        """
+        return self.table(requests).to_arrow()
+
+    def table(self, requests: Any) -> Table:
+        """``features`` as a ``Table``, whose tensors are torch's inference tensors."""
+        asked = self._read(requests)
+        layouts = {n: layout for n in self._plan.columns if (layout := self._layout(n)) is not None}
+        step: Feature | None = None
+        try:
+            with torch.inference_mode():  # a request is a few hundred small operations: what each costs counts
+                request = Request(self._plan, self.store, self._values, layouts, asked)
+                for i, step in enumerate(self._plan.steps):
+                    request.add(self._made(i, step, request))
+                return request.result(self.outputs)
+        except DataError:
+            if step is None:
+                raise
+            with naming(step):
+                raise
+
+    def snapshot(self) -> None:
+        """Keep all events in a form that is quickly read (``MemoryStore``: the log is dropped)."""
+        self.store.snapshot()
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+    @classmethod
+    def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: Store | None = None) -> Online:
+        """What ``write_online_state`` wrote, and what was observed since.
+
+        Args:
+            folder: where it is.
+            features: the fitted features; None: those saved at ``features`` beside the folder.
+            store: where to keep events; None: in the folder itself. One that is empty gets the folder's events.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable.
+        """
+        folder = Path(folder)
+        options = read_settings(folder)
+        features = FeatureSet.load(folder.parent / "features") if features is None else features
+        if set(options["outputs"]) - {n for s in features.steps for n in s.outputs}:
+            raise UnreadableFileError("it is the state of other features", file=folder, remedy="Export the run again")
+        own = MemoryStore(folder)
+        if store is not None:
+            if not any(store.get([_SIGNATURE])):
+                own.copy_to(store)
+            own.close()
+            return cls(features, store=store, **options)
+        try:
+            return cls(features, store=own, **options)
+        except BaseException:
+            own.close()
+            raise
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def _append(self, name: str, rows: Table, *, learn: bool) -> None:
+        layout = self._layouts[name]
+        appends = self._learner.records(rows) if learn else {}
+        touched: dict[bytes, Index] = {}
+        first = self.store.count(name.encode(), len(rows))
+        try:
+            numbers = np.arange(first, first + len(rows))
+            for index in self._plan.indexes:
+                if index.table == name:
+                    records = layout.encode(rows, index.fields, self._values, numbers)
+                    made = by_key(row_keys(rows, index.columns, index.prefix), records)
+                    appends |= made
+                    touched |= dict.fromkeys(made, index)
+            fresh = dict(self._values.fresh)
+            lengths = self.store.write(appends, fresh)
+        except BaseException:
+            self.store.count(name.encode(), -len(rows))
+            raise
+        self._values.written(fresh)
+        self._folder.fold({k: lengths[k] for k in touched}, touched, self._layouts)
+        self._learner.fold(lengths, rows)
+
+    def _conformed(self, name: str, rows: Table) -> Table:
+        layout = self._layout(name)
+        if layout is None:
+            self._set_layout(name, rows)
+        return self._layouts[name].conform(rows)
+
+    def _layout(self, name: str) -> Layout | None:
+        """The types of a table, as this or another process has set them; None: nobody has yet."""
+        if name not in self._layouts:
+            (kept,) = self.store.get([_TYPES + name.encode()])
+            if kept is not None:
+                self._layouts[name] = Layout.from_text(kept.decode())
+        return self._layouts.get(name)
+
+    def _set_layout(self, name: str, rows: Table) -> None:
+        layout = Layout.of(rows, self._plan.columns[name])
+        kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
+        self._layouts[name] = Layout.from_text(kept.decode())
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def _request_columns(self) -> list[str]:
+        made = {n for s in self._plan.steps for n in s.outputs}
+        needed = [n for s in self._plan.steps for n in s.inputs if n not in set(s.fit_only)]
+        needed += self._learner.request_columns
+        return list(dict.fromkeys(n for n in needed if n not in made))
+
+    def _read(self, requests: Any) -> Table:
+        """The columns of the requests; a target that a lag reads is not known yet."""
+        there = set(column_names(requests))
+        names = [n for n in self._inputs if n in there or n not in self._targets]
+        rows = Table.read(requests, names, device="cpu")
+        blank = {n: Column("number", torch.full((len(rows),), torch.nan).double(), name=n) for n in self._inputs}
+        return rows.with_columns({n: c for n, c in blank.items() if n not in rows}) if len(names) < len(blank) else rows
+
+    def _made(self, place: int, step: Feature, request: Request) -> dict[str, Column]:
+        """A generator's columns, of the rows at hand."""
+        if step in self._learner.steps:
+            return request.on_asked(lambda rows: self._learner.compute(step, rows))
+        lookups = self._plan.lookups[place]
+        if not lookups:
+            return compute(step, request.rows, Context())
+        fetched = request.fetch(place)
+        if lookups[0].table == HISTORY:
+            made = request.on_own_rows(place, lambda rows: compute(step, rows, Context()))
+        else:
+            made = compute(step, request.rows, Context({k: f.events for k, f in fetched.items()}))
+        return self._folder.add_sums(step, made, fetched, request)
+
+    # The store -------------------------------------------------------------------------------------------------------
+
+    def _signature(self) -> str:
+        """A digest of what is kept: it changes with the generators and how their events are kept."""
+        indexes = [[i.number, i.table, i.columns, i.fields, i.folds] for i in self._plan.indexes]
+        readers = [[s.signature for s in i.readers] for i in self._plan.indexes]
+        learners = [s.signature for s in self._learner.steps]
+        return hashlib.sha256(json.dumps([indexes, readers, learners]).encode()).hexdigest()
+
+    def _check_store(self) -> None:
+        signature = self._signature().encode()
+        if self.store.first(_SIGNATURE, signature) != signature:
+            raise UnreadableFileError(
+                "the store holds the events of other features",
+                remedy="Use an empty store, and observe the events again or export them with these features",
+            )
+
+
+def _typed(given: Any, names: Sequence[str], table: str) -> Table:
+    """A table's columns with their types; what rows there are is of no account."""
+    with naming_table(table):
+        return Table.read(given.empty_table() if isinstance(given, pa.Schema) else given, names, device="cpu")

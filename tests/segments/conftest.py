@@ -1,0 +1,18 @@
+"""Small tables are sorted in another way than large ones: every test here goes both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from fastrec.segments import as_of_join, order
+
+
+@pytest.fixture(autouse=True, scope="module", params=["as few rows", "as many rows"])
+def few_or_many(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tables of all sizes taken as small ones or as large ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (order, as_of_join):
+            patch.setattr(module, "SMALL", 1 << 40 if request.param == "as few rows" else -1)
+        yield
