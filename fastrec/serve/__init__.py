@@ -5,4 +5,8 @@ a server that answers. ``export.py`` writes the folder, ``graph/`` builds the gr
 ``server/`` answers requests and batches them, ``online/`` keeps the events that features look back to.
 """
 
-__all__: list[str] = []
+from fastrec.serve.server.make import make_app
+from fastrec.serve.server.scorer import Scorer
+from fastrec.serve.server.service import Limits
+
+__all__ = ["Limits", "Scorer", "make_app"]
