@@ -87,9 +87,7 @@ def weights_of(seed: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(7, 4)).astype(np.float32) / 4
 
 
-def write_export(
-    folder: Path, *, weights: int = 0, task: str = "binary", extra: int = 0, **changes: Any
-) -> Path:
+def write_export(folder: Path, *, weights: int = 0, task: str = "binary", extra: int = 0, **changes: Any) -> Path:
     """An export in ``folder``.
 
     Args:
