@@ -159,13 +159,12 @@ def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[A
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
     """Refuse a column that the export does not know."""
-    known = {i.name for i in spec.sent} | {n for n in (spec.list, spec.item) if n is not None}
     for name in names:
-        if name in known:
+        if name in spec.known:
             continue
         if any(name == i.name for i in spec.made):
             raise Refusal(422, "the server makes this column from events", column=name, remedy="Leave it out")
-        close = difflib.get_close_matches(name[:100], sorted(known), 1)
+        close = difflib.get_close_matches(name[:100], sorted(spec.known), 1)
         remedy = f"Is {close[0]!r} meant" if close else None
         raise Refusal(422, "the model has no such column", column=name, remedy=remedy)
 
@@ -176,11 +175,11 @@ def check_same_length(columns: Mapping[str, Any]) -> int:
     Raises:
         Refusal: two columns have different numbers of them.
     """
-    lengths = {name: len(values) for name, values in columns.items()}
-    rows = next(iter(lengths.values()), 0)
-    other = next((name for name, n in lengths.items() if n != rows), None)
-    if other is not None:
-        said = f"it has {lengths[other]} values, column {shortened(next(iter(lengths)))!r} has {rows}"
+    lengths = list(map(len, columns.values()))
+    rows = lengths[0] if lengths else 0
+    if lengths.count(rows) < len(lengths):
+        first, other = next(iter(columns)), next(name for name, n in zip(columns, lengths) if n != rows)
+        said = f"it has {len(columns[other])} values, column {shortened(first)!r} has {rows}"
         raise Refusal(422, said, column=other)
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,12 @@ class Input:
     required: bool = True
     made: bool = False
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         """Whether NaN is its missing value."""
         return self.type in ("float64", "float32")
 
-    @property
+    @cached_property
     def may_be_missing(self) -> bool:
         """Whether a row may be without a value."""
         return self.is_float or self.missing is not None
@@ -91,12 +92,17 @@ class Spec:
     events: dict[str, Any] | None = None
     tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def sent(self) -> tuple[Input, ...]:
         """The inputs that a request holds; the list's ids are the server's own."""
         return tuple(i for i in self.inputs if not i.made and i.name != self.list)
 
-    @property
+    @cached_property
+    def known(self) -> frozenset[str]:
+        """The columns that a request may hold."""
+        return frozenset(i.name for i in self.sent) | {n for n in (self.list, self.item) if n is not None}
+
+    @cached_property
     def made(self) -> tuple[Input, ...]:
         """The inputs that the server makes from events."""
         return tuple(i for i in self.inputs if i.made)

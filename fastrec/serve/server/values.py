@@ -19,6 +19,13 @@ __all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_v
 
 DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
 _JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
+_OWN = {
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "float32": pa.float32(),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+}
 
 
 def from_values(column: Input, values: list[Any]) -> np.ndarray:
@@ -27,8 +34,7 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
     Raises:
         Refusal: a value has another type, is out of range, or is missing where none may be.
     """
-    kinds = set(map(type, values))
-    missing = None
+    kinds, missing = set(map(type, values)), None
     if type(None) in kinds:
         kinds.discard(type(None))
         missing = [v is None for v in values]
@@ -46,8 +52,10 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         fill = np.nan if column.is_float else column.missing
         values = [fill if v is None else v for v in values]
     try:
-        with np.errstate(over="ignore"):
+        if column.type != "float32":
             return np.array(values, dtype=DTYPES[column.type])
+        with np.errstate(over="ignore"):  # what is too large for 32 bits is infinite, as in training
+            return np.array(values, np.float64).astype(np.float32)
     except OverflowError:
         kind = float if column.is_float else np.int64
         row = _first_failing(len(values), lambda n: np.array(values[:n], dtype=kind), OverflowError)
@@ -61,7 +69,9 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
         Refusal: its type is another, a value is out of range, or missing where none may be.
     """
     if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()  # an Array, whatever the number of chunks
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if values.type == _OWN[column.type] and not values.null_count:
+        return values.to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if values.null_count and not column.may_be_missing:
