@@ -10,13 +10,14 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.refusal import Refusal
 
 __all__ = ["Batcher", "Graph", "Job"]
@@ -28,10 +29,8 @@ Seen: TypeAlias = Callable[[int, int, float], None]
 class Graph(Protocol):
     """What a batch is scored by: a ``Scorer``."""
 
-    listed: str | None
-
-    def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Outputs ``[n]`` or ``[n, width]`` of inputs ``[n]``."""
+    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
+        """The outputs ``[rows]`` or ``[rows, width]`` of each request of a batch."""
 
 
 @dataclass(eq=False)
@@ -40,19 +39,21 @@ class Job:
 
     Args:
         graph: what scores them: the export that was current when the request came.
-        feeds: inputs ``[rows]``.
-        rows: how many there are.
-        n_lists: how many lists they are of, numbered 0 … ``n_lists`` - 1 in the graph's column of lists.
-        timeout: seconds until the answer is of no use.
+        columns: the rows.
+        timeout: seconds from ``came`` until the answer is of no use.
+        came: when the request came, by ``time.monotonic``.
     """
 
     graph: Graph
-    feeds: dict[str, np.ndarray]
-    rows: int
-    n_lists: int
+    columns: Columns
     timeout: float
     came: float = field(default_factory=time.monotonic)
     done: asyncio.Future[list[np.ndarray]] = field(init=False)
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.columns.rows
 
 
 class Batcher:
@@ -92,7 +93,7 @@ class Batcher:
         """The outputs of one job.
 
         Raises:
-            Refusal: the queue is full (503), or the time ran out (504).
+            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
         """
         if self._queue and self.rows_waiting + job.rows > self._queue_rows:
             raise Refusal(503, "too many rows are waiting", remedy="Try again later", retry_after=self.retry_after())
@@ -179,20 +180,7 @@ def _score(batch: list[Job]) -> tuple[list[Outcome], float]:
     """The outputs of each job, and the seconds for all; where they cannot be scored together, each alone."""
     began = time.monotonic()
     try:
-        outcomes: list[Outcome] = _score_together(batch)
+        outcomes: list[Outcome] = list(batch[0].graph.score_all([job.columns for job in batch]))
     except Exception as error:
         outcomes = [error] if len(batch) == 1 else [o for job in batch for o in _score([job])[0]]
     return outcomes, time.monotonic() - began
-
-
-def _score_together(batch: list[Job]) -> list[list[np.ndarray]]:
-    if len(batch) == 1:
-        return [batch[0].graph.run(batch[0].feeds)]
-    graph = batch[0].graph
-    feeds = {name: np.concatenate([job.feeds[name] for job in batch]) for name in batch[0].feeds}
-    if graph.listed is not None:
-        before = np.cumsum([0] + [job.n_lists for job in batch[:-1]])
-        feeds[graph.listed] += np.repeat(before, [job.rows for job in batch])
-    outputs = graph.run(feeds)
-    ends = np.cumsum([job.rows for job in batch])[:-1]
-    return [list(parts) for parts in zip(*(np.split(output, ends) for output in outputs))]

@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from fastrec.serve.server.columns import Columns, columns_of_lists, columns_of_rows, columns_of_table
+from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.reading import columns_of_lists, columns_of_rows, columns_of_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Spec
 

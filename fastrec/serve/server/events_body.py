@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from fastrec.serve.server.bodies import Body
-from fastrec.serve.server.columns import check_rows, check_same_length, lists_of_rows
+from fastrec.serve.server.reading import check_rows, check_same_length, lists_of_rows
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Input
 from fastrec.serve.server.values import arrow_type, from_arrow, from_values

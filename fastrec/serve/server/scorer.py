@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 
 from fastrec._core.optional import require
 from fastrec.errors import UnreadableFileError
-from fastrec.serve.server.columns import Columns, columns_of_arrays
+from fastrec.serve.server.columns import Columns, arrays_together, lists_together
+from fastrec.serve.server.reading import columns_of_arrays
 from fastrec.serve.server.spec import FILE, Spec, read_spec
 from fastrec.serve.server.values import DTYPES, filled
 
@@ -48,7 +50,7 @@ class Scorer:
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
         self._gives = [o.name for o in self.spec.outputs]
         self._check()
-        self.listed = self.spec.list if self.spec.list in self._takes else None
+        self._listed = self.spec.list if self.spec.list in self._takes else None
 
     def score(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Score rows.
@@ -63,19 +65,27 @@ class Scorer:
         Raises:
             Refusal: a column is missing, unknown or of another type.
         """
-        return self.run(self.feeds(columns_of_arrays(self.spec, columns)))[0].astype(np.float64, copy=False)
+        return self.score_all([columns_of_arrays(self.spec, columns)])[0][0].astype(np.float64, copy=False)
 
-    def feeds(self, columns: Columns) -> dict[str, np.ndarray]:
-        """The arrays that the graph takes, of columns that were checked."""
-        feeds = {name: values for name, values in columns.values.items() if name in self._takes}
-        if self.listed is not None:
-            feeds[self.listed] = columns.lists
-        return feeds
+    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
+        """The outputs of several requests, scored together.
+
+        Raises:
+            Refusal: a value of one of them cannot be used; its row is right where there is one request.
+        """
+        arrays = arrays_together(batch)
+        feeds = {name: values for name, values in arrays.items() if name in self._takes}
+        if self._listed is not None:
+            feeds[self._listed] = lists_together(batch)
+        outputs = self.run(feeds)
+        if len(batch) == 1:
+            return [outputs]
+        ends = list(accumulate(one.rows for one in batch))
+        return [[o[end - one.rows : end] for o in outputs] for one, end in zip(batch, ends)]
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """The graph's outputs, in the order of ``spec.outputs``, for inputs ``[n]`` that were checked."""
-        rows = len(next(iter(feeds.values())))
-        if rows == 0:
+        """The graph's outputs, in the order of ``spec.outputs``, for inputs ``[n]`` of the declared types."""
+        if not len(next(iter(feeds.values()))):
             return [np.empty((0,) if o.width == 1 else (0, o.width), DTYPES[o.type]) for o in self.spec.outputs]
         return self._session.run(self._gives, feeds)
 

@@ -101,23 +101,22 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def score(self, scorer: Scorer, columns: Columns, timeout: float, came: float) -> list[np.ndarray]:
-        """The outputs for rows that were checked against ``scorer``'s export.
+        """The outputs for the rows of one request.
 
         Args:
             scorer: the export that was current when the request came.
-            columns: its rows.
+            columns: its rows, under names that were checked.
             timeout: seconds from ``came`` until the answer is of no use.
             came: when the request came, by ``time.monotonic``.
 
         Raises:
-            Refusal: the queue is full (503), or the time ran out (504).
+            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
         """
         if columns.rows == 0:
-            return scorer.run({"": np.empty(0)})
+            return scorer.score_all([columns])
         if scorer.spec.made:
-            columns.values.update(await self._made(scorer, columns))
-        job = Job(scorer, scorer.feeds(columns), columns.rows, columns.n_lists, timeout, came)
-        return await self.batcher.submit(job)
+            columns.made = await self._made(scorer, columns)
+        return await self.batcher.submit(Job(scorer, columns, timeout, came))
 
     async def observe(self, events: pa.Table, table: str) -> None:
         """Take events in; they are on disk when it returns.
@@ -176,7 +175,7 @@ class Service:
 
     async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
         assert self.events is not None
-        requests = columns.table(scorer.spec.sent)
+        requests = columns.table()
         made = await asyncio.get_running_loop().run_in_executor(self._history, self.events.features, requests)
         return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
 

@@ -98,6 +98,11 @@ class Spec:
         return tuple(i for i in self.inputs if not i.made and i.name != self.list)
 
     @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The columns that every request must hold."""
+        return tuple(i.name for i in self.sent if i.required)
+
+    @cached_property
     def known(self) -> frozenset[str]:
         """The columns that a request may hold."""
         return frozenset(i.name for i in self.sent) | {n for n in (self.list, self.item) if n is not None}

@@ -15,7 +15,8 @@ from starlette.responses import Response
 from fastrec import __version__
 from fastrec.serve.server.bodies import JSON, parse_json, write_json
 from fastrec.serve.server.call import Call
-from fastrec.serve.server.columns import Columns, check_rows, checked_columns
+from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.reading import check_rows, checked_columns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Output, Spec
@@ -23,7 +24,7 @@ from fastrec.serve.server.values import from_array, from_values
 
 __all__ = ["infer", "model", "model_ready", "server"]
 
-_HEADER = "inference-header-content-length"
+_HEADER = b"inference-header-content-length"
 _NAMES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "BYTES", "bool": "BOOL"}
 _BINARY = {"BOOL": "?", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8"}
 _BINARY |= {
@@ -83,11 +84,12 @@ def _spec(service: Service, call: Call) -> Spec:
 
 def _parse(spec: Spec, call: Call, max_rows: int) -> tuple[dict[str, Any], Columns]:
     """The head of a request, and its tensors as columns."""
-    length = call.request.headers.get(_HEADER)
+    length = call.headers.get(_HEADER)
     end = len(call.body)
     if length is not None:
-        if not (length.isascii() and length.isdigit() and len(length) < 16 and int(length) <= end):
-            raise Refusal(400, f"header {_HEADER} is {shortened(length)!r}, the body has {end} bytes")
+        if not (length.isdigit() and len(length) < 16 and int(length) <= end):
+            said = shortened(length.decode("latin-1"))
+            raise Refusal(400, f"header {_HEADER.decode()} is {said!r}, the body has {end} bytes")
         end = int(length)
     head, rest = parse_json(call.body[:end]), memoryview(call.body)[end:]
     if type(head) is not dict or type(head.get("inputs")) is not list:
