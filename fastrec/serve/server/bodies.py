@@ -122,8 +122,8 @@ def parse_arrow(body: bytes) -> pa.Table:
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:
-    """JSON; arrays of numpy become lists, what is no finite number null."""
-    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+    """JSON; what is no finite number is null."""
+    return orjson.dumps(value)
 
 
 def _integer(text: str) -> int | float:

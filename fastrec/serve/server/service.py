@@ -113,7 +113,7 @@ class Service:
             Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
         """
         if columns.rows == 0:
-            return scorer.score_all([columns])
+            return scorer.score_all([columns])[0]
         if scorer.spec.made:
             columns.made = await self._made(scorer, columns)
         return await self.batcher.submit(Job(scorer, columns, timeout, came))

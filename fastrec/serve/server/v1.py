@@ -29,7 +29,7 @@ async def score(service: Service, call: Call) -> Response:
         len(call.body), lambda: parse_body(call.body, call.content_type, {"context"}).columns(scorer.spec, max_rows)
     )
     outputs = await service.score(scorer, columns, call.timeout, call.came)
-    answer: dict[str, Any] = {"scores": outputs[0]}
+    answer: dict[str, Any] = {"scores": outputs[0].tolist()}
     if scorer.spec.classes is not None:
         answer["classes"] = scorer.spec.classes
     return json_response(answer)
@@ -51,8 +51,9 @@ async def rank(service: Service, call: Call) -> Response:
         raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
     scores = (await service.score(scorer, columns, call.timeout, call.came))[0]
     order = np.argsort(-scores.astype(np.float64), kind="stable")[:k]
-    ids = order if columns.items is None else [columns.items[i] for i in order]
-    return json_response({"ids": ids, "scores": scores[order], "positions": order})
+    positions = order.tolist()
+    ids = positions if columns.items is None else [columns.items[i] for i in positions]
+    return json_response({"ids": ids, "scores": scores[order].tolist(), "positions": positions})
 
 
 async def events(service: Service, call: Call) -> Response:

@@ -123,7 +123,7 @@ def _rows(said: dict[str, Any]) -> int:
 def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] | np.ndarray, memoryview]:
     """The values of one input, and the binary part behind it."""
     name, kind = said["name"], said.get("datatype")
-    if kind != "BYTES" and kind not in _BINARY:
+    if type(kind) is not str or (kind != "BYTES" and kind not in _BINARY):
         raise Refusal(400, f"its datatype is {shortened(kind)}, which is unknown", column=name)
     size = _parameters(said).get("binary_data_size")
     if size is None:
@@ -208,7 +208,7 @@ def _answer(
             parts.append(np.ascontiguousarray(values).tobytes())
             said["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            said["data"] = np.ascontiguousarray(values).reshape(-1)
+            said["data"] = values.reshape(-1).tolist()
         tensors.append(said)
     told = {"model_name": spec.name, "model_version": _VERSION, "outputs": tensors}
     if type(head.get("id")) is str:

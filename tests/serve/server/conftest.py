@@ -9,8 +9,8 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("starlette")
 pytest.importorskip("orjson")
 
-from fastrec.serve import make_app  # noqa: E402
-from tests.serve.server.exports import write_export  # noqa: E402
+from fastrec.serve import make_app
+from tests.serve.server.exports import write_export
 
 
 @pytest.fixture(scope="session")
