@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ def parse_json(body: bytes | memoryview) -> Any:
         if b"NaN" not in text and b"Infinity" not in text:
             raise Refusal(400, f"the body is no JSON: {error}") from None
     try:
-        said = json.loads(text, parse_int=_integer)
+        said = json.loads(text, parse_int=_integer, parse_float=_float)
         json.dumps(said, ensure_ascii=False).encode()  # half of a surrogate pair is no text, which orjson sees itself
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {shortened(str(error))}") from None
@@ -128,5 +129,13 @@ def write_json(value: Mapping[str, Any]) -> bytes:
 
 def _integer(text: str) -> int | float:
     """As orjson reads integers: beyond 64 bits they are floats."""
-    value = float(text) if len(text) > 20 else int(text)
-    return float(text) if isinstance(value, int) and not -(2**63) <= value < 2**64 else value
+    value = int(text) if len(text) <= 20 else 2**64
+    return value if -(2**63) <= value < 2**64 else _float(text)
+
+
+def _float(text: str) -> float:
+    """As orjson reads numbers: what is larger than any float is none."""
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{shortened(text)} is larger than any number")
+    return value
