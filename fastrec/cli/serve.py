@@ -57,8 +57,9 @@ def serve(
             workers=workers,
             threads=threads,
         )
-        served = make_app(export, events=open_events(export), limits=limits, token=_token(token_file))
-        run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
+        with open_events(export) as events:
+            served = make_app(export, events=events, limits=limits, token=_token(token_file))
+            run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
 
 
 @app.command("bench-serve")

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from fastrec.errors import DataError, FastrecError
+from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.serve.server.batcher import Batcher, Job
 from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.prometheus import Metrics
@@ -126,10 +126,7 @@ class Service:
         """
         if self.events is None:
             raise Refusal(404, "this export takes no events")
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._history, self.events.observe, events, table)
-        except DataError as error:
-            raise Refusal(422, error.problem, column=error.column, row=error.row, remedy=error.remedy) from None
+        await self._in_order(self.events.observe, events, table)
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:
@@ -176,8 +173,15 @@ class Service:
     async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
         assert self.events is not None
         requests = columns.table()
-        made = await asyncio.get_running_loop().run_in_executor(self._history, self.events.features, requests)
+        made = await self._in_order(self.events.features, requests)
         return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
+
+    async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """A call of the state of events, after those that came before it; what it refuses is the client's to mend."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
+        except (DataError, MissingColumnError) as error:
+            raise Refusal(422, error.problem, column=error.column, row=error.row, remedy=error.remedy) from None
 
 
 def _cores() -> int:

@@ -107,7 +107,8 @@ def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> 
             made.set_data_from_numpy(np.array(one["data"], kinds[one["datatype"]]), binary_data=binary)
             inputs.append(made)
         for outputs in (None, [triton.InferRequestedOutput("score", binary_data=binary)]):
-            result = client.infer("Toy", inputs, outputs=outputs, request_id="7", headers=headers)
+            # a copy: the client writes a header of its own into what it is given
+            result = client.infer("Toy", inputs, outputs=outputs, request_id="7", headers=dict(headers))
             np.testing.assert_allclose(result.as_numpy("score"), scores_of(rows), atol=1e-6)
             assert result.get_response()["id"] == "7"
     client.close()
