@@ -1,8 +1,8 @@
-"""What the server costs beside the graph, and how many requests it answers; figures are in BENCHMARKS.md.
+"""What the server costs beside the graph; its load is sent by ``fastrec bench-serve``.
 
-``python tests/bench/bench_serve.py export DIR`` writes an export of 60 columns (12 of strings, 8 of int64, 40 of float64), a net
-and 200 trees of depth 5; ``python tests/bench/bench_serve.py cpu DIR`` prints the CPU time of one request of 1,024 rows in the
-process: in all, of the graph alone, and the difference.
+``python tests/bench/bench_serve.py export DIR`` writes an export of 60 columns (12 of strings, 8 of int64, 40 of
+float64), a net and 200 trees of depth 5; ``bodies DIR`` writes bodies of 1 and 1,024 rows for it; ``cpu DIR`` prints
+the CPU time of one request of 1,024 rows in the process: in all, of the graph alone, and the difference.
 """
 
 from __future__ import annotations
