@@ -99,7 +99,7 @@ def parse_json(body: bytes | memoryview) -> Any:
         if b"NaN" not in text and b"Infinity" not in text:
             raise Refusal(400, f"the body is no JSON: {error}") from None
     try:
-        said = json.loads(text, parse_int=_integer, parse_float=_float)
+        said = json.loads(text, parse_float=_float)
         json.dumps(said, ensure_ascii=False).encode()  # half of a surrogate pair is no text, which orjson sees itself
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {shortened(str(error))}") from None
@@ -125,12 +125,6 @@ def parse_arrow(body: bytes) -> pa.Table:
 def write_json(value: Mapping[str, Any]) -> bytes:
     """JSON; what is no finite number is null."""
     return orjson.dumps(value)
-
-
-def _integer(text: str) -> int | float:
-    """As orjson reads integers: beyond 64 bits they are floats."""
-    value = int(text) if len(text) <= 20 else 2**64
-    return value if -(2**63) <= value < 2**64 else _float(text)
 
 
 def _float(text: str) -> float:

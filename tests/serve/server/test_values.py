@@ -114,6 +114,7 @@ def test_other_types_of_arrow_are_refused(kind: str, values: pa.Array) -> None:
 
 
 def test_floats_take_every_number_and_missing_is_nan() -> None:
+    assert from_arrow(COLUMNS["float64"], pa.array([0.1, None]))[0] == 0.1  # not by way of 32 bits
     for values in (pa.array([1, None]), pa.array([True, None]), pa.array([1.0, None], pa.float32())):
         made = from_arrow(COLUMNS["float64"], values)
         assert made[0] == 1
