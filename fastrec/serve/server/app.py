@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from fastrec.serve.server import pages, v1, v2
 from fastrec.serve.server.bodies import JSON, write_json
-from fastrec.serve.server.call import Call, read_call
+from fastrec.serve.server.call import BytesHeld, Call, read_call
 from fastrec.serve.server.prometheus import CONTENT_TYPE
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Events, Limits, Service
@@ -25,6 +25,7 @@ from fastrec.serve.server.service import Events, Limits, Service
 __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
+_BODIES = 8  # of the largest size that may be held at once
 _Handler: TypeAlias = Callable[[Service, Call], Awaitable[Response]]
 
 
@@ -33,6 +34,7 @@ def build_app(
 ) -> Starlette:
     """As ``make_app``."""
     service = Service(export, events=events, limits=limits)
+    held = BytesHeld(_BODIES * service.limits.max_body)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -40,7 +42,7 @@ def build_app(
         service.close()
 
     def route(path: str, handler: _Handler, *, method: str = "GET", public: bool = False) -> Route:
-        return Route(path, _endpoint(service, path, handler, None if public else token), methods=[method])
+        return Route(path, _endpoint(service, held, path, handler, None if public else token), methods=[method])
 
     async def reload(service: Service, call: Call) -> Response:
         if token is None:
@@ -73,17 +75,20 @@ def build_app(
 
 
 def _endpoint(
-    service: Service, path: str, handler: _Handler, token: str | None
+    service: Service, held: BytesHeld, path: str, handler: _Handler, token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
     """A handler with all that is the same for every address: the token, the body, errors, what is counted."""
+
+    limits = service.limits
 
     async def endpoint(request: Request) -> Response:
         call = None
         try:
             if token is not None:
                 _check_token(request, token)
-            call = await read_call(request, max_body=service.limits.max_body, timeout=service.limits.timeout)
-            response = await handler(service, call)
+            with held.one_request() as take:
+                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, take=take)
+                response = await handler(service, call)
         except Refusal as refusal:
             response = _refused(refusal)
         except ClientDisconnect:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
 from fastrec.serve.server.refusal import Refusal, shortened
 
-__all__ = ["TIMEOUT", "Call", "read_call"]
+__all__ = ["TIMEOUT", "BytesHeld", "Call", "read_call"]
 
 TIMEOUT = "x-timeout-ms"
 
@@ -46,13 +48,46 @@ class Call:
         return self.request.query_params.get(name)
 
 
-async def read_call(request: Request, *, max_body: int, timeout: float) -> Call:
+class BytesHeld:
+    """The bytes of all bodies that are being read, wait, or are being answered; bounded.
+
+    Args:
+        limit: how many there may be; one body alone may have more.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self.now = limit, 0
+
+    @contextmanager
+    def one_request(self) -> Iterator[Callable[[int], None]]:
+        """While it lasts, what is taken is held.
+
+        Raises:
+            Refusal: 503 from the function that takes bytes, where there is no room for them.
+        """
+        mine = 0
+
+        def take(size: int) -> None:
+            nonlocal mine
+            if self.now > mine and self.now + size > self._limit:
+                raise Refusal(503, "too many bytes are waiting", remedy="Try again later", retry_after=1)
+            mine += size
+            self.now += size
+
+        try:
+            yield take
+        finally:
+            self.now -= mine
+
+
+async def read_call(request: Request, *, max_body: int, timeout: float, take: Callable[[int], None]) -> Call:
     """Read a request's body and its deadline.
 
     Args:
         request: as Starlette gives it.
         max_body: bytes that a body may have.
         timeout: seconds that a request may take; its header may ask for less.
+        take: is told the bytes that come, and may refuse them.
 
     Raises:
         Refusal: the body is too large (413) or compressed (415), or the header is no number (400).
@@ -76,6 +111,7 @@ async def read_call(request: Request, *, max_body: int, timeout: float) -> Call:
         size += len(part)
         if size > max_body:
             raise _too_large(max_body)
+        take(len(part))
         parts.append(part)
     return Call(request, headers, parts[0] if len(parts) == 1 else b"".join(parts), timeout, came)
 

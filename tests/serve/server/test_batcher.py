@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Coroutine
@@ -250,6 +251,26 @@ def test_a_deadline_in_the_header_and_a_full_queue_over_http(exports: dict[str, 
         assert int(full.headers["retry-after"]) >= 1
         gate.open.set()
         assert (await waiting).status == 200
+
+    run(work())
+    app.state.service.close()
+
+
+def test_bytes_that_wait_have_a_bound_too(exports: dict[str, Path], gate: Gate) -> None:
+    app = make_app(exports["binary"], limits=Limits(workers=1, max_body=1000))
+    app.state.service.scorer = gate
+
+    async def work() -> None:
+        body = json.dumps({"columns": columns(1)}).encode()
+        body += b" " * (900 - len(body))
+        waiting = [asyncio.create_task(post_soon(app, "/v1/score", body)) for _ in range(8)]
+        await until(lambda: sum(map(sum, gate.batches)) + app.state.service.batcher.jobs_waiting == 8)
+        full = await post_soon(app, "/v1/score", body)  # 8,100 bytes
+        assert full.status == 503
+        assert full.headers["retry-after"] == "1"
+        gate.open.set()
+        assert [a.status for a in await asyncio.gather(*waiting)] == [200] * 8
+        assert (await post_soon(app, "/v1/score", body)).status == 200
 
     run(work())
     app.state.service.close()

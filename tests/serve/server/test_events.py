@@ -30,12 +30,14 @@ class Counts:
     def __init__(self, file: Path) -> None:
         self.file, self.asked = file, []
         self.schemas: list[pa.Schema] = []
+        self.tables: list[pa.Table] = []
 
     def observe(self, events: pa.Table, table: str) -> None:
         assert table == "log"
         if any(v is not None and v < 0 for v in events["user"].to_pylist()):
             raise DataError("a user is below 0", column="user", row=0)
         self.schemas.append(events.schema)
+        self.tables.append(events)
         with self.file.open("a", encoding="utf-8") as file:
             for row in events.to_pylist():
                 file.write(json.dumps([row["user"], row["page"]]) + "\n")
@@ -104,6 +106,13 @@ def test_every_form_of_events_is_one_table(served: Any) -> None:
     assert lines == ['[1, "home"]', "[null, null]", '[3, ""]'] * 3  # null is not ""
     wanted = {"user": pa.int64(), "at": pa.timestamp("us", "UTC"), "page": pa.string(), "value": pa.float64()}
     assert counts.schemas == [pa.schema(wanted)] * 3
+    assert post(app, "/v1/events", {"table": "log", "rows": [{**rows[0], "at": None, "value": None}]}).status == 200
+    assert (
+        post(app, "/v1/events?table=log", stream(arrow.slice(0, 1).set_column(1, "at", pa.nulls(1))), ARROW).status
+        == 200
+    )
+    assert [t["at"].to_pylist() for t in counts.tables[3:]] == [[None], [None]]
+    assert counts.tables[3]["value"].to_pylist() == [None]
 
 
 @pytest.mark.parametrize(
