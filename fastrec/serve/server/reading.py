@@ -35,9 +35,9 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
     """
     if type(columns) is not dict:
         raise Refusal(422, "columns is no object of lists")
-    for name, values in columns.items():
-        if type(values) is not list:
-            raise Refusal(422, "its values are no list", column=name)
+    if set(map(type, columns.values())) - {list}:
+        bad = next(name for name, values in columns.items() if type(values) is not list)
+        raise Refusal(422, "its values are no list", column=bad)
     rows = check_same_length(columns)
     check_rows(rows, max_rows)
     return checked_columns(spec, columns, rows, from_values, list)
@@ -103,8 +103,8 @@ def checked_columns(
         Refusal: a column is missing or unknown.
     """
     _check_names(spec, columns)
-    missing = next((name for name in spec.required if name not in columns), None)
-    if missing is not None:
+    if not columns.keys() >= spec.required:
+        missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
         raise Refusal(422, "the column is missing", column=missing)
     made = Columns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
@@ -132,6 +132,8 @@ def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[A
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
     """Refuse a column that the export does not know."""
+    if spec.known.issuperset(names):
+        return
     for name in names:
         if name in spec.known:
             continue

@@ -98,9 +98,9 @@ class Spec:
         return tuple(i for i in self.inputs if not i.made and i.name != self.list)
 
     @cached_property
-    def required(self) -> tuple[str, ...]:
+    def required(self) -> frozenset[str]:
         """The columns that every request must hold."""
-        return tuple(i.name for i in self.sent if i.required)
+        return frozenset(i.name for i in self.sent if i.required)
 
     @cached_property
     def known(self) -> frozenset[str]:
