@@ -18,6 +18,7 @@ from fastrec.serve.server.spec import Input
 __all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_values", "to_arrow"]
 
 DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
+_EXACT = 2.0**53  # a float of this size may stand for several integers
 _JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
 _OWN = {
     "int64": pa.int64(),
@@ -35,6 +36,9 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         Refusal: a value has another type, is out of range, or is missing where none may be.
     """
     kinds, missing = set(map(type, values)), None
+    if float in kinds and not column.is_float:  # a whole column became floats where one value was missing, as in pandas
+        values = [_unfloated(v) if type(v) is float else v for v in values]
+        kinds = set(map(type, values))
     if type(None) in kinds:
         kinds.discard(type(None))
         missing = [v is None for v in values]
@@ -74,6 +78,8 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
         return values.to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if column.type == "int64" and pa.types.is_floating(values.type):
+        values = _whole(column, values.cast(pa.float64()))
     if values.null_count and not column.may_be_missing:
         raise _not_missing(column, pc.index(values.is_null(), pa.scalar(True)).as_py())
     values = _cast(column, values)
@@ -147,6 +153,23 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
         return values.cast(pa.from_numpy_dtype(DTYPES[column.type]), safe=False)
     target = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}[column.type]
     return _try_cast(column, values, lambda v: v.cast(target), f"{_wanted(column)}: it is out of range")
+
+
+def _unfloated(value: float) -> float | int | None:
+    """NaN is missing, a whole number that no rounding can have made is an integer, any other float stays one."""
+    if value != value:
+        return None
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+def _whole(column: Input, values: pa.Array) -> pa.Array:
+    """Floats that are integers or NaN, as integers and nulls."""
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    bad = pc.or_(pc.greater_equal(pc.abs(values), _EXACT), pc.not_equal(pc.floor(values), values))
+    row = pc.index(bad, pa.scalar(True)).as_py()
+    if row >= 0:
+        raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)
+    return values.cast(pa.int64())
 
 
 def _times(column: Input, values: pa.Array) -> pa.Array:

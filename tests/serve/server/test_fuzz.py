@@ -91,8 +91,10 @@ def test_json_with_holes(apps: Any, path: str, cuts: list[tuple[int, int, bytes]
 
 def is_good(name: str, value: Any) -> bool:
     """Whether a value of JSON fits its column, in plain Python."""
-    if value is None:
+    if value is None or value != value:
         return name != "mobile"
+    if name in ("user", "at", "seen") and type(value) is float and value.is_integer() and abs(value) < 2**53:
+        return True
     if name == "city":
         return type(value) is str
     if name == "user":
@@ -127,7 +129,7 @@ def test_odd_values_are_refused_or_scored_as_by_hand(apps: Any, name: str, value
     ):
         return
     plain = {k: [None if isinstance(v, float) and math.isnan(v) else v for v in c] for k, c in body.items()}
-    plain["at"] = [v / 1e6 if type(v) is int else v for v in plain["at"]]
+    plain["at"] = [v / 1e6 if type(v) in (int, float) else v for v in plain["at"]]
     np.testing.assert_allclose(answer.json()["scores"], by_hand(plain), atol=1e-5)
 
 
