@@ -12,3 +12,8 @@ __all__ = ["export_pt2", "write_triton"]
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
 
 __all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]
+from fastrec.serve.server.make import make_app
+from fastrec.serve.server.scorer import Scorer
+from fastrec.serve.server.service import Limits
+
+__all__ = ["Limits", "Scorer", "make_app"]

@@ -1,0 +1,121 @@
+"""``fastrec serve``: an export behind HTTP. ``fastrec bench-serve``: how fast it answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fastrec.cli.app import app, readable_errors
+from fastrec.errors import DataError, MissingFileError
+
+_TOKEN = "FASTREC_TOKEN"
+
+
+@app.command()
+def serve(
+    export: Annotated[Path, typer.Argument(help="A folder that `fastrec export` wrote.", show_default=False)],
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help=f"File with the token that clients must send; or set {_TOKEN}.")
+    ] = None,
+    batch_rows: Annotated[int, typer.Option(min=1, help="Rows scored together at most; 1: no batches.")] = 256,
+    max_wait: Annotated[float, typer.Option(min=0, help="Milliseconds that a batch waits for more requests.")] = 0,
+    queue_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait; above, 503.")] = 32_768,
+    max_rows: Annotated[int, typer.Option(min=1, help="Rows of one request.")] = 10_000,
+    max_body: Annotated[float, typer.Option(min=0.001, help="Megabytes of one body.")] = 32,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up (504).")] = 30,
+    workers: Annotated[int | None, typer.Option(min=1, help="Batches at once; one a core if not given.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads for one batch.")] = 1,
+) -> None:
+    """Answer requests: scores of rows, ranks of candidates, the Open Inference Protocol, Prometheus' metrics.
+
+    SIGTERM stops after what was accepted, SIGHUP loads the export anew without losing a request. `/` describes it.
+    """
+    with readable_errors("the server is gone"):
+        from fastrec._core.optional import require
+        from fastrec.serve.server.make import make_app
+        from fastrec.serve.server.online_state import open_events
+        from fastrec.serve.server.service import Limits
+
+        require("uvicorn", "uvicorn", "pip install 'fastrec-tabular[serve]'")
+        from fastrec.serve.server.process import run_app
+
+        limits = Limits(
+            batch_rows=batch_rows,
+            max_wait=max_wait / 1000,
+            queue_rows=queue_rows,
+            max_rows=max_rows,
+            max_body=int(max_body * 2**20),
+            timeout=timeout,
+            workers=workers,
+            threads=threads,
+        )
+        with open_events(export) as events:
+            served = make_app(export, events=events, limits=limits, token=_token(token_file))
+            run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
+
+
+@app.command("bench-serve")
+def bench_serve(
+    url: Annotated[str, typer.Argument(help="A server on this machine: `http://127.0.0.1:8000`.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a request; their values are made up.")] = 1,
+    body: Annotated[
+        Path | None, typer.Option(help="A body to send instead: `.json`, else a stream of Arrow.", show_default=False)
+    ] = None,
+    arrow: Annotated[bool, typer.Option("--arrow", help="Send made-up rows as Arrow, not as JSON.")] = False,
+    path: Annotated[str, typer.Option(help="Address to send to.")] = "/v1/score",
+    rates: Annotated[
+        str | None, typer.Option(help="Requests a second, `50,100,200`; if not given, doubled until it is too much.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each rate is kept up.")] = 5,
+    connections: Annotated[int, typer.Option(min=1, max=4096, help="Requests that may be on their way.")] = 256,
+    token_file: Annotated[Path | None, typer.Option(help=f"File with the server's token; or set {_TOKEN}.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the figures, JSON.", show_default=False)] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for a plot: .png, .svg.", show_default=False)] = None,
+) -> None:
+    """Send requests at fixed rates, whether or not answers come, and tell how long the answers took.
+
+    The time of a request counts from the moment at which it should have been sent, so that a server that stalls cannot
+    hide it. To compare batching with none, run it against a server with `--batch-rows 1` and against one without.
+    """
+    with readable_errors():
+        from fastrec.serve.server.load.plan import read_rates
+        from fastrec.serve.server.load.report import figures_table, write_figures, write_plot
+        from fastrec.serve.server.load.rounds import measure
+
+        figures = measure(
+            url,
+            path=path,
+            rows=rows,
+            body=body,
+            arrow=arrow,
+            rates=read_rates(rates),
+            seconds=seconds,
+            connections=connections,
+            token=_token(token_file),
+        )
+        Console().print(figures_table(figures))
+        if out is not None:
+            write_figures(figures, out)
+        if plot is not None:
+            write_plot(figures, plot)
+
+
+def _token(file: Path | None) -> str | None:
+    """The token of a file, or of the environment."""
+    if file is None:
+        return os.environ.get(_TOKEN) or None
+    try:
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MissingFileError(f"the token cannot be read ({error})", file=file) from error
+    if not token or not token.isprintable():
+        raise DataError("there is no token in it", file=file, remedy="Write one line with a token into it")
+    return token

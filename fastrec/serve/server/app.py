@@ -1,0 +1,140 @@
+"""The server as an ASGI application: addresses, who may use them, and errors as JSON."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from fastrec.serve.server import pages, v1, v2
+from fastrec.serve.server.bodies import JSON, write_json
+from fastrec.serve.server.call import BytesHeld, Call, read_call
+from fastrec.serve.server.prometheus import CONTENT_TYPE
+from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.service import Events, Limits, Service
+
+__all__ = ["build_app"]
+
+_log = logging.getLogger("fastrec.serve")
+_BODIES = 8  # of the largest size that may be held at once
+_Handler: TypeAlias = Callable[[Service, Call], Awaitable[Response]]
+
+
+def build_app(
+    export: str | Path, *, events: Events | None = None, limits: Limits | None = None, token: str | None = None
+) -> Starlette:
+    """As ``make_app``."""
+    service = Service(export, events=events, limits=limits)
+    held = BytesHeld(_BODIES * service.limits.max_body)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    def route(path: str, handler: _Handler, *, method: str = "GET", public: bool = False) -> Route:
+        return Route(path, _endpoint(service, held, path, handler, None if public else token), methods=[method])
+
+    async def reload(service: Service, call: Call) -> Response:
+        if token is None:
+            raise Refusal(403, "there is no token", remedy="Start the server with one, or send it SIGHUP")
+        return await v1.reload(service, call)
+
+    routes = [
+        route("/v1/score", v1.score, method="POST"),
+        route("/v1/rank", v1.rank, method="POST"),
+        route("/v1/events", v1.events, method="POST"),
+        route("/v1/reload", reload, method="POST"),
+        route("/v2", v2.server),
+        route("/v2/health/live", _alive, public=True),
+        route("/v2/health/ready", _ready, public=True),
+        route("/health", _alive, public=True),
+        route("/ready", _ready, public=True),
+        route("/metrics", _metrics),
+        route("/openapi.json", pages.openapi),
+        route("/", pages.page),
+    ]
+    for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
+        routes += [
+            route(model, v2.model),
+            route(f"{model}/ready", v2.model_ready),
+            route(f"{model}/infer", v2.infer, method="POST"),
+        ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
+    app.state.service = service
+    return app
+
+
+def _endpoint(
+    service: Service, held: BytesHeld, path: str, handler: _Handler, token: str | None
+) -> Callable[[Request], Awaitable[Response]]:
+    """A handler with all that is the same for every address: the token, the body, errors, what is counted."""
+
+    limits = service.limits
+
+    async def endpoint(request: Request) -> Response:
+        call = None
+        try:
+            if token is not None:
+                _check_token(request, token)
+            with held.one_request() as take:
+                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, take=take)
+                response = await handler(service, call)
+        except Refusal as refusal:
+            response = _refused(refusal)
+        except ClientDisconnect:
+            response = Response(b"", 400)  # nobody reads it
+        except Exception:
+            _log.exception("%s failed", path)
+            response = _refused(Refusal(500, "the server failed on this request; its log says why"))
+        if call is not None:
+            service.metrics.seconds.see(call.age(), path)
+        service.metrics.requests.add(path, str(response.status_code))
+        return response
+
+    return endpoint
+
+
+def _check_token(request: Request, token: str) -> None:
+    kind, _, sent = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "bearer" or not hmac.compare_digest(sent.strip().encode(), token.encode()):
+        raise Refusal(401, "the token is missing or wrong", remedy="Send the header `Authorization: Bearer TOKEN`")
+
+
+def _refused(refusal: Refusal) -> Response:
+    headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.retry_after is not None:
+        headers["Retry-After"] = str(refusal.retry_after)
+    return Response(write_json(refusal.body()), refusal.status, headers=headers, media_type=JSON)
+
+
+async def _no_such_address(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = {404: "there is no such address", 405: "this address takes another method"}.get(error.status_code)
+    return Response(
+        write_json({"error": said or error.detail}), error.status_code, headers=error.headers, media_type=JSON
+    )
+
+
+async def _alive(service: Service, call: Call) -> Response:
+    """Whether the process answers at all."""
+    return v1.json_response({"live": True})
+
+
+async def _ready(service: Service, call: Call) -> Response:
+    """Whether requests should be sent here: the model is loaded and warm, and the server is not stopping."""
+    return v1.json_response({"ready": not service.stopping}, 503 if service.stopping else 200)
+
+
+async def _metrics(service: Service, call: Call) -> Response:
+    """What is counted, for Prometheus."""
+    return Response(service.metrics.text(), media_type=CONTENT_TYPE)

@@ -1,0 +1,43 @@
+"""The way in for users: asks for what the server needs, which fastrec itself does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastrec._core.optional import require
+from fastrec.serve.server.service import Events, Limits
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+__all__ = ["make_app"]
+
+
+def make_app(
+    export: str | Path, *, events: Events | None = None, limits: Limits | None = None, token: str | None = None
+) -> Starlette:
+    """An application that answers for one export; the model is loaded and warm when this returns.
+
+    Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
+
+    Args:
+        export: what ``fastrec export`` wrote.
+        events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
+        limits: how much it takes on; None: the defaults of ``Limits``.
+        token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
+            everyone is answered, and only SIGHUP reloads.
+
+    Returns:
+        A Starlette application; ``app.state.service`` holds the export.
+
+    Raises:
+        MissingFileError: there is no export.
+        UnreadableFileError: the files are not of one export, or are damaged.
+        MissingPackageError: onnxruntime, starlette or orjson is not installed.
+    """
+    for module in ("onnxruntime", "starlette", "orjson"):
+        require(module, module, "pip install 'fastrec-tabular[serve]'")
+    from fastrec.serve.server.app import build_app
+
+    return build_app(export, events=events, limits=limits, token=token)

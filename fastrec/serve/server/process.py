@@ -1,0 +1,85 @@
+"""The server as a process: signals, threads, the socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.service import Service
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+__all__ = ["run_app"]
+
+_GRACE = 60  # seconds that accepted requests may still take after SIGTERM
+
+
+def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
+    """Answer until SIGTERM or Ctrl-C; what was accepted is finished. SIGHUP reloads the export.
+
+    Args:
+        app: what ``make_app`` gave.
+        host: the address to listen at.
+        port: the port; 0: a free one.
+        started: called with the server's address when it listens.
+    """
+    # Threads that put batches together and the event loop take turns: with the 5 ms that are usual the loop would wait
+    # that long for each of them.
+    sys.setswitchinterval(0.0005)
+    config = uvicorn.Config(
+        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none"
+    )
+    _Server(config, app.state.service, started).run()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server that also reloads, says that it stops before it does, and ends without a signal's exit code."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, started: Callable[[str], None] | None) -> None:
+        super().__init__(config)
+        self._service, self._say = service, started
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen, and say where."""
+        await super().startup(sockets)
+        if self.started and self._say is not None:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            self._say(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """While the server runs, SIGTERM and Ctrl-C stop it and SIGHUP reloads."""
+        loop = asyncio.get_running_loop()
+        stops, reloads = (signal.SIGINT, signal.SIGTERM), [s for s in ("SIGHUP",) if hasattr(signal, s)]
+        handlers = {s: lambda s=s: self.handle_exit(s, None) for s in stops}
+        handlers |= {getattr(signal, s): self._reload for s in reloads}
+        for one, handler in handlers.items():
+            loop.add_signal_handler(one, handler)
+        try:
+            yield
+        finally:
+            for one in handlers:
+                loop.remove_signal_handler(one)
+
+    def handle_exit(self, sig: int, frame: Any) -> None:
+        """Stop: ``/ready`` says so to who still asks."""
+        self._service.stopping = True
+        super().handle_exit(sig, frame)
+
+    def _reload(self) -> None:
+        async def reload() -> None:
+            with contextlib.suppress(Refusal):  # it is in the log
+                await self._service.reload()
+
+        task = asyncio.get_running_loop().create_task(reload())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,189 @@
+"""What is behind every address: the current export, its queue, its events, and what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.serve.server.batcher import Batcher, Job
+from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.prometheus import Metrics
+from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.scorer import Scorer
+from fastrec.serve.server.values import from_arrow
+
+__all__ = ["Events", "Limits", "Service"]
+
+_log = logging.getLogger("fastrec.serve")
+_T = TypeVar("_T")
+_SMALL = 64 * 1024  # bytes of a body that is read on the spot; above, the event loop goes on meanwhile
+
+
+class Events(Protocol):
+    """What events become features by: ``fastrec.serve.online.Online``."""
+
+    def observe(self, events: pa.Table, table: str) -> None:
+        """Take events in; they are on disk when it returns."""
+
+    def features(self, requests: pa.Table) -> pa.Table:
+        """The made columns for requests, row by row."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a server takes on.
+
+    Args:
+        batch_rows: rows of a batch; a larger request goes alone, so that 1 means: no batches.
+        max_wait: seconds that a batch which is not full waits for more requests.
+        queue_rows: rows that may wait; who finds more is told to come again (503).
+        max_rows: rows of one request.
+        max_body: bytes of one body.
+        timeout: seconds until a request is given up (504); a request may ask for less.
+        workers: batches that are scored at once; None: as many as there are cores.
+        threads: threads of onnxruntime for one batch.
+    """
+
+    batch_rows: int = 256
+    max_wait: float = 0.0
+    queue_rows: int = 32_768
+    max_rows: int = 10_000
+    max_body: int = 32 * 2**20
+    timeout: float = 30.0
+    workers: int | None = None
+    threads: int = 1
+
+
+class Service:
+    """The export that is served.
+
+    Args:
+        folder: what ``fastrec export`` wrote.
+        events: what makes its columns from events; None: it has none.
+        limits: how much to take on.
+    """
+
+    def __init__(self, folder: str | Path, *, events: Events | None = None, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.events = events
+        self.scorer = self._load(folder)
+        self.metrics = Metrics(
+            lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
+            lambda: (self.scorer.spec.name, self.scorer.spec.version),
+        )
+        self.batcher = Batcher(
+            workers=self.limits.workers or _cores(),
+            max_rows=self.limits.batch_rows,
+            max_wait=self.limits.max_wait,
+            queue_rows=self.limits.queue_rows,
+            seen=self.metrics.batch,
+        )
+        self.stopping = False
+        self._parser = ThreadPoolExecutor(1, thread_name_prefix="parse")
+        self._history = ThreadPoolExecutor(1, thread_name_prefix="events")  # one: events keep their order
+        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._reloading = False
+
+    async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
+        """``parse()`` of a body of ``size`` bytes; a large one on a thread of its own."""
+        if size <= _SMALL:
+            return parse()
+        return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
+
+    async def score(self, scorer: Scorer, columns: Columns, timeout: float, came: float) -> list[np.ndarray]:
+        """The outputs for the rows of one request.
+
+        Args:
+            scorer: the export that was current when the request came.
+            columns: its rows, under names that were checked.
+            timeout: seconds from ``came`` until the answer is of no use.
+            came: when the request came, by ``time.monotonic``.
+
+        Raises:
+            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
+        """
+        if columns.rows == 0:
+            return scorer.score_all([columns])[0]
+        if scorer.spec.made:
+            columns.made = await self._made(scorer, columns)
+        return await self.batcher.submit(Job(scorer, columns, timeout, came))
+
+    async def observe(self, events: pa.Table, table: str) -> None:
+        """Take events in; they are on disk when it returns.
+
+        Raises:
+            Refusal: the export has no events (404), or these cannot be taken in (422).
+        """
+        if self.events is None:
+            raise Refusal(404, "this export takes no events")
+        await self._in_order(self.events.observe, events, table)
+        self.metrics.events.add(table, by=events.num_rows)
+
+    async def reload(self) -> str:
+        """Load the export's folder anew, warm it, and only then put it in the old one's place.
+
+        Requests that came before are scored by the old one. Returns the version of the new one.
+
+        Raises:
+            Refusal: another reload is going on (409), or the new one cannot be used: the old one goes on (500).
+        """
+        if self._reloading:
+            raise Refusal(409, "a reload is going on")
+        self._reloading = True
+        try:
+            folder = self.scorer.folder
+            new = await asyncio.get_running_loop().run_in_executor(self._loader, self._load, folder)
+            if new.spec.events != self.scorer.spec.events or bool(new.spec.made) != bool(self.scorer.spec.made):
+                raise DataError("its events are others than before", file=folder, remedy="Start the server anew")
+        except FastrecError as error:
+            self.metrics.reloads.add("failed")
+            _log.error("reload failed, the old export goes on: %s", error)
+            raise Refusal(500, f"the reload failed, the old export goes on: {error}") from None
+        finally:
+            self._reloading = False
+        self.scorer = new
+        self.metrics.reloads.add("done")
+        _log.info("reloaded %s, version %s", new.spec.name, new.spec.version[:12])
+        return new.spec.version
+
+    def close(self) -> None:
+        """Stop all threads, after what they are at."""
+        self.batcher.close()
+        for pool in (self._parser, self._history, self._loader):
+            pool.shutdown(wait=True)
+
+    def _load(self, folder: str | Path) -> Scorer:
+        scorer = Scorer(folder, threads=self.limits.threads)
+        if scorer.spec.made and self.events is None:
+            names = ", ".join(i.name for i in scorer.spec.made[:5])
+            raise DataError("its columns from events have nothing to make them", file=folder, column=names)
+        scorer.warm()
+        return scorer
+
+    async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
+        assert self.events is not None
+        requests = columns.table()
+        made = await self._in_order(self.events.features, requests)
+        return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
+
+    async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """A call of the state of events, after those that came before it; what it refuses is the client's to mend."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
+        except (DataError, MissingColumnError) as error:
+            raise Refusal(422, error.problem, column=error.column, row=error.row, remedy=error.remedy) from None
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,238 @@
+"""One column of a request → the array that the graph takes: from JSON's values, from Arrow, from a tensor.
+
+What has another type is refused with its column and row; a number is never rounded to fit, except to a float's width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fastrec.serve.server.refusal import Refusal, shortened
+from fastrec.serve.server.spec import Input
+
+__all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_values", "to_arrow"]
+
+DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
+_EXACT = 2.0**53  # a float of this size may stand for several integers
+_JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
+_OWN = {
+    "int64": pa.int64(),
+    "float64": pa.float64(),
+    "float32": pa.float32(),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+}
+
+
+def from_values(column: Input, values: list[Any]) -> np.ndarray:
+    """Values of JSON, None for missing, as the array ``[n]`` of the column's type.
+
+    Raises:
+        Refusal: a value has another type, is out of range, or is missing where none may be.
+    """
+    kinds, missing = set(map(type, values)), None
+    if float in kinds and not column.is_float:  # a whole column became floats where one value was missing, as in pandas
+        values = [_unfloated(v) if type(v) is float else v for v in values]
+        kinds = set(map(type, values))
+    if type(None) in kinds:
+        kinds.discard(type(None))
+        missing = [v is None for v in values]
+        if not column.may_be_missing:
+            raise _not_missing(column, missing.index(True))
+    if not kinds <= _JSON[column.type]:
+        if column.unit is not None and kinds == {str}:
+            return _fill(column, from_arrow(_nullable(column), pa.array(values, pa.string())), missing)
+        allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
+        row = next((i for i, v in enumerate(values) if type(v) not in allowed), None)
+        if row is None:
+            raise Refusal(422, "some times are text and some are integers", column=column.name)
+        raise _wrong(column, row, values[row])
+    if missing is not None:
+        fill = np.nan if column.is_float else column.missing
+        values = [fill if v is None else v for v in values]
+    try:
+        if column.type != "float32":
+            return np.array(values, dtype=DTYPES[column.type])
+        with np.errstate(over="ignore"):  # what is too large for 32 bits is infinite, as in training
+            return np.array(values, np.float64).astype(np.float32)
+    except OverflowError:
+        kind = float if column.is_float else np.int64
+        row = _first_failing(len(values), lambda n: np.array(values[:n], dtype=kind), OverflowError)
+        raise Refusal(422, f"{shortened(values[row])} is out of range", column=column.name, row=row) from None
+
+
+def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """A column of Arrow as the array ``[n]`` of the column's type.
+
+    Raises:
+        Refusal: its type is another, a value is out of range, or missing where none may be.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+    if values.type == _OWN[column.type] and not values.null_count:
+        return values.to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if column.type == "int64" and pa.types.is_floating(values.type):
+        values = _whole(column, values.cast(pa.float64()))
+    if values.null_count and not column.may_be_missing:
+        raise _not_missing(column, pc.index(values.is_null(), pa.scalar(True)).as_py())
+    values = _cast(column, values)
+    if column.is_float:
+        return values.to_numpy(zero_copy_only=False)  # nulls become NaN
+    if values.null_count:
+        values = values.fill_null(pa.scalar(column.missing, values.type))
+    return values.to_numpy(zero_copy_only=False)
+
+
+def from_array(column: Input, values: np.ndarray) -> np.ndarray:
+    """A numpy array ``[n]`` as one of the column's type: NaN, NaT and None are missing.
+
+    Raises:
+        Refusal: its type is another, a value is out of range, or missing where none may be.
+    """
+    if values.dtype == DTYPES[column.type] and values.dtype != object:
+        return values
+    if values.dtype.kind in "OUT":
+        return from_values(column, [None if v is None or v != v else v for v in values.tolist()])
+    if values.dtype.kind == "M" and column.zone is not None:  # numpy's times have no zone: they are moments in UTC
+        return from_arrow(
+            column,
+            pa.array(values.astype("M8[ns]" if column.unit == "ns" else "M8[us]")).cast(
+                pa.timestamp("ns" if column.unit == "ns" else "us", "UTC")
+            ),
+        )
+    return from_arrow(column, pa.array(values))
+
+
+def filled(column: Input, rows: int) -> np.ndarray:
+    """``[rows]`` missing values; of a type that has none, empty ones."""
+    value = np.nan if column.is_float else column.missing
+    if value is None:
+        value = "" if column.type == "string" else 0
+    return np.full(rows, value, DTYPES[column.type])
+
+
+def arrow_type(column: Input) -> pa.DataType:
+    """The type that a column has in a table of Arrow."""
+    if column.unit is not None:
+        return pa.timestamp(column.unit, column.zone)
+    return {"string": pa.string(), "bool": pa.bool_()}.get(column.type) or pa.from_numpy_dtype(DTYPES[column.type])
+
+
+def to_arrow(column: Input, values: np.ndarray) -> pa.Array:
+    """The way back of ``from_arrow``: the missing value becomes null, integers of a time a timestamp."""
+    missing = np.isnan(values) if column.is_float else None
+    if column.missing is not None:
+        missing = values == column.missing
+    made = pa.array(values, mask=missing) if column.unit is not None else pa.array(values, arrow_type(column), missing)
+    return made.cast(arrow_type(column))
+
+
+def _cast(column: Input, values: pa.Array) -> pa.Array:
+    """Values in the column's own type of Arrow; times as integers of its unit."""
+    kind = values.type
+    if pa.types.is_null(kind):
+        return pa.nulls(len(values), pa.int64() if column.unit is not None else arrow_type(column))
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    integer, clock = pa.types.is_integer(kind), pa.types.is_timestamp(kind)
+    if column.unit is not None and (text or clock or pa.types.is_date(kind)):
+        return _times(column, values)
+    number = integer or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    fits = {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number)
+    if not fits:
+        raise Refusal(422, f"its type is {shortened(str(kind))}, not {_wanted(column)}", column=column.name)
+    if column.is_float:
+        if pa.types.is_boolean(kind):
+            values = values.cast(pa.uint8())
+        return values.cast(pa.from_numpy_dtype(DTYPES[column.type]), safe=False)
+    target = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}[column.type]
+    return _try_cast(column, values, lambda v: v.cast(target), f"{_wanted(column)}: it is out of range")
+
+
+def _unfloated(value: float) -> float | int | None:
+    """NaN is missing, a whole number that no rounding can have made is an integer, any other float stays one."""
+    if value != value:
+        return None
+    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+
+
+def _whole(column: Input, values: pa.Array) -> pa.Array:
+    """Floats that are integers or NaN, as integers and nulls."""
+    values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    bad = pc.or_(pc.greater_equal(pc.abs(values), _EXACT), pc.not_equal(pc.floor(values), values))
+    row = pc.index(bad, pa.scalar(True)).as_py()
+    if row >= 0:
+        raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)
+    return values.cast(pa.int64())
+
+
+def _times(column: Input, values: pa.Array) -> pa.Array:
+    """Text, timestamps or dates as integers of the column's unit; nothing is rounded, no zone is guessed."""
+    kind, zone = values.type, None if column.zone is None else "UTC"
+    if pa.types.is_timestamp(kind) and (kind.tz is None) != (zone is None):
+        said = "has no zone, the column has" if kind.tz is None else f"has a zone ({kind.tz}), the column has none"
+        raise Refusal(422, f"the time {said}", column=column.name)
+    if pa.types.is_date(kind) and zone is not None:
+        raise Refusal(422, "a date is no moment: the column has a zone", column=column.name)
+    fine = pa.timestamp("ns" if column.unit == "ns" else "us", zone)
+    own = pa.timestamp(column.unit, zone)
+    to_own: Callable[[pa.Array], pa.Array] = lambda v: v.cast(own).cast(pa.int64())  # noqa: E731
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        return _try_cast(column, values, lambda v: to_own(v.cast(fine)), _wanted(column))
+    return _try_cast(column, values, to_own, f"a time in {column.unit}")
+
+
+def _try_cast(column: Input, values: pa.Array, cast: Callable[[pa.Array], pa.Array], wanted: str) -> pa.Array:
+    try:
+        return cast(values)
+    except pa.ArrowInvalid:
+        row = _first_failing(len(values), lambda n: cast(values.slice(0, n)), pa.ArrowInvalid)
+        said = shortened(str(values[row]))
+        raise Refusal(422, f"{said} is not {wanted}", column=column.name, row=row) from None
+
+
+def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]) -> int:
+    """The row at which ``attempt(rows)`` begins to fail: by halves, as it fails for all longer pieces then."""
+    good, bad = 0, n
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            attempt(middle)
+            good = middle
+        except error:
+            bad = middle
+    return bad - 1
+
+
+def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> np.ndarray:
+    if missing is not None:
+        values = np.where(missing, column.missing, values)
+    return values
+
+
+def _nullable(column: Input) -> Input:
+    """The same column, read as if nulls were 0: the caller knows whether there may be any, and where they are."""
+    return Input(column.name, column.type, missing=0, unit=column.unit, zone=column.zone)
+
+
+def _wanted(column: Input) -> str:
+    if column.unit is None:
+        return {"string": "a string", "bool": "a bool"}.get(column.type, f"a number ({column.type})")
+    zone = "without a zone" if column.zone is None else "with an offset or Z"
+    return f"a time: ISO 8601 {zone}, or an integer in {column.unit}"
+
+
+def _wrong(column: Input, row: int, value: Any) -> Refusal:
+    kind = {float: "number with a fraction", int: "integer", str: "string", bool: "bool", list: "list", dict: "object"}
+    said = f"{shortened(value)} is a {kind.get(type(value), type(value).__name__)}, not {_wanted(column)}"
+    return Refusal(422, said.replace(" a integer", " an integer"), column=column.name, row=row)
+
+
+def _not_missing(column: Input, row: int) -> Refusal:
+    return Refusal(422, "the value is missing, and may not be", column=column.name, row=row)

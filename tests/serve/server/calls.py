@@ -1,0 +1,64 @@
+"""A client that calls an ASGI application directly, as a server would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def request(
+    app: Callable[..., Awaitable[None]],
+    method: str,
+    path: str,
+    body: bytes | Iterable[bytes] = b"",
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """One request; a body of several parts comes in several parts."""
+    path, _, query = path.partition("?")
+    raw = [(k.lower().encode(), v.encode("latin-1")) for k, v in (headers or {}).items()]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+        "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
+        "headers": raw, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80), "state": {},
+    }  # fmt: skip
+    parts = [body] if isinstance(body, bytes) else list(body)
+    left = [{"type": "http.request", "body": p, "more_body": i < len(parts) - 1} for i, p in enumerate(parts)]
+    said: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return left.pop(0) if left else {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        said.append(message)
+
+    await app(scope, receive, send)
+    head = {k.decode(): v.decode("latin-1") for k, v in said[0]["headers"]}
+    return Answer(said[0]["status"], head, b"".join(m.get("body", b"") for m in said[1:]))
+
+
+def post(app: Any, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
+    """One POST with a body of JSON, or with bytes as they are."""
+    return asyncio.run(post_soon(app, path, body, headers))
+
+
+async def post_soon(app: Any, path: str, body: Any, headers: dict[str, str] | None = None) -> Answer:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await request(app, "POST", path, raw, {"content-type": "application/json", **(headers or {})})
+
+
+def get(app: Any, path: str, headers: dict[str, str] | None = None) -> Answer:
+    return asyncio.run(request(app, "GET", path, headers=headers))

@@ -1,0 +1,260 @@
+"""What is the same for every address: tokens, errors, health, what is counted, what the server says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastrec.errors import MissingFileError
+from fastrec.serve import Limits, make_app
+from tests.serve.server.calls import get, post, post_soon, request
+from tests.serve.server.exports import by_hand, columns, write_export
+
+ROWS = {"columns": columns(3)}
+
+
+def test_health_and_readiness(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"])
+    for path in ("/health", "/ready", "/v2/health/live", "/v2/health/ready"):
+        assert get(app, path).status == 200
+    app.state.service.stopping = True
+    assert get(app, "/health").status == 200
+    assert get(app, "/ready").status == get(app, "/v2/health/ready").status == 503
+    assert post(app, "/v1/score", ROWS).status == 200  # what still comes is answered
+    app.state.service.close()
+
+
+def test_an_app_without_an_export(tmp_path: Path) -> None:
+    with pytest.raises(MissingFileError):
+        make_app(tmp_path / "nothing")
+
+
+def test_the_token_is_asked_for_everywhere_but_for_health(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"], token="s3cret")
+    gets = ("/metrics", "/openapi.json", "/", "/v2", "/v2/models/Toy", "/v2/models/Toy/ready")
+    posts = ("/v1/score", "/v1/rank", "/v1/events", "/v1/reload", "/v2/models/Toy/infer")
+    for sent in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic s3cret"}, {"authorization": "s3cret"}):
+        for path in gets:
+            assert get(app, path, sent).status == 401, path
+        for path in posts:
+            answer = post(app, path, ROWS, sent)
+            assert answer.status == 401, path
+            assert answer.headers["www-authenticate"] == "Bearer"
+    for path in ("/health", "/ready", "/v2/health/live", "/v2/health/ready"):
+        assert get(app, path).status == 200
+    right = {"authorization": "Bearer s3cret"}
+    assert post(app, "/v1/score", ROWS, right).status == 200
+    assert get(app, "/metrics", right).status == 200
+    app.state.service.close()
+
+
+def test_other_addresses_and_methods(apps: Any) -> None:
+    lost, method = get(apps["binary"], "/v1/nothing"), get(apps["binary"], "/v1/score")
+    assert (lost.status, lost.json()) == (404, {"error": "there is no such address"})
+    assert method.status == 405
+    assert "error" in method.json()
+
+
+@pytest.mark.parametrize("sent", ["0", "-5", "soon", "1.5", "9" * 30, ""])
+def test_a_deadline_that_is_no_number(apps: Any, sent: str) -> None:
+    answer = post(apps["binary"], "/v1/score", ROWS, {"x-timeout-ms": sent})
+    assert answer.status == 400
+    assert "x-timeout-ms" in answer.json()["error"]
+
+
+def test_a_failure_of_the_server_says_nothing_of_its_inside(
+    exports: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app(exports["binary"])
+
+    def fail(feeds: Any) -> Any:
+        raise RuntimeError("secret")
+
+    app.state.service.scorer.run = fail
+    answer = post(app, "/v1/score", ROWS)
+    assert answer.status == 500
+    assert "secret" not in answer.json()["error"]
+    assert "secret" in caplog.text
+    app.state.service.close()
+
+
+def samples(text: str) -> dict[str, float]:
+    """The lines of Prometheus' text form, each checked by its grammar."""
+    label = r'[a-z_]+="(?:[^"\\\n]|\\["\\n])*"'
+    line = re.compile(rf"([a-z_]+(?:\{{{label}(?:,{label})*\}})?) ([0-9.e+-]+|\+Inf)")
+    found = {}
+    for one in text.splitlines():
+        if one.startswith("#"):
+            assert re.fullmatch(r"# (HELP [a-z_]+ .+|TYPE [a-z_]+ (counter|gauge|histogram))", one), one
+            continue
+        match = line.fullmatch(one)
+        assert match, one
+        assert match[1] not in found
+        found[match[1]] = float(match[2])
+    return found
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export", name='A "name" \\ with\nall'))
+    for rows in (1, 3, 300):
+        assert post(app, "/v1/score", {"columns": columns(rows)}).status == 200
+    assert post(app, "/v1/score", b"{").status == 400
+    answer = get(app, "/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples(answer.body.decode())
+    assert found['fastrec_requests_total{path="/v1/score",status="200"}'] == 3
+    assert found['fastrec_requests_total{path="/v1/score",status="400"}'] == 1
+    assert found['fastrec_request_seconds_count{path="/v1/score"}'] == 4
+    assert found["fastrec_rows_total"] == 304
+    assert found["fastrec_batch_rows_sum"] == 304
+    assert [found[f'fastrec_batch_rows_bucket{{le="{b}"}}'] for b in ("1", "4", "256", "1024", "+Inf")] == [
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert found["fastrec_queue_rows"] == found["fastrec_queue_requests"] == 0
+    version = app.state.service.scorer.spec.version
+    assert found[f'fastrec_model_info{{name="A \\"name\\" \\\\ with\\nall",version="{version}"}}'] == 1
+    app.state.service.close()
+
+
+def test_openapi_describes_the_columns_and_its_example_is_answered(apps: Any) -> None:
+    for task in ("binary", "ranking"):
+        said = get(apps[task], "/openapi.json").json()
+        assert said["openapi"].startswith("3.1")
+        body = said["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]
+        known = body["schema"]["properties"]["columns"]
+        assert {"city", "user", "price"} <= set(known["properties"])
+        assert set(known["required"]) == {"city", "user", "price", "mobile"}
+        assert known["properties"]["user"]["items"] == {"type": ["integer", "null"]}
+        assert known["properties"]["mobile"]["items"] == {"type": ["boolean"]}
+        assert post(apps[task], "/v1/score", body["example"]).status == 200
+        for path in said["paths"]:
+            assert any(r.path == path for r in apps[task].routes), path
+
+
+class Tags(HTMLParser):
+    """The addresses that a page fetches, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.fetched += [v for k, v in attrs if k in ("src", "href")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_shows_names_as_text_and_fetches_nothing_from_elsewhere(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export", name="<script>alert(1)</script>"))
+    answer = get(app, "/")
+    assert answer.headers["content-type"].startswith("text/html")
+    page = Tags()
+    page.feed(answer.body.decode())
+    assert page.fetched == ["openapi.json"]
+    assert "<script>alert(1)</script>" in page.text
+    assert b"<script" not in answer.body
+    app.state.service.close()
+
+
+RIGHT = {"authorization": "Bearer t"}
+
+
+def test_a_reload_puts_the_new_export_in_the_old_ones_place(tmp_path: Path) -> None:
+    folder, rows = write_export(tmp_path / "export"), columns(5)
+    app = make_app(folder, token="t")
+    before = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
+    assert before == pytest.approx(by_hand(rows), abs=1e-6)
+    write_export(folder, weights=1)
+    answer = post(app, "/v1/reload", b"", RIGHT)
+    assert answer.json() == {"version": json.loads((folder / "serving.json").read_text())["model"]["sha256"]}
+    after = post(app, "/v1/score", {"columns": rows}, RIGHT).json()["scores"]
+    assert after == pytest.approx(by_hand(rows, weights=1), abs=1e-6)
+    assert after != before
+    app.state.service.close()
+
+
+def test_a_reload_that_fails_leaves_the_old_export(tmp_path: Path) -> None:
+    folder = write_export(tmp_path / "export")
+    app = make_app(folder, token="t")
+    before = post(app, "/v1/score", ROWS, RIGHT).json()
+    (folder / "model.onnx").write_bytes(b"half a file")
+    answer = post(app, "/v1/reload", b"", RIGHT)
+    assert answer.status == 500
+    assert "SHA-256" in answer.json()["error"]
+    assert post(app, "/v1/score", ROWS, RIGHT).json() == before
+    shutil.rmtree(folder)
+    assert post(app, "/v1/reload", b"", RIGHT).status == 500
+    assert post(app, "/v1/score", ROWS, RIGHT).json() == before
+    counted = samples(get(app, "/metrics", RIGHT).body.decode())
+    assert counted['fastrec_reloads_total{outcome="failed"}'] == 2
+    app.state.service.close()
+
+
+def test_only_who_has_a_token_reloads(apps: Any) -> None:
+    assert post(apps["binary"], "/v1/reload", b"").status == 403
+
+
+def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path: Path) -> None:
+    folder, rows = write_export(tmp_path / "export"), columns(2)
+    app = make_app(folder, token="t", limits=Limits(workers=2))
+    known = [by_hand(rows, weights=w) for w in (0, 1)]
+
+    async def run() -> tuple[list[Any], list[int]]:
+        asked: list[asyncio.Task[Any]] = []
+        reloads = []
+        for turn in range(4):
+            write_export(folder, weights=(turn + 1) % 2)
+            reload = asyncio.create_task(post_soon(app, "/v1/reload", b"", RIGHT))
+            while not reload.done():
+                asked += [asyncio.create_task(post_soon(app, "/v1/score", {"columns": rows}, RIGHT)) for _ in range(5)]
+                await asyncio.sleep(0.002)
+            reloads.append(reload.result().status)
+        return await asyncio.gather(*asked), reloads
+
+    answers, reloads = asyncio.run(run())
+    assert reloads == [200] * 4
+    assert len(answers) > 20
+    seen = set()
+    for answer in answers:
+        assert answer.status == 200, answer.body
+        which = [i for i, k in enumerate(known) if answer.json()["scores"] == pytest.approx(k, abs=1e-6)]
+        assert len(which) == 1
+        seen.add(which[0])
+    assert seen == {0, 1}
+    app.state.service.close()
+
+
+def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
+    async def hang_up() -> int:
+        messages = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}]
+        said: list[Any] = []
+
+        async def receive() -> Any:
+            return messages.pop(0)
+
+        async def send(message: Any) -> None:
+            said.append(message)
+
+        scope = {
+            "type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b"",
+            "root_path": "", "headers": [(b"content-type", b"application/json")], "http_version": "1.1",
+            "scheme": "http", "client": None, "server": None, "asgi": {"version": "3.0"}, "state": {},
+        }  # fmt: skip
+        await apps["binary"](scope, receive, send)
+        return said[0]["status"]
+
+    assert asyncio.run(hang_up()) == 400
+    assert asyncio.run(request(apps["binary"], "GET", "/health")).status == 200

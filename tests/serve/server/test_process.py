@@ -1,0 +1,237 @@
+"""``fastrec serve`` and ``fastrec bench-serve`` as processes: signals, sockets, load."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("uvicorn")
+from fastrec.cli import app
+from tests.serve.server.exports import by_hand, columns, write_export
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass
+class Served:
+    """A server in a process of its own."""
+
+    process: subprocess.Popen[str]
+    url: str
+    folder: Path
+    token: str | None = None
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        request = urllib.request.Request(self.url + path, None if body is None else json.dumps(body).encode())
+        request.add_header("Content-Type", "application/json")
+        if self.token is not None:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.loads(answer.read())
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., Served]]:
+    """Starts servers, and stops what is left of them."""
+    running = []
+
+    def begin(folder: Path, *options: str, token: str | None = None) -> Served:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "FASTREC_TOKEN": token or ""}
+        command = [sys.executable, "-m", "fastrec.cli", "serve", str(folder), "--port", "0", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)
+        running.append(process)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("listening at "), line
+        return Served(process, line.split()[-1], folder, token)
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def served(start: Callable[..., Served], tmp_path_factory: pytest.TempPathFactory) -> Served:
+    return start(write_export(tmp_path_factory.mktemp("served") / "export"), token="s3cret")
+
+
+def test_it_answers_at_the_loopback_address_and_wants_its_token(served: Served) -> None:
+    assert served.url.startswith("http://127.0.0.1:")
+    rows = columns(5)
+    np.testing.assert_allclose(served.ask("/v1/score", {"columns": rows})["scores"], by_hand(rows), atol=1e-6)
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(served.url + "/v1/score", b"{}", timeout=20)
+    assert error.value.code == 401
+    error.value.close()
+
+
+def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> None:
+    try:
+        import tritonclient.http as triton
+    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without its [http]
+        pytest.skip(f"tritonclient[http] is not installed: {error}")
+    from tests.serve.server.test_v2 import in_json, scores_of, tensor_rows
+
+    rows = tensor_rows(6)
+    client = triton.InferenceServerClient(served.url.removeprefix("http://"))
+    headers = {"Authorization": "Bearer s3cret"}
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("Toy", headers=headers)
+    assert client.get_model_metadata("Toy", headers=headers)["platform"] == "onnxruntime_onnx"
+    kinds = {"INT64": np.int64, "FP64": np.float64, "FP32": np.float32, "BYTES": object, "BOOL": bool}
+    for binary in (True, False):
+        inputs = []
+        for one in in_json(rows):
+            made = triton.InferInput(one["name"], one["shape"], one["datatype"])
+            made.set_data_from_numpy(np.array(one["data"], kinds[one["datatype"]]), binary_data=binary)
+            inputs.append(made)
+        for outputs in (None, [triton.InferRequestedOutput("score", binary_data=binary)]):
+            # a copy: the client writes a header of its own into what it is given
+            result = client.infer("Toy", inputs, outputs=outputs, request_id="7", headers=dict(headers))
+            np.testing.assert_allclose(result.as_numpy("score"), scores_of(rows), atol=1e-6)
+            assert result.get_response()["id"] == "7"
+    client.close()
+
+
+def test_bench_serve_sends_what_was_asked_for(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    out, plot = tmp_path / "figures.json", tmp_path / "plot.png"
+    options = ["--token-file", str(tmp_path / "token"), "--rates", "40,80", "--seconds", "0.5", "--rows", "3"]
+    before = _answered(served)
+    made = CliRunner().invoke(app, ["bench-serve", served.url, *options, "--out", str(out), "--plot", str(plot)])
+    assert made.exit_code == 0, made.output
+    figures = json.loads(out.read_text())
+    assert [(r["rate"], r["requests"], r["failed"]) for r in figures["rounds"]] == [(40, 20, 0), (80, 40, 0)]
+    assert _answered(served) - before == 60
+    for one in figures["rounds"]:
+        assert 0 < one["p50"] <= one["p90"] <= one["p99"] <= one["slowest"]
+        assert 0 < one["answered"] <= one["rate"] * 1.2  # the last answer may come before the last interval ends
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"columns": columns(2)}))
+    options = ["--token-file", str(tmp_path / "token"), "--rates", "20", "--seconds", "0.2", "--body", str(body)]
+    assert CliRunner().invoke(app, ["bench-serve", served.url, *options]).exit_code == 0
+    options = ["--token-file", str(tmp_path / "token"), "--rates", "20", "--seconds", "0.2", "--arrow"]
+    assert CliRunner().invoke(app, ["bench-serve", served.url, *options]).exit_code == 0
+    body.write_text("{")
+    refused = CliRunner().invoke(app, ["bench-serve", served.url, *options[:-1], "--body", str(body)])
+    assert refused.exit_code == 1
+    assert "status 400: 4" in refused.output
+
+
+def _answered(served: Served) -> int:
+    request = urllib.request.Request(f"{served.url}/metrics", headers={"Authorization": f"Bearer {served.token}"})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    return next((int(v.split()[-1]) for v in lines if 'requests_total{path="/v1/score",status="200"}' in v), 0)
+
+
+def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
+    rows, done = columns(2), threading.Event()
+    known = [by_hand(rows, weights=w) for w in (0, 1)]
+    answers: list[list[float]] = []
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(served.ask("/v1/score", {"columns": rows})["scores"])
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask) for _ in range(3)]
+        try:
+            write_export(served.folder, weights=1)
+            served.process.send_signal(signal.SIGHUP)
+            for _ in range(500):
+                if answers and answers[-1] == pytest.approx(known[1], abs=1e-6):
+                    break
+                time.sleep(0.02)
+        finally:
+            done.set()
+        for one in asking:
+            one.result()  # raises what a request raised
+    assert answers[-1] == pytest.approx(known[1], abs=1e-6)
+    assert all(any(a == pytest.approx(k, abs=1e-6) for k in known) for a in answers)
+    (served.folder / "model.onnx").write_bytes(b"half a file")
+    served.process.send_signal(signal.SIGHUP)  # cannot be loaded: the old one goes on
+    time.sleep(0.2)
+    assert served.ask("/v1/score", {"columns": rows})["scores"] == pytest.approx(known[1], abs=1e-6)
+
+
+def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_path: Path) -> None:
+    served = start(write_export(tmp_path / "export"), "--workers", "1", "--max-wait", "2000", "--batch-rows", "1000")
+    host, port = served.url.removeprefix("http://").split(":")
+    rows = columns(4)
+    connections = [http.client.HTTPConnection(host, int(port), timeout=20) for _ in range(6)]
+    for one in connections:
+        one.request("POST", "/v1/score", json.dumps({"columns": rows}), {"Content-Type": "application/json"})
+    for _ in range(200):  # until all six wait for the batch to become full
+        if "fastrec_queue_requests 6" in _metrics(served):
+            break
+        time.sleep(0.01)
+    served.process.send_signal(signal.SIGTERM)
+    for one in connections:
+        answer = one.getresponse()
+        assert answer.status == 200
+        np.testing.assert_allclose(json.loads(answer.read())["scores"], by_hand(rows), atol=1e-6)
+        one.close()
+    assert served.process.wait(20) == 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"{served.url}/health", timeout=5)
+
+
+def _metrics(served: Served) -> str:
+    with urllib.request.urlopen(f"{served.url}/metrics", timeout=20) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["serve", "nowhere"], "there is no such file"),
+        (["serve", "nowhere", "--token-file", "nothing"], "there is no such file"),
+        (["bench-serve", "http://example.org"], "load is sent to no other"),
+        (["bench-serve", "http://10.0.0.1:80"], "load is sent to no other"),
+        (["bench-serve", "https://127.0.0.1"], "load is sent to no other"),
+        (["bench-serve", "http://127.0.0.1:99999"], "no address"),
+        (["bench-serve", "127.0.0.1:1", "--rates", "0"], "are no rates"),
+        (["bench-serve", "127.0.0.1:1", "--rates", "fast"], "are no rates"),
+        (["bench-serve", "127.0.0.1:1"], "does not say what it takes"),
+        (["bench-serve", "127.0.0.1:1", "--body", "nothing"], "the body cannot be read"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = CliRunner().invoke(app, arguments)
+    assert made.exit_code == 1
+    assert says in made.output
+    assert made.output.count("\n") == 1
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "cannot be read"), ("", "no token"), ("a\nb", "no token")])
+def test_a_token_file_without_a_token(exports: dict[str, Path], tmp_path: Path, text: str | None, says: str) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+    made = CliRunner().invoke(app, ["serve", str(exports["binary"]), "--token-file", str(file)])
+    assert made.exit_code == 1
+    assert says in made.output

@@ -1,0 +1,251 @@
+"""Our own addresses: bodies in three forms, ranks, errors that name column and row."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from fastrec.serve import Limits, make_app
+from tests.serve.server.calls import Answer, get, post, request
+from tests.serve.server.exports import by_hand, columns
+
+ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
+
+
+def stream(table: pa.Table, **options: Any) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=3)
+    return sink.getvalue().to_pybytes()
+
+
+def as_rows(rows: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [dict(zip(rows, values)) for values in zip(*rows.values())]
+
+
+def test_three_forms_of_a_body_give_one_answer(apps: Any) -> None:
+    rows = columns(50)
+    bodies = [
+        post(apps["binary"], "/v1/score", {"columns": rows}),
+        post(apps["binary"], "/v1/score", {"rows": as_rows(rows)}),
+        post(apps["binary"], "/v1/score", stream(pa.table(rows)), ARROW),
+        post(apps["binary"], "/v1/score", stream(pa.table(rows), compression="zstd"), ARROW),
+        post(apps["binary"], "/v1/score", {"columns": rows}, {"content-type": "Application/JSON; charset=utf-8"}),
+    ]
+    for answer in bodies:
+        assert answer.status == 200, answer.body
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json() == bodies[0].json()
+    np.testing.assert_allclose(bodies[0].json()["scores"], by_hand(rows), atol=1e-6)
+
+
+def test_a_large_body_is_read_beside_the_loop(apps: Any) -> None:
+    rows = columns(2000)  # more than 64 KB in each form
+    by_json, by_arrow = post(apps["binary"], "/v1/score", {"columns": rows}), stream(pa.table(rows))
+    assert len(by_arrow) > 64 * 1024
+    assert post(apps["binary"], "/v1/score", by_arrow, ARROW).json() == by_json.json()
+    np.testing.assert_allclose(by_json.json()["scores"], by_hand(rows), atol=1e-6)
+
+
+def test_nan_and_null_are_missing_in_floats(apps: Any) -> None:
+    rows = {**columns(3), "price": [float("nan"), None, 50.0]}
+    raw = json.dumps({"columns": rows}).encode()
+    assert b"NaN" in raw  # which is no JSON, but what Python writes
+    scores = post(apps["binary"], "/v1/score", raw).json()["scores"]
+    np.testing.assert_allclose(scores, by_hand({**rows, "price": [None, None, 50.0]}), atol=1e-6)
+
+
+def test_several_scores_a_row_come_with_their_classes(apps: Any) -> None:
+    rows = columns(3)
+    answer = post(apps["multiclass"], "/v1/score", {"columns": rows}).json()
+    assert answer["classes"] == ["no", "yes"]
+    np.testing.assert_allclose(np.array(answer["scores"])[:, 1], by_hand(rows), atol=1e-6)
+
+
+def test_no_rows(apps: Any) -> None:
+    for body in ({"rows": []}, {"columns": {name: [] for name in columns(1)}}):
+        assert post(apps["binary"], "/v1/score", body).json() == {"scores": []}
+    assert post(apps["ranking"], "/v1/rank", {"rows": []}).json() == {"ids": [], "scores": [], "positions": []}
+
+
+def test_rank_orders_candidates_and_equal_ones_by_position(apps: Any) -> None:
+    rows = columns(8)
+    twice = {k: v + v for k, v in rows.items()}
+    ids = [f"item {i}" for i in range(16)]
+    answer = post(apps["ranking"], "/v1/rank", {"columns": {**twice, "item_id": ids}}).json()
+    scores = np.round(by_hand(twice), 5)
+    wanted = sorted(range(16), key=lambda i: (-scores[i], i))
+    assert answer["positions"] == wanted
+    assert answer["ids"] == [ids[i] for i in wanted]
+    np.testing.assert_allclose(answer["scores"], scores[wanted] + 1600, atol=1e-5)
+
+
+def test_rank_gives_the_best_k(apps: Any) -> None:
+    rows = {**columns(8), "item_id": [2**60 + i for i in range(8)]}
+    all_of_them = post(apps["ranking"], "/v1/rank", {"columns": rows}).json()
+    few = post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 3}).json()
+    assert few == {k: v[:3] for k, v in all_of_them.items()}
+    assert few["ids"][0] > 2**60
+    assert post(apps["ranking"], "/v1/rank?k=3", stream(pa.table(rows)), ARROW).json() == few
+    assert post(apps["ranking"], "/v1/rank", {"columns": rows, "k": 100}).json() == all_of_them
+
+
+def test_candidates_without_ids_are_known_by_position(apps: Any) -> None:
+    answer = post(apps["ranking"], "/v1/rank", {"columns": columns(4)}).json()
+    assert answer["ids"] == answer["positions"]
+
+
+def test_context_holds_for_every_row(apps: Any) -> None:
+    rows = {**columns(5), "city": ["Oslo"] * 5}
+    others = {k: v for k, v in rows.items() if k != "city"}
+    plain = post(apps["ranking"], "/v1/rank", {"columns": rows}).json()
+    assert post(apps["ranking"], "/v1/rank", {"context": {"city": "Oslo"}, "columns": others}).json() == plain
+    assert post(apps["ranking"], "/v1/rank", {"context": {"city": "Oslo"}, "rows": as_rows(others)}).json() == plain
+
+
+def test_lists_in_one_body_are_scored_apart(apps: Any) -> None:
+    rows = columns(4)
+    scores = post(apps["ranking"], "/v1/score", {"columns": {**rows, "list_id": [5, 5, 9, 5]}}).json()["scores"]
+    np.testing.assert_allclose(scores, by_hand(rows) + np.array([300, 300, 100, 300]), atol=1e-5)
+    table = pa.table({**rows, "list_id": pa.array(["x", "x", "y", "x"]).dictionary_encode()})
+    assert post(apps["ranking"], "/v1/score", stream(table), ARROW).json()["scores"] == scores
+
+
+GOOD = columns(3)
+BAD: list[tuple[Any, int, str | None, int | None]] = [
+    # body, status, column, row
+    (b"", 400, None, None),
+    (b"{", 400, None, None),
+    (b"[1]", 400, None, None),
+    (b"[" * 100_000, 400, None, None),
+    (b'{"columns": NaN,', 400, None, None),
+    (b"[NaN," + b"[" * 100_000, 400, None, None),
+    (b'{"rows": [{"city": "\\ud800", "price": NaN}]}', 400, None, None),
+    ({}, 422, None, None),
+    ({"columns": GOOD, "rows": []}, 422, None, None),
+    ({"columns": GOOD, "k": 3}, 422, None, None),  # k is of rank
+    ({"columns": []}, 422, None, None),
+    ({"columns": None}, 422, None, None),
+    ({"columns": {"city": "Oslo"}}, 422, "city", None),
+    ({"columns": {**GOOD, "price": [1.0, 2.0]}}, 422, "price", None),
+    ({"columns": {**GOOD, "no such": [1, 2, 3]}}, 422, "no such", None),
+    ({"columns": {k: v for k, v in GOOD.items() if k != "user"}}, 422, "user", None),
+    ({"columns": {**GOOD, "user": [1, 2, 2**63]}}, 422, "user", 2),
+    ({"columns": {**GOOD, "user": [1, 2**70, 3]}}, 422, "user", 1),
+    ({"columns": {**GOOD, "user": [1, 2.5, 3]}}, 422, "user", 1),
+    ({"columns": {**GOOD, "user": [True, 2, 3]}}, 422, "user", 0),
+    ({"columns": {**GOOD, "user": [1, 2.0**53, 3]}}, 422, "user", 1),
+    ({"columns": {**GOOD, "mobile": [True, float("nan"), True]}}, 422, "mobile", 1),
+    ({"columns": {**GOOD, "city": ["a", 5, "b"]}}, 422, "city", 1),
+    ({"columns": {**GOOD, "mobile": [True, True, None]}}, 422, "mobile", 2),
+    ({"columns": {**GOOD, "mobile": [True, 1, True]}}, 422, "mobile", 1),
+    ({"columns": {**GOOD, "price": [1, [2], 3]}}, 422, "price", 1),
+    ({"columns": {**GOOD, "at": ["2026-01-01", "soon", None]}}, 422, "at", 1),
+    ({"rows": {}}, 422, None, None),
+    ({"rows": [3]}, 422, None, 0),
+    ({"rows": [{**as_rows(GOOD)[0], "x": 1}]}, 422, "x", None),
+    ({"rows": [as_rows(GOOD)[0], {k: v for k, v in as_rows(GOOD)[1].items() if k != "mobile"}]}, 422, "mobile", 1),
+    ({"context": 5, "columns": GOOD}, 422, None, None),
+    ({"context": {"city": "Oslo"}, "columns": GOOD}, 422, "city", None),
+    ({"context": {"city": "Oslo"}, "columns": [1]}, 422, None, None),
+]
+
+
+@pytest.mark.parametrize(("body", "status", "column", "row"), BAD)
+def test_a_bad_body_is_told_its_column_and_row(
+    apps: Any, body: Any, status: int, column: str | None, row: int | None
+) -> None:
+    answer = post(apps["binary"], "/v1/score", body)
+    assert answer.status == status, answer.body
+    said = answer.json()
+    assert type(said["error"]) is str
+    assert said.get("column") == column
+    assert said.get("row") == row
+    assert "Traceback" not in said["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/v1/rank", {"columns": GOOD, "k": 0}, "k is '0'"),
+        ("/v1/rank", {"columns": GOOD, "k": True}, "k is 'True'"),
+        ("/v1/rank?k=many", {"columns": GOOD}, "k is 'many'"),
+        ("/v1/rank", {"columns": {**GOOD, "list_id": [1, 1, 2]}}, "there are 2 lists"),
+        ("/v1/score", {"columns": {**GOOD, "list_id": [1, None, 2]}}, "no id of a list"),
+        ("/v1/events", {"columns": {}}, "takes no events"),
+    ],
+)
+def test_what_cannot_be_ranked(apps: Any, path: str, body: Any, says: str) -> None:
+    answer = post(apps["ranking"], path, body)
+    assert 400 <= answer.status < 500
+    assert says in answer.json()["error"]
+
+
+def test_several_scores_have_no_order(apps: Any) -> None:
+    assert post(apps["multiclass"], "/v1/rank", {"columns": GOOD}).status == 422
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
+def test_other_content_types_are_refused(apps: Any, kind: str) -> None:
+    assert post(apps["binary"], "/v1/score", {"columns": GOOD}, {"content-type": kind}).status == 415
+    packed = post(apps["binary"], "/v1/score", {"columns": GOOD}, {"content-encoding": "gzip"})
+    assert packed.status == 415
+
+
+def test_arrow_that_is_malformed_or_does_not_fit(apps: Any) -> None:
+    def sent(table: pa.Table) -> Answer:
+        return post(apps["binary"], "/v1/score", stream(table), ARROW)
+
+    good = stream(pa.table(GOOD))
+    for raw in (b"", b"\0" * 100, good[:100], good[: len(good) // 2], good[:-200], json.dumps(GOOD).encode()):
+        assert post(apps["binary"], "/v1/score", raw, ARROW).status == 400
+    assert sent(pa.table({**GOOD, "user": [1.5, 2.5, 3.5]})).json()["column"] == "user"
+    assert sent(pa.table({**GOOD, "city": [b"a", b"b", b"c"]})).json()["column"] == "city"
+    late = sent(pa.table({**GOOD, "user": pa.array([1, 2, 2**64 - 1], pa.uint64())}))
+    assert (late.status, late.json()["column"], late.json()["row"]) == (422, "user", 2)
+    twice = pa.table([pa.array([1]), pa.array([2])], names=["user", "user"])
+    assert sent(twice).json()["column"] == "user"
+    nothing = pa.table({k: pa.nulls(3) for k in GOOD if k != "mobile"} | {"mobile": [True] * 3})
+    assert sent(nothing).status == 200
+
+
+def test_text_of_arrow_that_is_no_utf8_is_refused(apps: Any) -> None:
+    broken = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff"))
+    table = pa.table({**{k: v[:1] for k, v in GOOD.items()}, "city": broken})
+    assert post(apps["binary"], "/v1/score", stream(table), ARROW).status == 400
+
+
+def test_bodies_and_requests_have_bounds(exports: Any) -> None:
+    app = make_app(exports["binary"], limits=Limits(max_rows=10, max_body=4000))
+    score = "/v1/score"
+    assert post(app, score, {"columns": columns(10)}).status == 200
+    for body in ({"columns": columns(11)}, {"rows": as_rows(columns(11))}, {"rows": [0] * 11}):
+        assert post(app, score, body).status == 413
+    assert post(app, score, stream(pa.table(columns(11))), ARROW).status == 413
+    assert post(app, score, b" " * 5000).status == 413
+    kind = {"content-type": "application/json"}
+    in_parts = asyncio.run(request(app, "POST", score, [b" " * 1000] * 5, kind))  # its length is not announced
+    assert in_parts.status == 413
+    announced = asyncio.run(request(app, "POST", score, b"", {**kind, "content-length": "5000"}))
+    assert announced.status == 413
+    assert get(app, "/health").status == 200
+    app.state.service.close()
+
+
+def test_a_million_missing_values_of_arrow_cost_nothing(exports: Any) -> None:
+    app = make_app(exports["binary"], limits=Limits(max_rows=10))
+    empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes
+    assert post(app, "/v1/score", stream_whole(empty), ARROW).status == 413
+    app.state.service.close()
+
+
+def stream_whole(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()

@@ -1,0 +1,211 @@
+"""Values of a request → arrays: exact, or refused with their row."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.spec import Input
+from fastrec.serve.server.values import from_array, from_arrow, from_values, to_arrow
+
+LOW = -(2**63)
+COLUMNS = {
+    "int64": Input("a", "int64", missing=LOW),
+    "float64": Input("a", "float64"),
+    "float32": Input("a", "float32"),
+    "string": Input("a", "string", missing=""),
+    "bool": Input("a", "bool"),
+}
+AT = Input("at", "int64", missing=LOW, unit="us")
+SEEN = Input("seen", "int64", missing=LOW, unit="ms", zone="Europe/Berlin")
+_ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5), st.just([]), st.just({})
+)
+
+
+def expected(kind: str, value: Any) -> Any:
+    """What one value is, in plain Python; an exception where it is refused."""
+    if value is None or value != value:
+        if kind == "bool":
+            raise ValueError
+        return {"int64": LOW, "string": ""}.get(kind, math.nan)
+    if kind.startswith("float"):
+        if type(value) not in (int, float, bool):
+            raise ValueError
+        made = float(value)
+        if kind == "float32":
+            with np.errstate(over="ignore"):
+                made = float(np.float32(made))
+        return made
+    if kind == "int64" and type(value) is float and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
+    if type(value) is not {"int64": int, "string": str, "bool": bool}[kind]:
+        raise ValueError
+    if kind == "int64" and not LOW <= value < 2**63:
+        raise ValueError
+    return value
+
+
+@given(kind=st.sampled_from(sorted(COLUMNS)), values=st.lists(_ODD, max_size=6))
+def test_each_value_of_json_is_itself_or_refused_with_its_row(kind: str, values: list[Any]) -> None:
+    wanted, bad = [], []
+    for row, value in enumerate(values):
+        try:
+            wanted.append(expected(kind, value))
+        except ValueError:
+            bad.append(row)
+    if bad:
+        with pytest.raises(Refusal) as error:
+            from_values(COLUMNS[kind], values)
+        assert error.value.status == 422
+        assert error.value.column == "a"
+        assert error.value.row in bad
+    else:
+        made = from_values(COLUMNS[kind], values)
+        assert made.dtype == {"string": object, "bool": bool}.get(kind, kind)
+        assert all(m == w or (m != m and w != w) for m, w in zip(made.tolist(), wanted))
+
+
+@given(
+    values=st.lists(st.one_of(st.none(), st.text(max_size=5)), max_size=6),
+    kind=st.sampled_from([pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())]),
+)
+def test_every_form_of_text_in_arrow(values: list[str | None], kind: pa.DataType) -> None:
+    made = from_arrow(COLUMNS["string"], pa.chunked_array([pa.array(values[:2], kind), pa.array(values[2:], kind)]))
+    assert made.tolist() == [v or "" for v in values]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 2**64 - 1)), max_size=6))
+def test_unsigned_integers_fit_or_are_refused_with_their_row(values: list[int | None]) -> None:
+    column = pa.chunked_array([pa.array(values, pa.uint64())])
+    bad = [i for i, v in enumerate(values) if v is not None and v >= 2**63]
+    if bad:
+        with pytest.raises(Refusal) as error:
+            from_arrow(COLUMNS["int64"], column)
+        assert error.value.row == bad[0]
+    else:
+        assert from_arrow(COLUMNS["int64"], column).tolist() == [LOW if v is None else v for v in values]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**54), 2**54).map(float), st.floats()), max_size=6))
+def test_floats_are_integers_where_nothing_is_lost_as_pandas_makes_them(values: list[float | None]) -> None:
+    bad = [i for i, v in enumerate(values) if v is not None and v == v and not (v.is_integer() and abs(v) < 2**53)]
+    arrow = pa.array(values, pa.float64())
+    if bad:
+        for call in (lambda: from_arrow(COLUMNS["int64"], arrow), lambda: from_values(COLUMNS["int64"], values)):
+            with pytest.raises(Refusal) as error:
+                call()
+            assert error.value.row == bad[0]
+    else:
+        wanted = [LOW if v is None or v != v else int(v) for v in values]
+        assert from_arrow(COLUMNS["int64"], arrow).tolist() == wanted
+        assert from_values(COLUMNS["int64"], values).tolist() == wanted
+        assert from_array(COLUMNS["int64"], np.array(values, np.float64)).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("int64", pa.array([1.5])),
+        ("int64", pa.array([True])),
+        ("int64", pa.array(["1"])),
+        ("string", pa.array([1])),
+        ("string", pa.array([b"a"])),
+        ("float64", pa.array(["1"])),
+        ("float64", pa.array([[1.0]])),
+        ("bool", pa.array([1])),
+        ("bool", pa.array([True, None])),
+    ],
+)
+def test_other_types_of_arrow_are_refused(kind: str, values: pa.Array) -> None:
+    with pytest.raises(Refusal) as error:
+        from_arrow(COLUMNS[kind], values)
+    assert error.value.column == "a"
+
+
+def test_floats_take_every_number_and_missing_is_nan() -> None:
+    assert from_arrow(COLUMNS["float64"], pa.array([0.1, None]))[0] == 0.1  # not by way of 32 bits
+    for values in (pa.array([1, None]), pa.array([True, None]), pa.array([1.0, None], pa.float32())):
+        made = from_arrow(COLUMNS["float64"], values)
+        assert made[0] == 1
+        assert math.isnan(made[1])
+    assert from_arrow(COLUMNS["float32"], pa.array([1e300])).tolist() == [math.inf]  # as training packs it
+
+
+@given(st.lists(st.one_of(st.none(), st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))), max_size=5))
+def test_times_without_a_zone(moments: list[datetime | None]) -> None:
+    def count(m: datetime | None) -> int:
+        return LOW if m is None else (m - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+
+    wanted = [count(m) for m in moments]
+    texts = [None if m is None else m.isoformat() for m in moments]
+    assert from_values(AT, texts).tolist() == wanted
+    assert from_values(AT, [None if m is None else count(m) for m in moments]).tolist() == wanted
+    assert from_arrow(AT, pa.array(moments, pa.timestamp("us"))).tolist() == wanted
+    assert from_arrow(AT, pa.array(texts, pa.string())).tolist() == wanted
+    back = to_arrow(AT, np.array(wanted, np.int64))
+    assert back.type == pa.timestamp("us")
+    assert back.to_pylist() == moments
+
+
+def test_times_with_a_zone_are_moments() -> None:
+    noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
+    wanted = [int(noon.timestamp() * 1000)] * 3
+    texts = ["2026-07-01T12:00:00Z", "2026-07-01T14:00:00+02:00", "2026-07-01 07:00:00.000-05:00"]
+    assert from_values(SEEN, texts).tolist() == wanted
+    assert from_arrow(SEEN, pa.array([noon] * 3, pa.timestamp("ns", "Asia/Tokyo"))).tolist() == wanted
+    assert to_arrow(SEEN, np.array(wanted)).type == pa.timestamp("ms", "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "row"),
+    [
+        (AT, ["2026-01-01", "2026-01-01T00:00:00Z"], 1),  # whose clock time would that be?
+        (SEEN, ["2026-01-01T00:00:00Z", None, "2026-01-01T00:00:00"], 2),  # at which place?
+        (SEEN, ["2026-01-01T00:00:00.0005Z"], 0),  # half a millisecond
+        (AT, ["2026-01-01", "tomorrow"], 1),
+        (AT, ["2026-01-01", 1.5], 1),
+        (AT, [None, 2**63], 1),
+        (AT, [True], 0),
+        (AT, ["2026-01-01", 5], None),
+    ],
+)
+def test_times_that_are_not_clear_are_refused(column: Input, values: list[Any], row: int | None) -> None:
+    with pytest.raises(Refusal) as error:
+        from_values(column, values)
+    assert error.value.row == row
+
+
+def test_times_of_arrow_with_the_wrong_zone_are_refused() -> None:
+    for column, kind in ((AT, pa.timestamp("us", "UTC")), (SEEN, pa.timestamp("us")), (SEEN, pa.date32())):
+        with pytest.raises(Refusal, match="zone"):
+            from_arrow(column, pa.array([0], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind))
+    assert from_arrow(AT, pa.array([1], pa.int32()).cast(pa.date32())).tolist() == [86_400_000_000]
+
+
+def test_missing_where_nothing_may_be_missing() -> None:
+    strict = Input("a", "int64")
+    for call in (lambda: from_values(strict, [1, None]), lambda: from_arrow(strict, pa.array([1, None]))):
+        with pytest.raises(Refusal, match="may not be") as error:
+            call()
+        assert error.value.row == 1
+
+
+def test_arrays_of_numpy() -> None:
+    same = np.array([1, 2])
+    assert from_array(COLUMNS["int64"], same) is same
+    assert from_array(COLUMNS["int64"], np.array([1, 2], np.uint8)).tolist() == [1, 2]
+    assert from_array(COLUMNS["int64"], np.array([1, None, math.nan], object)).tolist() == [1, LOW, LOW]
+    assert from_array(COLUMNS["string"], np.array(["a", "é"])).tolist() == ["a", "é"]
+    assert from_array(AT, np.array(["1970-01-02", "NaT"], "M8[D]")).tolist() == [86_400_000_000, LOW]
+    assert from_array(SEEN, np.array(["1970-01-02", "NaT"], "M8[D]")).tolist() == [86_400_000, LOW]
+    with pytest.raises(Refusal):
+        from_array(COLUMNS["int64"], np.array([1.5]))
