@@ -1,4 +1,4 @@
-"""Columns that trees look at and rows do not have: whether a category is in a set, and numbers with zeros as missing.
+"""Columns that trees look at and rows do not have: sets of categories, zeros as missing, statistics of categories.
 
 A split by a set of categories could be a ``BRANCH_MEMBER`` node. onnxruntime takes 1.3 to 10 times as long for these as
 for a column of 0 and 1 that a table of the categories gives (1,024 rows, 20 columns of 12 to 2,000 categories), and
@@ -9,77 +9,105 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fastrec.serve.forest._onnx import onnx
+from fastrec.serve.forest._graph import Graph
 
 _ZERO = 1e-35  # LightGBM's kZeroThreshold
 
 
 @dataclass(frozen=True)
-class DerivedColumn:
-    """A column made of another one.
-
-    Args:
-        column: the other one.
-        members: categories in ascending order: 1 where the column's integer part is among them, else 0, NaN where it is
-            missing. None: the column itself, NaN where it is 0.
-    """
+class ZerosMissing:
+    """A column with NaN where it is 0."""
 
     column: int
-    members: tuple[int, ...] | None
 
 
-def derived_nodes(
-    derived: Sequence[DerivedColumn], x: str, y: str, *, prefix: str, dtype: str
-) -> tuple[list[Any], list[Any]]:
-    """The ONNX nodes that put derived columns behind the columns of rows.
+@dataclass(frozen=True)
+class CategorySet:
+    """1 where a column's integer part is among ``members`` (ascending), else 0, NaN where the column is missing."""
+
+    column: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """What CatBoost knows of combinations of categories.
+
+    A combination is known by a hash: the sum, modulo 2^64, of a number for each of its elements.
 
     Args:
-        derived: the columns, ordered by ``order_of``.
-        x, y: names of the rows before and after, both of ``dtype``.
-        prefix: what other names begin with.
-        dtype: ``'float32'`` or ``'float64'``.
-
-    Returns:
-        Nodes in order, and initializers.
+        codes: (column, int64 ``[codes]`` what each code adds); NaN counts as code 0.
+        above: (column, border, int64 that is added above it, whether NaN is above).
+        keys: int64 ``[combinations]``.
+        values: ``[combinations + 1, statistics]``, the last row for unknown ones.
     """
-    graph = _Graph(prefix, dtype)
-    zeros = [d.column for d in derived if d.members is None]
+
+    codes: tuple[tuple[int, np.ndarray], ...]
+    above: tuple[tuple[int, float, int, bool], ...]
+    keys: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Column ``index`` of what statistics say."""
+
+    of: Statistics
+    number: int
+    index: int
+
+
+Derived = ZerosMissing | CategorySet | Statistic
+
+
+def in_order(derived: set[Derived]) -> list[Derived]:
+    """Derived columns as ``derived_nodes`` takes them: zeros, sets by column, statistics; all of each statistics."""
+    zeros = sorted((d for d in derived if isinstance(d, ZerosMissing)), key=lambda d: d.column)
+    sets = sorted((d for d in derived if isinstance(d, CategorySet)), key=lambda d: (d.column, d.members))
+    used = {d.number: d.of for d in derived if isinstance(d, Statistic)}
+    return [*zeros, *sets, *(Statistic(used[n], n, i) for n in sorted(used) for i in range(used[n].values.shape[1]))]
+
+
+def derived_nodes(derived: Sequence[Derived], x: str, y: str, graph: Graph) -> None:
+    """Add the nodes that put derived columns behind the columns of rows.
+
+    Args:
+        derived: the columns, as ``in_order`` gives them.
+        x, y: names of the rows before and after.
+        graph: where nodes go; its ``dtype`` is that of the rows.
+    """
+    zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
+    sets = [d for d in derived if isinstance(d, CategorySet)]
+    statistics = {d.number: d.of for d in derived if isinstance(d, Statistic)}
     blocks = [x]
     if zeros:
         own = graph.node("Gather", x, graph.constant(np.array(zeros)), axis=1)
         near = graph.node("LessOrEqual", graph.node("Abs", own), graph.number(_ZERO))
         blocks.append(graph.node("Where", near, graph.number(np.nan), own))
-    sets = [d for d in derived if d.members is not None]
     if sets:
         blocks += _memberships(sets, x, graph)
-    graph.nodes.append(onnx().helper.make_node("Concat", blocks, [y], axis=1))
-    return graph.nodes, graph.initializers
+    blocks += [_statistics(of, x, graph) for of in statistics.values()]
+    graph.named("Concat", blocks, y, axis=1)
 
 
-def order_of(column: DerivedColumn) -> tuple[bool, int, tuple[int, ...]]:
-    """The order in which ``derived_nodes`` takes columns: zeros first, then sets, by column."""
-    return column.members is not None, column.column, column.members or ()
-
-
-def _memberships(sets: Sequence[DerivedColumn], x: str, graph: _Graph) -> list[str]:
+def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]:
     """One block of columns for each column that has sets.
 
     Row 0 of a column's table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories
     above all members, the last for missing ones.
     """
     columns = sorted({s.column for s in sets})
-    of = {c: [s.members or () for s in sets if s.column == c] for c in columns}
+    of = {c: [s.members for s in sets if s.column == c] for c in columns}
     above = np.array([1 + max((m[-1] for m in of[c] if m), default=-1) for c in columns])
     values = graph.node("Gather", x, graph.constant(np.array(columns)), axis=1)
     limits = [graph.constant(v.astype(graph.dtype)) for v in (above, above + 1, np.array([-1.0]))]
     within = graph.node("Max", graph.node("Min", values, limits[0]), limits[2])
     safe = graph.node("Where", graph.node("IsNaN", values), limits[1], within)
     floor = graph.node("Floor", safe)  # XGBoost takes -0.5 for no category
-    codes = graph.node("Add", graph.node("Cast", floor, to=onnx().TensorProto.INT64), graph.constant(np.array([1])))
+    codes = graph.node("Add", graph.integer(floor), graph.constant(np.array([1])))
     blocks = []
     for i, column in enumerate(columns):
         table = np.zeros((above[i] + 3, len(of[column])), graph.dtype)
@@ -91,21 +119,27 @@ def _memberships(sets: Sequence[DerivedColumn], x: str, graph: _Graph) -> list[s
     return blocks
 
 
-class _Graph:
-    """Nodes and initializers with names of their own."""
-
-    def __init__(self, prefix: str, dtype: str) -> None:
-        self.prefix, self.dtype, self.nodes, self.initializers = prefix, dtype, [], []
-
-    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        name = f"{self.prefix}_d{len(self.nodes)}"
-        self.nodes.append(onnx().helper.make_node(kind, list(inputs), [name], **attributes))
-        return name
-
-    def constant(self, value: np.ndarray) -> str:
-        name = f"{self.prefix}_c{len(self.initializers)}"
-        self.initializers.append(onnx().numpy_helper.from_array(value, name))
-        return name
-
-    def number(self, value: float) -> str:
-        return self.constant(np.array(value, self.dtype))
+def _statistics(of: Statistics, x: str, graph: Graph) -> str:
+    """A block of one combination's statistics."""
+    parts = []
+    for column, numbers in of.codes:
+        own = graph.node("Gather", x, graph.constant(np.array(column)), axis=1)
+        known = graph.node("Where", graph.node("IsNaN", own), graph.number(0.0), own)
+        code = graph.node("Min", graph.integer(known), graph.constant(np.array(len(numbers) - 1)))
+        if len(of.codes) == 1 and not of.above:  # no need of hashes where code decides
+            place = {key: i for i, key in enumerate(of.keys.tolist())}
+            rows = np.array([place.get(number, len(of.keys)) for number in numbers.tolist()])
+            return graph.node("Gather", graph.constant(of.values[rows].astype(graph.dtype)), code, axis=0)
+        parts.append(graph.node("Gather", graph.constant(numbers), code, axis=0))
+    for column, border, number, missing in of.above:
+        own = graph.node("Gather", x, graph.constant(np.array(column)), axis=1)
+        is_above = graph.node("Greater", own, graph.number(border))
+        if missing:
+            is_above = graph.node("Or", is_above, graph.node("IsNaN", own))
+        adds = graph.node("Where", is_above, graph.constant(np.array(number)), graph.constant(np.array(0)))
+        parts.append(adds)
+    total = parts[0]
+    for part in parts[1:]:
+        total = graph.node("Add", total, part)
+    rows = graph.lookup(total, of.keys, default=len(of.keys))
+    return graph.node("Gather", graph.constant(of.values.astype(graph.dtype)), rows, axis=0)

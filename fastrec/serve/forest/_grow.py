@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastrec.serve.forest._columns import DerivedColumn, order_of
+from fastrec.serve.forest._columns import Derived, in_order
 from fastrec.serve.forest.forest import Forest
 
 
@@ -23,8 +23,7 @@ class Tree:
         missing_left: bool ``[rows]``.
         value: float ``[rows]``, of leaves.
         target: which target the leaves count for.
-        sets: row → the categories that go right.
-        zeros: bool ``[rows]``: nodes for which 0 is missing; None: none.
+        derived: row → the column that it looks at, where it is a derived one.
     """
 
     left: np.ndarray
@@ -34,8 +33,7 @@ class Tree:
     missing_left: np.ndarray
     value: np.ndarray
     target: int = 0
-    sets: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    zeros: np.ndarray | None = None
+    derived: Mapping[int, Derived] = field(default_factory=dict)
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
@@ -47,28 +45,20 @@ def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray
         base: what each target's sum starts from.
         **about: ``link``, ``rule``, ``dtype`` and, where they differ from the usual, ``scale`` and ``wide``.
     """
-    wanted = [_derived_of(tree) for tree in trees]
-    derived = sorted({d for of_tree in wanted for d in of_tree.values()}, key=order_of)
+    derived = in_order({d for tree in trees for d in tree.derived.values()})
     place = {d: columns + i for i, d in enumerate(derived)}
     parts: dict[str, list[np.ndarray]] = {name: [] for name in (*_OF_NODES, "value", "target", "roots")}
     nodes = leaves = 0
-    for tree, of_tree in zip(trees, wanted, strict=True):
-        feature, threshold = np.array(tree.feature, np.int64), np.array(tree.threshold, np.float64)
-        for row, column in of_tree.items():
+    for tree in trees:
+        feature = np.array(tree.feature, np.int64)
+        for row, column in tree.derived.items():
             feature[row] = place[column]
-            if column.members is not None:
-                threshold[row] = 0.5
-        flat = _flat(tree, feature, threshold, nodes, leaves)
+        flat = _flat(tree, feature, nodes, leaves)
         for name, values in flat.items():
             parts[name].append(values)
         nodes, leaves = nodes + len(flat["feature"]), leaves + len(flat["value"])
     dtypes = {"threshold": np.float64, "value": np.float64} | dict.fromkeys(_FLAGS, bool)
-    flat = {
-        name: np.concatenate(values).astype(dtypes.get(name, np.int64))
-        if values
-        else np.zeros(0, dtypes.get(name, int))
-        for name, values in parts.items()
-    }
+    flat = {n: np.concatenate([np.zeros(0), *v]).astype(dtypes.get(n, np.int64)) for n, v in parts.items()}
     about = {"scale": 1.0, "wide": False, **about}
     return Forest(columns=columns, base=np.asarray(base, np.float64), derived=tuple(derived), **flat, **about)
 
@@ -77,18 +67,7 @@ _FLAGS = ("missing_left", "left_leaf", "right_leaf")
 _OF_NODES = ("feature", "threshold", "left", "right", *_FLAGS)
 
 
-def _derived_of(tree: Tree) -> dict[int, DerivedColumn]:
-    """Row → the derived column that it looks at."""
-    found = {
-        row: DerivedColumn(int(tree.feature[row]), tuple(sorted({int(m) for m in members})))
-        for row, members in tree.sets.items()
-    }
-    if tree.zeros is not None:
-        found |= {int(row): DerivedColumn(int(tree.feature[row]), None) for row in np.flatnonzero(tree.zeros)}
-    return found
-
-
-def _flat(tree: Tree, feature: np.ndarray, threshold: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
+def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
     """A tree's arrays, nodes and leaves apart; ``nodes``, ``leaves``: how many there are before it."""
     left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
     inner = left >= 0
@@ -97,8 +76,8 @@ def _flat(tree: Tree, feature: np.ndarray, threshold: np.ndarray, nodes: int, le
         values = {"feature": one, "threshold": one, "missing_left": one, "value": tree.value[:1], "target": one}
         values |= {"left": leaf, "right": leaf, "left_leaf": one + 1, "right_leaf": one + 1}
         return {**values, "target": one + tree.target, "roots": np.array([nodes])}
-    # A leaf below the root gets the tree's last number: onnxruntime up to 1.21 takes a root for a leaf where one child is
-    # a node and the other a leaf of the same number (its issue 24679). Of leaves there are never fewer than of nodes.
+    # A leaf below the root gets the tree's last number: onnxruntime up to 1.21 takes a root for a leaf where one child
+    # is a node and the other a leaf of the same number (its issue 24679). There are never fewer leaves than nodes.
     top = np.isin(np.arange(len(inner)), (left[0], right[0]))
     order = np.concatenate([np.flatnonzero(~inner & ~top), np.flatnonzero(~inner & top)])
     number = nodes + np.cumsum(inner) - 1
@@ -106,7 +85,7 @@ def _flat(tree: Tree, feature: np.ndarray, threshold: np.ndarray, nodes: int, le
     left, right = left[inner], right[inner]
     return {
         "feature": feature[inner],
-        "threshold": threshold[inner],
+        "threshold": np.asarray(tree.threshold)[inner],
         "missing_left": np.asarray(tree.missing_left)[inner],
         "left": number[left],
         "right": number[right],

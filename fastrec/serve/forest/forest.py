@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fastrec.serve.forest._columns import DerivedColumn, derived_nodes
+from fastrec.serve.forest._columns import Derived, derived_nodes
+from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest._onnx import onnx
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
@@ -40,7 +41,7 @@ class Forest:
         left_leaf, right_leaf: bool ``[nodes]``.
         value: float64 ``[leaves]``.
         target: int64 ``[leaves]``, which target a leaf counts for.
-        derived: columns that are made of others: membership of a set of categories, zeros as missing.
+        derived: columns that are made of others: sets of categories, zeros as missing, CatBoost's statistics.
     """
 
     columns: int
@@ -60,7 +61,7 @@ class Forest:
     right_leaf: np.ndarray
     value: np.ndarray
     target: np.ndarray
-    derived: tuple[DerivedColumn, ...] = ()
+    derived: tuple[Derived, ...] = ()
 
     @property
     def targets(self) -> int:
@@ -101,23 +102,20 @@ class Forest:
         Returns:
             Nodes in order, and initializers.
         """
-        helper, kind = onnx().helper, onnx().TensorProto
-        nodes, initializers = [], []
+        graph = Graph(prefix, self.dtype)
         if self.dtype == "float64" and not self.wide:
-            nodes.append(helper.make_node("Cast", [x], [f"{prefix}_x"], to=kind.DOUBLE))
-            x = f"{prefix}_x"
+            x = graph.double(x)
         if self.derived:
-            more, initializers = derived_nodes(self.derived, x, f"{prefix}_all", prefix=prefix, dtype=self.dtype)
-            nodes, x = nodes + more, f"{prefix}_all"
+            derived_nodes(self.derived, x, f"{prefix}_all", graph)
+            x = f"{prefix}_all"
         forest = self._with_base() if base else self
         if not len(forest.roots):
-            forest = forest._with_base(np.zeros(1))
+            forest = forest._with_base(np.zeros(self.targets))
         sums = y if self.dtype == "float64" else f"{prefix}_sums"
-        attributes = forest.attributes()
-        nodes.append(helper.make_node("TreeEnsemble", [x], [sums], domain="ai.onnx.ml", name=prefix, **attributes))
+        graph.named("TreeEnsemble", [x], sums, domain="ai.onnx.ml", name=prefix, **forest.attributes())
         if sums != y:
-            nodes.append(helper.make_node("Cast", [sums], [y], to=kind.DOUBLE))
-        return nodes, initializers
+            graph.double(sums, y)
+        return graph.nodes, graph.initializers
 
     def _with_base(self, base: np.ndarray | None = None) -> Forest:
         """With ``base`` as the first trees, of one leaf each: sums are then in the order of the libraries' own."""

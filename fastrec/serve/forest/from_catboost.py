@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import DataError
+from fastrec.serve.forest._catboost_statistics import signed, statistics_of
+from fastrec.serve.forest._columns import CategorySet, Derived
 from fastrec.serve.forest._grow import Tree, grow
 from fastrec.serve.forest.forest import Forest, Link
 
@@ -34,16 +36,15 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
             as code 0.
 
     Raises:
-        DataError: the trees look at statistics of categories.
+        DataError: the trees look at text or embeddings, or a kind of statistics that is not known here.
     """
     said = _as_json(model, n_codes or {})
     features = said["features_info"]
-    columns = 1 + max(
-        f["flat_feature_index"] for kind in ("float", "categorical") for f in features.get(f"{kind}_features", ())
-    )
+    kinds = ("float_features", "categorical_features")
+    columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
     scale, base = said["scale_and_bias"]
     base = np.atleast_1d(np.asarray(base, float))
-    splits = _Splits(features)
+    splits = _Splits(said)
     if "oblivious_trees" in said:
         trees = [t for tree in said["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
     else:
@@ -70,32 +71,35 @@ def _as_json(model: Any, n_codes: Mapping[int, int]) -> dict[str, Any]:
 
 
 class _Splits:
-    """CatBoost's splits as a column, a threshold, where NaN goes, and the codes that go right."""
+    """CatBoost's splits as a column, a threshold, where NaN goes, and the derived column where it is one."""
 
-    def __init__(self, features: Mapping[str, Any]) -> None:
+    def __init__(self, said: Mapping[str, Any]) -> None:
+        features = said["features_info"]
         self.numbers = {f["feature_index"]: f for f in features.get("float_features", ())}
-        self.cats = {f["feature_index"]: f for f in features.get("categorical_features", ())}
-        hashes = {_signed(h["hash"]): int(h["value"]) for h in features.get("cat_features_hash", ())}
-        self.codes = hashes
+        self.cats = {f["feature_index"]: f["flat_feature_index"] for f in features.get("categorical_features", ())}
+        self.hashes = {int(h["value"]): signed(h["hash"]) for h in features.get("cat_features_hash", ())}
+        self.statistics = statistics_of(said, self.numbers, self.cats, self.hashes)
+        # splits are numbered: those by numbers, by single categories, by statistics
+        before = sum(len(f["borders"]) for f in features.get("float_features", ()))
+        self.before = before + sum(len(f.get("values", ())) for f in features.get("categorical_features", ()))
+        self.ends = np.cumsum([len(c["borders"]) for c in features.get("ctrs", ())])
 
-    def of(self, split: Mapping[str, Any]) -> tuple[int, float, bool, list[int] | None]:
+    def of(self, split: Mapping[str, Any]) -> tuple[int, float, bool, Derived | None]:
         kind = split["split_type"]
         if kind == "FloatFeature":
             feature = self.numbers[split["float_feature_index"]]
             return feature["flat_feature_index"], split["border"], feature["nan_value_treatment"] != "AsTrue", None
         if kind == "OneHotFeature":
-            code = self.codes.get(split["value"])
-            members = [] if code is None else [code]
-            return self.cats[split["cat_feature_index"]]["flat_feature_index"], 0.5, 0 not in members, members
+            column = self.cats[split["cat_feature_index"]]
+            members = tuple(code for code, number in self.hashes.items() if number == split["value"])
+            return column, 0.5, 0 not in members, CategorySet(column, members)
+        if kind == "OnlineCtr":
+            number = int(np.searchsorted(self.ends, split["split_index"] - self.before, side="right"))
+            return 0, split["border"], True, self.statistics[number]
         raise DataError(
-            "CatBoost's trees look at statistics of categories, which cannot be exported",
-            remedy="Encode the categories by features (TargetEncode, Count), or give one_hot_max_size= that all fit in",
+            f"CatBoost's trees have splits of the kind {kind!r}, which cannot be exported",
+            remedy="Train on numbers and categories",
         )
-
-
-def _signed(number: int) -> int:
-    """32 bits as a signed number."""
-    return (number & 0xFFFFFFFF) - (1 << 32) * (number >> 31 & 1)
 
 
 def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: float) -> list[Tree]:
@@ -117,7 +121,7 @@ def _oblivious(tree: Mapping[str, Any], splits: _Splits, targets: int, scale: fl
         "feature": of_levels(0, int),
         "threshold": of_levels(1, float),
         "missing_left": of_levels(2, bool),
-        "sets": {int(r): levels[level[r]][3] for r in rows if levels[level[r]][3] is not None},
+        "derived": {int(r): levels[level[r]][3] for r in rows if levels[level[r]][3] is not None},
     }
     return [Tree(**shape, value=np.concatenate([np.zeros(nodes), values[:, k]]), target=k) for k in range(targets)]
 
@@ -144,6 +148,6 @@ def _of_any_shape(tree: Mapping[str, Any], splits: _Splits, targets: int, scale:
         "feature": np.array([s[0] for s in said]),
         "threshold": np.array([s[1] for s in said], float),
         "missing_left": np.array([s[2] for s in said], bool),
-        "sets": {i: s[3] for i, s in enumerate(said) if s[3] is not None},
+        "derived": {i: s[3] for i, s in enumerate(said) if s[3] is not None},
     }
     return [Tree(**shape, value=np.array([v[k] for v in values]), target=k) for k in range(targets)]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import DataError
+from fastrec.serve.forest._columns import CategorySet, Derived, ZerosMissing
 from fastrec.serve.forest._grow import Tree, grow
 from fastrec.serve.forest.forest import Forest, Link
 
@@ -63,21 +64,24 @@ def _tree(text: str, target: int) -> Tree:
     rows = [np.where(by_set, rows[1], rows[0]), np.where(by_set, rows[0], rows[1])]
     goes_left = np.where(missing == 0, threshold >= 0, default_left) | by_set  # where nothing is missing NaN is 0
     bounds, words = numbers("cat_boundaries", int), numbers("cat_threshold", int)
-    sets = {int(i): _members(words[slice(*bounds[int(threshold[i]) :][:2])]) for i in np.flatnonzero(by_set)}
+    feature = numbers("split_feature", int)
+    derived: dict[int, Derived] = {int(i): ZerosMissing(int(feature[i])) for i in np.flatnonzero(missing == 1)}
+    for i in np.flatnonzero(by_set):
+        first, last = bounds[int(threshold[i]) :][:2]
+        derived[int(i)] = CategorySet(int(feature[i]), _members(words[first:last]))
     pad = np.zeros(leaves)
     return Tree(
         left=np.concatenate([rows[0], pad - 1]).astype(int),
         right=np.concatenate([rows[1], pad - 1]).astype(int),
-        feature=np.concatenate([numbers("split_feature", int), pad]).astype(int),
-        threshold=np.concatenate([threshold, pad]),
+        feature=np.concatenate([feature, pad]).astype(int),
+        threshold=np.concatenate([np.where(by_set, 0.5, threshold), pad]),
         missing_left=np.concatenate([goes_left, pad]).astype(bool),
         value=np.concatenate([np.zeros(n), values]),
         target=target,
-        sets=sets,
-        zeros=np.concatenate([(missing == 1) & ~by_set, pad]).astype(bool),
+        derived=derived,
     )
 
 
-def _members(words: np.ndarray) -> np.ndarray:
+def _members(words: np.ndarray) -> tuple[int, ...]:
     """Numbers of the bits that are set in words of 32 bits."""
-    return np.flatnonzero(np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little"))
+    return tuple(np.flatnonzero(np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little")).tolist())

@@ -10,6 +10,7 @@ import numpy as np
 import xgboost as xgb
 
 from fastrec.errors import DataError
+from fastrec.serve.forest._columns import CategorySet
 from fastrec.serve.forest._grow import Tree, grow
 from fastrec.serve.forest.forest import Forest, Link
 
@@ -77,17 +78,18 @@ def _tree(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
     left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
     numbers = np.array(tree["split_conditions"], np.float32)
     starts, sizes, codes = (tree[f"categories{name}"] for name in ("_segments", "_sizes", ""))
-    sets = {
-        row: codes[start : start + size]
+    features = tree["split_indices"]
+    derived = {
+        row: CategorySet(features[row], tuple(sorted(codes[start : start + size])))
         for row, start, size in zip(tree["categories_nodes"], starts, sizes, strict=True)
     }
     return Tree(
         left=left,
         right=right,
-        feature=np.array(tree["split_indices"]),
-        threshold=numbers,
+        feature=np.array(features),
+        threshold=np.where(np.isin(np.arange(len(left)), list(derived)), 0.5, numbers),
         missing_left=np.array(tree["default_left"], bool),
         value=numbers * np.float32(weight),
         target=target,
-        sets=sets,
+        derived=derived,
     )

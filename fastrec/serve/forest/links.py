@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from fastrec.serve.forest._onnx import onnx
+from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest.forest import Link
 
-_NODES: dict[Link, tuple[str, ...]] = {
-    "identity": (),
-    "logistic": ("Sigmoid",),
-    "softmax": ("Softmax",),
-    "exp": ("Exp",),
-    "log1p_exp": ("Softplus",),
+_NODES: dict[Link, str] = {
+    "identity": "Identity",
+    "logistic": "Sigmoid",
+    "softmax": "Softmax",
+    "exp": "Exp",
+    "log1p_exp": "Softplus",
 }
 
 
@@ -29,15 +27,11 @@ def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) ->
     Returns:
         Nodes in order, and initializers.
     """
-    helper, nodes, initializers = onnx().helper, [], []
+    graph = Graph(prefix)
     if scale != 1.0:
-        initializers.append(onnx().numpy_helper.from_array(np.array(scale), f"{prefix}_scale"))
-        nodes.append(helper.make_node("Mul", [margin, f"{prefix}_scale"], [f"{prefix}_scaled"]))
-        margin = f"{prefix}_scaled"
+        margin = graph.node("Mul", margin, graph.number(scale))
     if link == "signed_square":
-        nodes.append(helper.make_node("Abs", [margin], [f"{prefix}_abs"]))
-        nodes.append(helper.make_node("Mul", [f"{prefix}_abs", margin], [y]))
-        return nodes, initializers
-    kind, *_ = _NODES[link] or ("Identity",)
-    nodes.append(helper.make_node(kind, [margin], [y], **({"axis": 1} if kind == "Softmax" else {})))
-    return nodes, initializers
+        graph.named("Mul", [graph.node("Abs", margin), margin], y)
+    else:
+        graph.named(_NODES[link], [margin], y, **({"axis": 1} if link == "softmax" else {}))
+    return graph.nodes, graph.initializers

@@ -12,7 +12,7 @@ from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGB
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
-from fastrec.serve.forest._onnx import onnx
+from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest.forest import Forest
 from fastrec.serve.forest.from_catboost import forest_of_catboost
 from fastrec.serve.forest.from_lightgbm import forest_of_lightgbm
@@ -57,58 +57,31 @@ class EstimatorForests:
         Returns:
             Nodes in order, and initializers.
         """
-        graph = _Graph()
+        graph = Graph(prefix)
         said = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
-        whole = said[0]
-        if len(said) > 1:
-            whole = graph.node("Concat", said, f"{prefix}_joined", axis=1)
+        whole = said[0] if len(said) == 1 else graph.node("Concat", *said, axis=1)
+        one = graph.constant(np.array([1]))
         if self.task == "multiclass":
-            axes = graph.constant(np.array([1]), f"{prefix}_axes")
-            total = graph.node("ReduceSum", [whole, axes], f"{prefix}_total", keepdims=1)
-            graph.node("Div", [whole, total], y)
+            graph.named("Div", [whole, graph.node("ReduceSum", whole, one, keepdims=1)], y)
         elif len(said) == 1:
-            graph.node("Squeeze", [whole, graph.constant(np.array([1]), f"{prefix}_axes")], y)
+            graph.named("Squeeze", [whole, one], y)
         else:
-            graph.node("Identity", [whole], y)
+            graph.named("Identity", [whole], y)
         return graph.nodes, graph.initializers
 
-    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: _Graph) -> str:
+    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: Graph) -> str:
         """The name of what one output says: ``[n, 1]``, of a multiclass task ``[n, k]``."""
+        one = graph.constant(np.array([1]))
         if isinstance(part, float):
-            shape = graph.node("Shape", [x], f"{name}_n", start=0, end=1)
-            shape = graph.node("Concat", [shape, graph.constant(np.array([1]), f"{name}_one")], f"{name}_n1", axis=0)
-            return graph.node("Expand", [graph.constant(np.array(part), f"{name}_value"), shape], f"{name}_y")
-        graph.add(part.nodes(x, f"{name}_margin", prefix=name, base=self.start is None))
+            shape = graph.node("Concat", graph.node("Shape", x, start=0, end=1), one, axis=0)
+            return graph.node("Expand", graph.number(part), shape)
         margin = f"{name}_margin"
+        graph.add(part.nodes(x, margin, prefix=name, base=self.start is None))
         if self.start is not None:
             assert start is not None
-            wide = graph.node("Cast", [start], f"{name}_start", to=onnx().TensorProto.DOUBLE)
-            axes = graph.constant(np.array([1]), f"{name}_axes")
-            margin = graph.node(
-                "Add", [margin, graph.node("Unsqueeze", [wide, axes], f"{name}_column")], f"{name}_started"
-            )
-        graph.add(link_nodes(part.link, part.scale, margin, f"{name}_y", prefix=name))
+            margin = graph.node("Add", margin, graph.node("Unsqueeze", graph.double(start), one))
+        graph.add(link_nodes(part.link, part.scale, margin, f"{name}_y", prefix=f"{name}_link"))
         return f"{name}_y"
-
-
-class _Graph:
-    """Nodes and initializers."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Any] = []
-        self.initializers: list[Any] = []
-
-    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        self.nodes.append(onnx().helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def constant(self, value: np.ndarray, name: str) -> str:
-        self.initializers.append(onnx().numpy_helper.from_array(value, name))
-        return name
-
-    def add(self, more: tuple[list[Any], list[Any]]) -> None:
-        self.nodes += more[0]
-        self.initializers += more[1]
 
 
 def forests_of(estimator: Estimator) -> EstimatorForests:

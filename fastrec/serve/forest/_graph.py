@@ -1,0 +1,69 @@
+"""``Graph``: ONNX nodes and initializers with names of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastrec.serve.forest._onnx import onnx
+
+
+class Graph:
+    """Nodes in order, and initializers.
+
+    Args:
+        prefix: what all names begin with but those that are given.
+        dtype: of ``number``.
+    """
+
+    def __init__(self, prefix: str, dtype: str = "float64") -> None:
+        self.prefix, self.dtype = prefix, dtype
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node; the name of its output."""
+        return self.named(kind, inputs, f"{self.prefix}_{len(self.nodes)}", **attributes)
+
+    def named(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
+        """Add a node whose output has a given name."""
+        self.nodes.append(onnx().helper.make_node(kind, list(inputs), [output], **attributes))
+        return output
+
+    def constant(self, value: np.ndarray) -> str:
+        """Add an initializer; its name."""
+        name = f"{self.prefix}_c{len(self.initializers)}"
+        self.initializers.append(onnx().numpy_helper.from_array(value, name))
+        return name
+
+    def number(self, value: float) -> str:
+        """Add a number of ``dtype``; its name."""
+        return self.constant(np.array(value, self.dtype))
+
+    def integer(self, name: str) -> str:
+        """Whole numbers as int64."""
+        return self.node("Cast", name, to=onnx().TensorProto.INT64)
+
+    def double(self, name: str, output: str | None = None) -> str:
+        """Numbers as float64."""
+        output = output or f"{self.prefix}_{len(self.nodes)}"
+        return self.named("Cast", [name], output, to=onnx().TensorProto.DOUBLE)
+
+    def lookup(self, name: str, keys: np.ndarray, *, default: int) -> str:
+        """The places of int64 keys: int64, ``default`` for others."""
+        tensor, places = onnx().numpy_helper.from_array, np.arange(len(keys))
+        return self.node(
+            "LabelEncoder",
+            name,
+            domain="ai.onnx.ml",
+            keys_tensor=tensor(keys),
+            values_tensor=tensor(places),
+            default_tensor=tensor(np.array([default])),
+        )
+
+    def add(self, more: tuple[list[Any], list[Any]]) -> None:
+        """Add others' nodes and initializers."""
+        self.nodes += more[0]
+        self.initializers += more[1]
