@@ -106,8 +106,9 @@ def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]
     limits = [graph.constant(v.astype(graph.dtype)) for v in (above, above + 1, np.array([-1.0]))]
     within = graph.node("Max", graph.node("Min", values, limits[0]), limits[2])
     safe = graph.node("Where", graph.node("IsNaN", values), limits[1], within)
-    floor = graph.node("Floor", safe)  # XGBoost takes -0.5 for no category
-    codes = graph.node("Add", graph.integer(floor), graph.constant(np.array([1])))
+    if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
+        safe = graph.node("Floor", safe)
+    codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
     blocks = []
     for i, column in enumerate(columns):
         table = np.zeros((above[i] + 3, len(of[column])), graph.dtype)

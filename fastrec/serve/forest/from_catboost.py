@@ -36,7 +36,7 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
             as code 0.
 
     Raises:
-        DataError: the trees look at text or embeddings, or a kind of statistics that is not known here.
+        DataError: the trees look at text or embeddings, or at a kind of statistics that is not known here.
     """
     said = _as_json(model, n_codes or {})
     features = said["features_info"]
@@ -66,7 +66,11 @@ def _as_json(model: Any, n_codes: Mapping[int, int]) -> dict[str, Any]:
         pool = catboost.Pool(values, cat_features=sorted(n_codes), feature_names=model.feature_names_)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
-        model.save_model(str(path), format="json", pool=pool)
+        try:
+            model.save_model(str(path), format="json", pool=pool)
+        except catboost.CatBoostError as error:
+            remedy = "Train on numbers and categories, not on text or embeddings"
+            raise DataError(f"CatBoost's trees cannot be exported: {error}", remedy=remedy) from error
         return json.loads(path.read_text(encoding="utf-8"))
 
 

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def run() -> Callable[..., np.ndarray]:
+    """Runs an ONNX model on one thread, as one that adds up in order."""
+    pytest.importorskip("onnx")
+    ort = pytest.importorskip("onnxruntime")
+
+    def run(model: Any, **inputs: np.ndarray) -> np.ndarray:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        return ort.InferenceSession(model.SerializeToString(), options).run(None, inputs)[0]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def margins(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """Margins that the exported model of a forest says of rows."""
+
+    def margins(forest: Any, rows: np.ndarray) -> np.ndarray:
+        return run(forest.model(), x=rows.astype(np.float64 if forest.wide else np.float32))
+
+    return margins
+
+
+@pytest.fixture(scope="session")
+def rows() -> np.ndarray:
+    """Rows of few values, so that thresholds are hit, with holes; column 2 holds categories 0 to 39."""
+    rng = np.random.default_rng(0)
+    made = rng.normal(size=(400, 5)).astype(np.float32).round(1)
+    made[:, 2] = rng.integers(0, 40, 400)
+    made[rng.random((400, 5)) < 0.1] = np.nan
+    return made
+
+
+@pytest.fixture(scope="session")
+def odd_rows(rows: np.ndarray) -> np.ndarray:
+    """The same with numbers and categories that are no one's: large, negative, between two, unseen."""
+    made = rows.copy()
+    made[:60, 2] = np.tile(np.array([-1, -0.5, 0.5, 40, 63.9, 64, 2**20, 1e38, -1e38, np.nan], np.float32), 6)
+    made[60:70, 0], made[70:80, 0], made[80:90, 1] = 1e38, -1e38, 0
+    return made
+
+
+@pytest.fixture(scope="session")
+def amounts(rows: np.ndarray) -> np.ndarray:
+    """What is to be learned of ``rows``: from -3 to 6."""
+    rng = np.random.default_rng(1)
+    effect = rng.normal(size=40)[np.nan_to_num(rows[:, 2]).astype(int)]
+    return np.clip(np.nan_to_num(rows[:, 0]) + effect + rng.integers(0, 3, 400), -3, 6).round(2)
+
+
+@pytest.fixture(scope="session")
+def linked(run: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
+    """What the nodes of a forest's link make of margins."""
+
+    def linked(forest: Any, values: np.ndarray) -> np.ndarray:
+        from onnx import TensorProto, helper
+
+        from fastrec.serve.forest import link_nodes
+
+        nodes, initializers = link_nodes(forest.link, forest.scale, "m", "y", prefix="p")
+        ends = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["n", forest.targets]) for n in "my"]
+        graph = helper.make_graph(nodes, "link", ends[:1], ends[1:], initializers)
+        opsets = [helper.make_opsetid("", 18)]
+        return run(helper.make_model(graph, opset_imports=opsets, ir_version=10), m=values.astype(np.float64))
+
+    return linked

@@ -1,0 +1,123 @@
+"""Margins of exported trees against CatBoost's own: numbers, single categories, statistics of their combinations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fastrec.errors import DataError
+from fastrec.serve.forest import forest_of_catboost
+
+catboost = pytest.importorskip("catboost")
+
+LOSSES = {
+    "RMSE": lambda y: y,
+    "MAE": lambda y: y,
+    "Poisson": abs,
+    "Tweedie:variance_power=1.5": abs,
+    "Logloss": lambda y: y > 1,
+    "CrossEntropy": lambda y: (y > 1) * 0.8 + 0.1,
+    "MultiClass": lambda y: np.clip(y.round(), 0, 3),
+    "MultiClassOneVsAll": lambda y: np.clip(y.round(), 0, 3),
+    "QueryRMSE": lambda y: y,
+    "YetiRank": lambda y: np.clip(y.round(), 0, 3) / 3,
+}
+CODES = {1: 3, 2: 16, 3: 9}
+
+
+def trained(rows, label, cats=(), loss="RMSE", **params):
+    groups = np.arange(len(rows)) // 20 if loss in ("QueryRMSE", "YetiRank") else None
+    params = {"iterations": 15, "depth": 4, "thread_count": 1, "random_seed": 0, "loss_function": loss, **params}
+    model = catboost.CatBoost({"allow_writing_files": False, "logging_level": "Silent", **params})
+    return model.fit(catboost.Pool(rows, np.asarray(label, float), cat_features=list(cats), group_id=groups))
+
+
+def own_margins(model, rows, cats=()) -> np.ndarray:
+    pool = catboost.Pool(rows, cat_features=list(cats))
+    return model.predict(pool, prediction_type="RawFormulaVal", thread_count=1).reshape(len(rows), -1)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_every_loss(loss, rows, odd_rows, amounts, margins, linked):
+    model = trained(rows, LOSSES[loss](amounts), loss=loss)
+    forest = forest_of_catboost(model)
+    for part in (rows, odd_rows):
+        np.testing.assert_allclose(margins(forest, part), own_margins(model, part), rtol=1e-13, atol=1e-13)
+    kind = {"logistic": "Probability", "softmax": "Probability", "exp": "Exponent"}.get(forest.link)
+    assert kind == {"Po": "Exponent", "Tw": "Exponent", "Lo": "Probability", "Cr": "Probability"}.get(
+        loss[:2], "Probability" if loss.startswith("Multi") else None
+    )
+    if kind is not None:
+        expected = model.predict(rows, prediction_type=kind).reshape(400, -1)
+        np.testing.assert_allclose(linked(forest, own_margins(model, rows)), expected[:, -forest.targets :], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"grow_policy": "Depthwise"},
+        {"grow_policy": "Lossguide", "max_leaves": 9},
+        {"nan_mode": "Max"},
+        {"depth": 1},
+        {"depth": 9, "iterations": 3},
+        {"boost_from_average": False},
+        {"min_data_in_leaf": 1000, "grow_policy": "Depthwise"},  # trees of one leaf
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("loss", ["RMSE", "MultiClass"])
+def test_other_ways_to_grow(loss, more, rows, odd_rows, amounts, margins):
+    if loss == "MultiClass":
+        more = {n: v for n, v in more.items() if n != "boost_from_average"}
+    model = trained(rows, LOSSES[loss](amounts), loss=loss, **more)
+    got = margins(forest_of_catboost(model), odd_rows)
+    np.testing.assert_allclose(got, own_margins(model, odd_rows), rtol=1e-13, atol=1e-13)
+
+
+def with_categories(seed: int, unseen: int) -> pd.DataFrame:
+    """A number and three categories, by codes; ``unseen``: how many codes that training rows lack."""
+    rng = np.random.default_rng(seed)
+    made = pd.DataFrame({"a": rng.normal(size=500).astype(np.float32)})
+    for name, size in (("b", 2), ("c", 12), ("d", 5)):
+        made[name] = rng.integers(0, size + unseen, 500)
+    made.loc[rng.random(500) < 0.1, "a"] = np.nan
+    return made
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"max_ctr_complexity": 4},
+        {"max_ctr_complexity": 4, "nan_mode": "Max"},
+        {"max_ctr_complexity": 3, "simple_ctr": ["Buckets", "Counter"], "combinations_ctr": ["Buckets"]},
+        {"max_ctr_complexity": 2, "simple_ctr": ["BinarizedTargetMeanValue"]},
+        {"one_hot_max_size": 50},
+        {"one_hot_max_size": 5, "max_ctr_complexity": 4},
+        {"grow_policy": "Depthwise", "max_ctr_complexity": 3},
+        {"counter_calc_method": "Full", "has_time": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("loss", ["RMSE", "Logloss", "MultiClass"])
+def test_categories_and_their_combinations(loss, more, margins):
+    train, other = with_categories(0, 0), with_categories(1, 3)
+    label = ((train.c % 3 == 1) ^ (train.d > 2) ^ (train.a > 0) ^ (train.b > 0)).astype(float)
+    label += (train.d % 2) if loss == "MultiClass" else 0
+    model = trained(train, label, cats=(1, 2, 3), loss=loss, iterations=40, depth=5, **more)
+    forest = forest_of_catboost(model, CODES)
+    assert forest.derived
+    for part in (train, other):
+        rows = part.to_numpy(np.float32)
+        rows[:, 1:][rows[:, 1:] == 0] = np.nan  # as the matrix of columns has code 0
+        np.testing.assert_allclose(margins(forest, rows), own_margins(model, part, (1, 2, 3)), rtol=1e-13, atol=1e-13)
+
+
+def test_what_cannot_be_exported_is_named():
+    text = pd.DataFrame({"t": ["a b", "b c", "c a", "b b"] * 20, "x": np.arange(80.0)})
+    pool = catboost.Pool(text, np.arange(80) % 4 % 2, text_features=["t"])
+    model = catboost.CatBoost({"iterations": 5, "loss_function": "Logloss", "allow_writing_files": False})
+    model.fit(pool, logging_level="Silent")
+    with pytest.raises(DataError, match="cannot be exported"):
+        forest_of_catboost(model)

@@ -1,0 +1,137 @@
+"""Margins of exported trees against XGBoost's own, to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import xgboost as xgb
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.serve.forest import forest_of_xgboost
+
+CATS = ["q", "q", "c", "q", "q"]
+
+
+def classes(amounts: np.ndarray) -> np.ndarray:
+    return np.clip(amounts.round(), 0, 3)
+
+
+OBJECTIVES = {
+    "reg:squarederror": lambda y: y,
+    "reg:absoluteerror": lambda y: y,
+    "reg:pseudohubererror": lambda y: y,
+    "reg:squaredlogerror": abs,
+    "reg:gamma": lambda y: abs(y) + 0.1,
+    "reg:tweedie": abs,
+    "count:poisson": abs,
+    "binary:logistic": lambda y: y > 1,
+    "binary:logitraw": lambda y: y > 1,
+    "reg:logistic": lambda y: y > 1,
+    "multi:softprob": classes,
+    "rank:ndcg": classes,
+    "rank:map": lambda y: y > 1,
+    "rank:pairwise": classes,
+}
+
+
+def trained(rows, label, types=None, rounds=8, **params) -> xgb.Booster:
+    groups = np.arange(len(rows)) // 20 if params.get("objective", "").startswith("rank") else None
+    data = xgb.DMatrix(rows, label, qid=groups, feature_types=types, enable_categorical=True, nthread=1)
+    return xgb.train({"max_depth": 4, "nthread": 1, **params}, data, rounds)
+
+
+def own_margins(booster: xgb.Booster, rows: np.ndarray, types=None) -> np.ndarray:
+    data = xgb.DMatrix(rows, feature_types=types, enable_categorical=True, nthread=1)
+    return booster.predict(data, output_margin=True).reshape(len(rows), -1)
+
+
+@pytest.mark.parametrize("types", [None, CATS], ids=["numbers", "sets"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective(objective, types, rows, odd_rows, amounts, margins):
+    more = {"num_class": 4} if objective.startswith("multi") else {}
+    booster = trained(rows, OBJECTIVES[objective](amounts), types, objective=objective, **more)
+    forest = forest_of_xgboost(booster, 5)
+    assert forest.targets == (4 if more else 1)
+    assert bool(forest.derived) == (types is not None)
+    for part in (rows, odd_rows):
+        np.testing.assert_array_equal(margins(forest, part), own_margins(booster, part, types))
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"booster": "dart", "rate_drop": 0.5},
+        {"num_parallel_tree": 3, "subsample": 0.5},
+        {"base_score": 0.7},
+        {"max_depth": 1},
+        {"eta": 0},
+        {"min_child_weight": 1e9},  # trees of one leaf
+        {"grow_policy": "lossguide", "max_leaves": 6},
+        {"max_cat_to_onehot": 100},
+        {"monotone_constraints": (1, 0, 0, 0, 0)},
+    ],
+    ids=str,
+)
+def test_other_ways_to_grow(more, rows, odd_rows, amounts, margins):
+    for objective in ("reg:squarederror", "binary:logistic"):
+        booster = trained(rows, OBJECTIVES[objective](amounts), CATS, objective=objective, **more)
+        np.testing.assert_array_equal(
+            margins(forest_of_xgboost(booster), odd_rows), own_margins(booster, odd_rows, CATS)
+        )
+
+
+def test_a_booster_cut_to_its_best_tree(rows, amounts, margins):
+    booster = trained(rows, amounts)[:3]
+    forest = forest_of_xgboost(booster, 5)
+    assert len(forest.roots) == 3
+    np.testing.assert_array_equal(margins(forest, rows), own_margins(booster, rows))
+
+
+def test_no_tree_at_all_is_the_base_score(rows, amounts, margins):
+    booster = trained(rows, amounts, rounds=0, base_score=0.25)
+    np.testing.assert_array_equal(margins(forest_of_xgboost(booster, 5), rows), np.full((400, 1), 0.25))
+
+
+def test_one_column(rows, amounts, margins):
+    booster = trained(rows[:, :1], amounts)
+    got = margins(forest_of_xgboost(booster, 1), rows[:, :1])
+    np.testing.assert_array_equal(got, own_margins(booster, rows[:, :1]))
+
+
+def test_what_cannot_be_exported_is_named(rows, amounts):
+    with pytest.raises(DataError, match="gblinear"):
+        data = xgb.DMatrix(np.nan_to_num(rows), amounts)
+        forest_of_xgboost(xgb.train({"booster": "gblinear", "nthread": 1}, data, 2))
+    with pytest.raises(DataError, match="vectors"):
+        forest_of_xgboost(trained(rows, np.stack([amounts, amounts], 1), multi_strategy="multi_output_tree"))
+    with pytest.raises(DataError, match="binary:hinge"):
+        forest_of_xgboost(trained(rows, amounts > 1, objective="binary:hinge"))
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    columns=st.integers(1, 6),
+    n_cats=st.integers(0, 2),
+    missing=st.sampled_from([0, 0.2, 0.9]),
+    depth=st.integers(1, 6),
+    objective=st.sampled_from(["reg:squarederror", "binary:logistic"]),
+)
+def test_any_table(margins, seed, columns, n_cats, missing, depth, objective):
+    rng = np.random.default_rng(seed)
+    rows = (rng.normal(size=(60, columns)) * 10.0 ** rng.integers(-3, 6, columns)).astype(np.float32)
+    types = ["c" if i < n_cats else "q" for i in range(columns)]
+    for i in range(min(n_cats, columns)):
+        rows[:, i] = rng.integers(0, rng.integers(1, 70), 60)
+    rows[rng.random(rows.shape) < missing] = np.nan
+    label = rng.integers(0, 2, 60)
+    booster = trained(rows, label, types, rounds=5, max_depth=depth, objective=objective, min_child_weight=0)
+    splits = booster.trees_to_dataframe()["Split"].dropna().to_numpy(np.float32)
+    hits = rng.choice(splits, rows.shape) if len(splits) else rows
+    cats = rng.integers(-1, 80, rows.shape).astype(np.float32)
+    probes = np.where([t == "c" for t in types], cats, hits).astype(np.float32)
+    for part in (rows, probes):
+        expected = own_margins(booster, part, types)
+        np.testing.assert_array_equal(margins(forest_of_xgboost(booster, columns), part), expected)
