@@ -5,4 +5,7 @@ a server that answers. ``export.py`` writes the folder, ``graph/`` builds the gr
 ``server/`` answers requests and batches them, ``online/`` keeps the events that features look back to.
 """
 
-__all__: list[str] = []
+from fastrec.serve.pt2 import export_pt2
+from fastrec.serve.triton import write_triton
+
+__all__ = ["export_pt2", "write_triton"]

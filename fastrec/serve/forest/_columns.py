@@ -83,12 +83,23 @@ def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]
     if graph.dtype == "float32":  # XGBoost takes -0.5 for no category, LightGBM cuts it to 0
         safe = graph.node("Floor", safe)
     codes = graph.node("Add", graph.integer(safe), graph.constant(np.array([1])))
-    blocks = []
-    for i, column in enumerate(columns):
-        table = np.zeros((above[i] + 3, len(of[column])), graph.dtype)
-        for j, members in enumerate(of[column]):
-            table[np.array(members, dtype=np.int64) + 1, j] = 1
-        table[-1] = np.nan
-        own = graph.node("Gather", codes, graph.constant(np.array(i)), axis=1)
-        blocks.append(graph.node("Gather", graph.constant(table), own, axis=0))
-    return blocks
+    return [_looked_up(_membership_table(of[column], above[i]), codes, i, graph) for i, column in enumerate(columns)]
+
+
+def _membership_table(sets: Sequence[tuple[int, ...]], above: int) -> np.ndarray:
+    """Which sets a category is in: bool ``[above + 2, sets]``, its rows as ``_memberships`` says but for missing."""
+    table = np.zeros((above + 2, len(sets)), bool)
+    for j, members in enumerate(sets):
+        table[np.array(members, dtype=np.int64) + 1, j] = True
+    return table
+
+
+def _looked_up(table: np.ndarray, codes: str, place: int, graph: Graph) -> str:
+    """The rows of a table for column ``place`` of ``codes``; categories that are in the same sets share a row."""
+    row = graph.node("Gather", codes, graph.constant(np.array(place)), axis=1)
+    _, first, number = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True)
+    if 2 * len(first) < len(table):
+        table = table[first]
+        row = graph.node("Gather", graph.constant(np.append(number.reshape(-1), len(first))), row, axis=0)
+    missing = np.full((1, table.shape[1]), np.nan)
+    return graph.node("Gather", graph.constant(np.concatenate([table, missing]).astype(graph.dtype)), row, axis=0)

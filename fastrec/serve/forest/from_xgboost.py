@@ -93,3 +93,26 @@ def _tree(tree: Mapping[str, Any], weight: float, target: int) -> Tree:
         target=target,
         derived=derived,
     )
+
+
+def booster_of_margins(booster: xgb.Booster) -> xgb.Booster:
+    """The same trees under an objective that leaves margins as they are, for servers that give no margins.
+
+    Args:
+        booster: trees of one target.
+
+    Raises:
+        DataError: it has several targets, or cannot be exported.
+    """
+    forest = forest_of_xgboost(booster)
+    if forest.targets > 1:
+        raise DataError(
+            f"a booster of {forest.targets} targets has no objective of margins", remedy="Give one of one target"
+        )
+    said = json.loads(booster.save_raw("json"))
+    learner = said["learner"]
+    params = learner["learner_model_param"]
+    several = params["base_score"].startswith("[")  # as version 3 writes it
+    params["base_score"] = f"[{float(forest.base[0])!r}]" if several else repr(float(forest.base[0]))
+    learner["objective"] = {"name": "reg:squarederror", "reg_loss_param": {"scale_pos_weight": "1"}}
+    return xgb.Booster(model_file=bytearray(json.dumps(said).encode()))

@@ -73,6 +73,17 @@ def test_what_is_missing_and_how_trees_grow(more, how, rows, odd_rows, amounts, 
         np.testing.assert_array_equal(margins(forest_of_lightgbm(booster), odd_rows), own_margins(booster, odd_rows))
 
 
+def test_categories_by_the_thousand_make_no_table_of_all(margins):
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 3000, (9000, 1)).astype(np.float32)
+    label = rng.normal(size=3000)[rows[:, 0].astype(int)] + rng.normal(size=9000)
+    booster = trained(rows, label, cats=(0,), rounds=12, min_data_per_group=1, max_cat_threshold=32)
+    forest = forest_of_lightgbm(booster)
+    assert forest.model().ByteSize() < 8 * 3000 * len(forest.derived) / 4
+    probes = np.arange(-2, 4000, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(margins(forest, probes), own_margins(booster, probes))
+
+
 def test_thresholds_between_two_floats_decide_as_before(margins):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 1))  # float64: thresholds are halfway between such

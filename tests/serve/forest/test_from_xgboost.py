@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError
-from fastrec.serve.forest import forest_of_xgboost
+from fastrec.serve.forest import booster_of_margins, forest_of_xgboost
 
 CATS = ["q", "q", "c", "q", "q"]
 
@@ -100,10 +100,22 @@ def test_one_column(rows, amounts, margins):
     np.testing.assert_array_equal(got, own_margins(booster, rows[:, :1]))
 
 
+@pytest.mark.parametrize("objective", ["binary:logistic", "count:poisson", "rank:ndcg", "reg:squarederror"])
+def test_a_booster_that_says_its_margins(objective, rows, odd_rows, amounts):
+    for more in ({}, {"booster": "dart", "rate_drop": 0.5}):
+        booster = trained(rows, OBJECTIVES[objective](amounts), CATS, objective=objective, **more)
+        saved = booster_of_margins(booster).save_raw("ubj")
+        data = xgb.DMatrix(odd_rows, feature_types=CATS, enable_categorical=True)
+        said = xgb.Booster(model_file=saved).predict(data)[:, None]
+        np.testing.assert_array_equal(said, own_margins(booster, odd_rows, CATS))
+
+
 def test_what_cannot_be_exported_is_named(rows, amounts):
+    linear = xgb.train({"booster": "gblinear", "nthread": 1}, xgb.DMatrix(np.nan_to_num(rows), amounts), 2)
     with pytest.raises(DataError, match="gblinear"):
-        data = xgb.DMatrix(np.nan_to_num(rows), amounts)
-        forest_of_xgboost(xgb.train({"booster": "gblinear", "nthread": 1}, data, 2))
+        forest_of_xgboost(linear)
+    with pytest.raises(DataError, match="4 targets"):
+        booster_of_margins(trained(rows, classes(amounts), objective="multi:softprob", num_class=4))
     with pytest.raises(DataError, match="vectors"):
         forest_of_xgboost(trained(rows, np.stack([amounts, amounts], 1), multi_strategy="multi_output_tree"))
     with pytest.raises(DataError, match="binary:hinge"):

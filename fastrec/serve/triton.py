@@ -1,0 +1,263 @@
+"""``write_triton``: an exported run as a model repository of NVIDIA's Triton Inference Server.
+
+Shapes. Inputs and outputs of the graph are ``[n]`` or ``[n, width]``, and Triton knows no tensor without a dimension
+beside the batch: requests have ``[n, 1]`` for ``[n]``, and ``reshape`` takes the 1 away (its model configuration,
+"Reshape", https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/model_configuration.html).
+
+Batches. Triton joins the rows of several requests where ``max_batch_size`` is above 0. What looks at the column of
+lists must not be given the lists of two requests under one number, so that there a request is a batch:
+``max_batch_size: 0``, with the rows as a dimension like others. (Without ``dynamic_batching`` in the file it would
+not do: Triton adds that to models of onnxruntime by itself.)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fastrec._core.atomic import atomic_folder, check_replaceable, is_plain_name
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.serve._pbtxt import Enum, pbtxt
+
+Device = Literal["cpu", "gpu", "tensorrt"]
+_TYPES = {"int64": "INT64", "float64": "FP64", "float32": "FP32", "string": "STRING", "bool": "BOOL"}
+_CONFIG = "config.pbtxt"
+
+
+def write_triton(
+    export_dir: str | Path,
+    out: str | Path,
+    *,
+    name: str,
+    max_batch_size: int = 4096,
+    dynamic: bool = True,
+    preferred_sizes: Sequence[int] = (),
+    max_delay_us: int = 0,
+    instances: int = 1,
+    device: Device = "cpu",
+) -> list[Path]:
+    """Write a Triton model repository of an exported run.
+
+    ``name`` is the whole graph as one model of onnxruntime. Where the export has parts there are, beside it,
+    ``name_PART`` for each of them, and ``name_ensemble``, which hands tensors from part to part by their names. Parts
+    are listed in ``serving.json``, in the order in which they run::
+
+        "parts": [
+            {"name": "features", "kind": "onnx", "file": "parts/features.onnx", "files": ["features.onnx"],
+             "inputs": [{"name": "age", "type": "int64", "width": null}],
+             "outputs": [{"name": "matrix", "type": "float32", "width": 60}]},
+            {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj",
+             "inputs": [{"name": "matrix", "type": "float32", "width": 60}],
+             "outputs": [{"name": "margin", "type": "float32", "width": 1}]},
+            {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", …}
+        ]
+
+    A ``width`` of null is ``[n]``, a number ``[n, width]``. ``files``: the file and those that hold its weights, where
+    there are such. An ``xgboost`` part is one matrix in, float32, and one out, and is run by the FIL backend, which
+    says what the booster's objective makes of margins (see ``booster_of_margins``).
+
+    Args:
+        export_dir: what ``fastrec export`` wrote.
+        out: the repository; models of these names in it are replaced, others stay.
+        name: the model's name.
+        max_batch_size: rows at most in a batch.
+        dynamic: join the rows of requests that wait; False: a request is a batch. What looks at lists never joins.
+        preferred_sizes: sizes at which a batch does not wait for more.
+        max_delay_us: how long a request may wait for others, microseconds.
+        instances: how many of the model run side by side (on a CPU with one thread each where there are several).
+        device: ``'gpu'``: what can runs on CUDA, without TF32, whose rounding scores would show; ``'tensorrt'``: there
+            by TensorRT. Parts that read text stay on the CPU.
+
+    Returns:
+        The models' folders.
+
+    Raises:
+        MissingFileError, UnreadableFileError: there is no export, or a part of it is gone.
+        DataError: a name is no name of a folder, or parts do not fit together.
+        WriteError: there is a folder of such a name that is no model of Triton.
+    """
+    export_dir, out = Path(export_dir), Path(out)
+    if not is_plain_name(name):
+        raise DataError(f"a model of Triton cannot be called {name!r}", remedy="Give a name without / and the like")
+    about = _read(export_dir)
+    how = _How(max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list"))
+    model = {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}
+    models = {name: model}
+    parts = about.get("parts") or []
+    models |= {f"{name}_{part['name']}": part for part in parts}
+    configs = {n: _config(n, one, how) for n, one in models.items()}
+    if parts:
+        configs[f"{name}_ensemble"] = _ensemble(name, about, parts, how)
+    for folder in configs:
+        check_replaceable(out / folder, _CONFIG)
+    for folder, config in configs.items():
+        with atomic_folder(out / folder) as temporary:
+            version = temporary / "1"
+            version.mkdir()
+            for source, target in _files(models.get(folder), export_dir):
+                shutil.copyfile(source, version / target)
+            (temporary / _CONFIG).write_text(pbtxt(config), encoding="utf-8")
+    return [out / folder for folder in configs]
+
+
+@dataclass(frozen=True)
+class _How:
+    """How models are to run; ``lists``: the input that tells lists apart, None where there are none."""
+
+    max_batch_size: int
+    dynamic: bool
+    preferred_sizes: tuple[int, ...]
+    max_delay_us: int
+    instances: int
+    device: Device
+    lists: str | None
+
+    def joins(self, model: Mapping[str, Any]) -> bool:
+        """Whether rows of several requests may be one batch."""
+        return self.dynamic and not any(t["name"] == self.lists for t in model["inputs"])
+
+    def on_cpu(self, model: Mapping[str, Any]) -> bool:
+        """Whether a model runs on the CPU."""
+        return self.device == "cpu" or any(t["type"] == "string" for t in model["inputs"])
+
+
+def _read(export_dir: Path) -> dict[str, Any]:
+    path = export_dir / "serving.json"
+    if not path.is_file():
+        raise MissingFileError("this is no export", file=path, remedy="Write one: fastrec export RUN --out DIR")
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        for part in (about, *(about.get("parts") or ())):
+            for tensor in (*part["inputs"], *part["outputs"]):
+                tensor.setdefault("width", None)
+                if tensor["type"] not in _TYPES:
+                    raise DataError(f"Triton has no type {tensor['type']!r}", file=path, column=tensor["name"])
+        for output in about["outputs"]:  # of the graph: a width of 1 is [n]
+            output["width"] = None if output["width"] == 1 else output["width"]
+        return about
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise UnreadableFileError(
+            "the file is not what fastrec export writes", file=path, remedy="Write it again"
+        ) from error
+
+
+def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path, str]]:
+    """What is copied, and what it is called then; an ensemble has no files."""
+    if model is None:
+        return []
+    main = export_dir / model["file"]
+    sources = [main.parent / n for n in model.get("files") or [main.name]]
+    gone = next((p for p in sources if not p.is_file()), None)
+    if gone is not None:
+        raise MissingFileError("the export is not complete", file=gone, remedy="Write it again: fastrec export")
+    usual = "model.onnx" if model["kind"] == "onnx" else "xgboost.ubj"
+    return [(p, usual if p == main else p.name) for p in sources]  # weights are called by their own names in the graph
+
+
+def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
+    """What ``config.pbtxt`` says of a model that has a file."""
+    if model["kind"] not in ("onnx", "xgboost"):
+        raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
+    config: dict[str, Any] = {"name": name}
+    if model["kind"] == "onnx":
+        config |= {"platform": "onnxruntime_onnx", "default_model_filename": "model.onnx"}
+        whole = not how.joins(model)
+        config["max_batch_size"] = 0 if whole else how.max_batch_size
+        for side in ("input", "output"):
+            config[side] = [_tensor(t, whole=whole, reshaped=True) for t in model[f"{side}s"]]
+    else:
+        config |= {"backend": "fil", "default_model_filename": "xgboost.ubj", "max_batch_size": how.max_batch_size}
+        config |= _fil(name, model)
+    on_cpu = how.on_cpu(model)
+    config["instance_group"] = {"count": how.instances, "kind": Enum("KIND_CPU" if on_cpu else "KIND_GPU")}
+    if how.joins(model):
+        sizes = list(how.preferred_sizes) or None
+        config["dynamic_batching"] = {"preferred_batch_size": sizes, "max_queue_delay_microseconds": how.max_delay_us}
+    if model["kind"] == "onnx" and not on_cpu:
+        config["optimization"] = {"execution_accelerators": {"gpu_execution_accelerator": _accelerators(how.device)}}
+    if model["kind"] == "onnx" and on_cpu and how.instances > 1:
+        config["parameters"] = _parameters(intra_op_thread_count=1)
+    return config
+
+
+def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[str, Any]:
+    """A tensor as requests have it; ``whole``: with its rows as a dimension, where a request is a batch."""
+    rows, width = [-1] if whole else [], tensor["width"]
+    made: dict[str, Any] = {"name": tensor["name"], "data_type": Enum(f"TYPE_{_TYPES[tensor['type']]}")}
+    made["dims"] = [*rows, width or 1]
+    if reshaped and width is None:
+        made["reshape"] = {"shape": rows}
+    return made
+
+
+def _fil(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs, outputs and parameters of a model of the FIL backend, whose tensors have names of their own."""
+    (rows,), (said,) = model["inputs"], model["outputs"]
+    if (rows["type"], said["type"]) != ("float32", "float32") or rows["width"] is None:
+        raise DataError(f"{name}: trees take and give float32 matrices here", remedy="Cast them in the part before")
+    classes = (said["width"] or 1) > 1
+    # 'output_class' is called 'is_classifier' by later versions, which pass over the former
+    flags = _parameters(model_type="xgboost_ubj", output_class=classes, is_classifier=classes, predict_proba=classes)
+    tensors = {"input": {**rows, "name": "input__0"}, "output": {**said, "name": "output__0"}}
+    described = {side: [_tensor(t, whole=False, reshaped=False)] for side, t in tensors.items()}
+    return {**described, "parameters": flags}
+
+
+def _parameters(**values: Any) -> list[dict[str, Any]]:
+    return [
+        {"key": n, "value": {"string_value": str(v).lower() if isinstance(v, bool) else str(v)}}
+        for n, v in values.items()
+    ]
+
+
+def _accelerators(device: Device) -> list[dict[str, Any]]:
+    exact = [{"name": "cuda", "parameters": [{"key": "use_tf32", "value": "0"}]}]
+    if device == "gpu":
+        return exact
+    options = {"precision_mode": "FP32", "trt_engine_cache_enable": "1"}
+    return [{"name": "tensorrt", "parameters": [{"key": n, "value": v} for n, v in options.items()]}, *exact]
+
+
+def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _How) -> dict[str, Any]:
+    """What ``config.pbtxt`` says of the parts, one after the other."""
+    whole = not all(how.joins(part) for part in parts)
+    known = {t["name"]: _shape(t) for t in about["inputs"]}
+    steps = []
+    for part in parts:
+        for tensor in part["inputs"]:
+            if known.get(tensor["name"]) != _shape(tensor):
+                raise DataError(
+                    f"the part {part['name']} reads {tensor['name']} as {_shape(tensor)}, and nothing before gives it",
+                    remedy="List parts in the order in which they run, with the tensors that they give",
+                )
+        known |= {t["name"]: _shape(t) for t in part["outputs"]}
+        own = {t["name"]: t["name"] for t in (*part["inputs"], *part["outputs"])}
+        if part["kind"] == "xgboost":
+            own = {part["inputs"][0]["name"]: "input__0", part["outputs"][0]["name"]: "output__0"}
+        maps = {
+            f"{side}_map": [{"key": own[t["name"]], "value": t["name"]} for t in part[f"{side}s"]]
+            for side in ("input", "output")
+        }
+        steps.append({"model_name": f"{name}_{part['name']}", "model_version": -1, **maps})
+    lost = next((t["name"] for t in about["outputs"] if known.get(t["name"]) != _shape(t)), None)
+    if lost is not None:
+        raise DataError(f"no part gives {lost}", remedy="The last part must give the outputs of the whole")
+    read = {t["name"] for part in parts for t in part["inputs"]}
+    inputs = [t for t in about["inputs"] if t["name"] in read]
+    return {
+        "name": f"{name}_ensemble",
+        "platform": "ensemble",
+        "max_batch_size": 0 if whole else how.max_batch_size,
+        "input": [_tensor(t, whole=whole, reshaped=False) for t in inputs],
+        "output": [_tensor(t, whole=whole, reshaped=False) for t in about["outputs"]],
+        "ensemble_scheduling": {"step": steps},
+    }
+
+
+def _shape(tensor: Mapping[str, Any]) -> tuple[str, int]:
+    """Type and width as Triton sees them, to which ``[n]`` and ``[n, 1]`` are one."""
+    return tensor["type"], tensor["width"] or 1

@@ -1,0 +1,313 @@
+"""Model repositories against Triton's own schema of ``config.pbtxt``, and against the graphs that they hold."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xgboost as xgb
+
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.serve import write_triton
+
+
+@pytest.fixture(scope="module")
+def parse():
+    """Reads a ``config.pbtxt`` by Triton's own schema, loaded by its path: the package of it needs grpcio."""
+    pytest.importorskip("google.protobuf")
+    client = pytest.importorskip("tritonclient")
+    from google.protobuf import text_format
+
+    path = Path(client.__file__).parent / "grpc" / "model_config_pb2.py"
+    spec = importlib.util.spec_from_file_location("model_config_pb2", path)
+    schema = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(schema)
+
+    def parse(folder: Path):
+        return text_format.Parse((folder / "config.pbtxt").read_text(encoding="utf-8"), schema.ModelConfig())
+
+    parse.type = lambda number: schema.DataType.Name(number)
+    return parse
+
+
+def tensor(name: str, kind: str, width: int | None = None) -> dict:
+    return {"name": name, "type": kind, "width": width}
+
+
+PARTS = [
+    {
+        "name": "features",
+        "kind": "onnx",
+        "file": "parts/features.onnx",
+        "files": ["features.onnx", "features.onnx.data"],
+        "inputs": [tensor("città", "string"), tensor("id", "int64")],
+        "outputs": [tensor("matrix", "float32", 3), tensor("codes", "int64", 2)],
+    },
+    {
+        "name": "forest",
+        "kind": "xgboost",
+        "file": "parts/forest.ubj",
+        "inputs": [tensor("matrix", "float32", 3)],
+        "outputs": [tensor("margin", "float32", 1)],
+    },
+    {
+        "name": "net",
+        "kind": "onnx",
+        "file": "parts/net.onnx",
+        "inputs": [tensor("codes", "int64", 2)],
+        "outputs": [tensor("said", "float32")],
+    },
+    {
+        "name": "stack",
+        "kind": "onnx",
+        "file": "parts/stack.onnx",
+        "inputs": [tensor("margin", "float32"), tensor("said", "float32")],
+        "outputs": [tensor("score", "float64")],
+    },
+]
+
+
+def export(folder: Path, *, lists: str | None = None, parts: list | None = None, width: int = 1) -> Path:
+    """An export's folder, but with other bytes for the files that are only copied."""
+    inputs = [{"name": "città", "type": "string"}, {"name": "id", "type": "int64"}, {"name": "x", "type": "float64"}]
+    about = {
+        "format": 1,
+        "model": {"file": "model.onnx", "files": ["model.onnx", "model.onnx.data"]},
+        "inputs": [*inputs, {"name": "ok", "type": "bool"}],
+        "outputs": [{"name": "score", "type": "float64", "width": width}],
+        "list": lists,
+        "parts": parts,
+    }
+    (folder / "parts").mkdir(parents=True)
+    for name in ("model.onnx", "model.onnx.data", "parts/features.onnx", "parts/features.onnx.data"):
+        (folder / name).write_bytes(name.encode())
+    for name in ("parts/forest.ubj", "parts/net.onnx", "parts/stack.onnx"):
+        (folder / name).write_bytes(name.encode())
+    (folder / "serving.json").write_text(json.dumps(about, ensure_ascii=False), encoding="utf-8")
+    return folder
+
+
+def test_one_model_that_joins_requests(tmp_path, parse):
+    source = export(tmp_path / "export")
+    (made,) = write_triton(
+        source, tmp_path / "repo", name="rank", max_batch_size=512, preferred_sizes=[64, 256], max_delay_us=500
+    )
+    config = parse(made)
+    assert (made.name, config.name, config.platform, config.max_batch_size) == ("rank", "rank", "onnxruntime_onnx", 512)
+    assert [(t.name, parse.type(t.data_type), list(t.dims)) for t in config.input] == [
+        ("città", "TYPE_STRING", [1]), ("id", "TYPE_INT64", [1]), ("x", "TYPE_FP64", [1]), ("ok", "TYPE_BOOL", [1])
+    ]  # fmt: skip
+    assert all(t.HasField("reshape") and not t.reshape.shape for t in (*config.input, *config.output))
+    assert list(config.dynamic_batching.preferred_batch_size) == [64, 256]
+    assert config.dynamic_batching.max_queue_delay_microseconds == 500
+    assert [(g.kind, g.count) for g in config.instance_group] == [(config.instance_group[0].KIND_CPU, 1)]
+    assert not config.parameters
+    assert not config.HasField("optimization")
+    assert (made / "1" / config.default_model_filename).read_bytes() == b"model.onnx"
+    assert (made / "1" / "model.onnx.data").read_bytes() == b"model.onnx.data"
+
+
+@pytest.mark.parametrize(("lists", "dynamic"), [("id", True), (None, False)])
+def test_a_request_is_a_batch_where_there_are_lists_or_it_is_asked_for(lists, dynamic, tmp_path, parse):
+    (made,) = write_triton(export(tmp_path / "export", lists=lists), tmp_path / "repo", name="m", dynamic=dynamic)
+    config = parse(made)
+    assert config.max_batch_size == 0
+    assert not config.HasField("dynamic_batching")
+    for one in (*config.input, *config.output):
+        assert (list(one.dims), list(one.reshape.shape)) == ([-1, 1], [-1])
+
+
+def test_several_columns_of_scores_keep_their_shape(tmp_path, parse):
+    config = parse(write_triton(export(tmp_path / "export", width=4), tmp_path / "repo", name="m")[0])
+    assert list(config.output[0].dims) == [4]
+    assert not config.output[0].HasField("reshape")
+
+
+def test_instances_and_devices(tmp_path, parse):
+    source = export(tmp_path / "export", parts=PARTS)
+    made = {p.name: parse(p) for p in write_triton(source, tmp_path / "cpu", name="m", instances=3)}
+    assert made["m"].parameters["intra_op_thread_count"].string_value == "1"
+    assert made["m_net"].instance_group[0].count == 3
+    for device, names in (("gpu", ["cuda"]), ("tensorrt", ["tensorrt", "cuda"])):
+        made = {p.name: parse(p) for p in write_triton(source, tmp_path / device, name="m", device=device)}
+        kinds = {n: c.instance_group[0].kind for n, c in made.items() if c.instance_group}
+        group = made["m"].instance_group[0]
+        assert kinds == {
+            "m": group.KIND_CPU, "m_features": group.KIND_CPU,  # they read text
+            "m_forest": group.KIND_GPU, "m_net": group.KIND_GPU, "m_stack": group.KIND_GPU,
+        }  # fmt: skip
+        found = made["m_net"].optimization.execution_accelerators.gpu_execution_accelerator
+        assert [a.name for a in found] == names
+        assert found[-1].parameters["use_tf32"] == "0"
+        assert not made["m_features"].HasField("optimization")
+        assert not made["m_forest"].HasField("optimization")
+
+
+def full_shapes(config, tensors) -> dict[str, list[int]]:
+    """Shapes with the rows, as Triton compares the tensors of an ensemble."""
+    return {t.name: [-1, *t.dims] if config.max_batch_size else list(t.dims) for t in tensors}
+
+
+@pytest.mark.parametrize(("lists", "dynamic"), [(None, True), ("id", True), (None, False)])
+def test_parts_one_after_the_other(lists, dynamic, tmp_path, parse):
+    source = export(tmp_path / "export", lists=lists, parts=PARTS)
+    folders = {p.name: p for p in write_triton(source, tmp_path / "repo", name="m", dynamic=dynamic)}
+    made = {n: parse(p) for n, p in folders.items()}
+    assert list(made) == ["m", "m_features", "m_forest", "m_net", "m_stack", "m_ensemble"]
+    whole = made["m_ensemble"]
+    assert (whole.platform, whole.max_batch_size) == ("ensemble", 4096 if dynamic and lists is None else 0)
+    assert not whole.instance_group
+    assert made["m_features"].max_batch_size == whole.max_batch_size
+    assert bool(made["m_net"].max_batch_size) == dynamic  # it sees no lists
+    # every tensor has one shape and one type wherever it goes
+    shapes = full_shapes(whole, whole.input)
+    types = {t.name: t.data_type for t in whole.input}
+    assert set(shapes) == {"città", "id"}
+    for step in whole.ensemble_scheduling.step:
+        part = made[step.model_name]
+        assert step.model_version == -1
+        own = {t.name: t for t in (*part.input, *part.output)}
+        assert set(step.input_map) == {t.name for t in part.input}
+        assert set(step.output_map) == {t.name for t in part.output}
+        for key, value in step.input_map.items():
+            assert full_shapes(part, [own[key]])[key] == shapes[value]
+            assert own[key].data_type == types[value]
+        for key, value in step.output_map.items():
+            shapes[value], types[value] = full_shapes(part, [own[key]])[key], own[key].data_type
+    assert full_shapes(whole, whole.output) == {"score": shapes["score"]}
+    assert sorted(p.name for p in (folders["m_features"] / "1").iterdir()) == ["features.onnx.data", "model.onnx"]
+    assert sorted(p.name for p in folders["m_ensemble"].iterdir()) == ["1", "config.pbtxt"]  # Triton asks for a version
+
+
+def test_a_forest_is_run_by_fil(tmp_path, parse):
+    source = export(tmp_path / "export", parts=PARTS)
+    folder = next(p for p in write_triton(source, tmp_path / "repo", name="m") if p.name == "m_forest")
+    config = parse(folder)
+    assert (config.backend, config.platform, config.max_batch_size) == ("fil", "", 4096)
+    assert [(t.name, parse.type(t.data_type), list(t.dims)) for t in (*config.input, *config.output)] == [
+        ("input__0", "TYPE_FP32", [3]), ("output__0", "TYPE_FP32", [1])
+    ]  # fmt: skip
+    said = {n: p.string_value for n, p in config.parameters.items()}
+    assert said["model_type"] == "xgboost_ubj"
+    assert said["output_class"] == said["is_classifier"] == said["predict_proba"] == "false"
+    assert (folder / "1" / "xgboost.ubj").read_bytes() == b"parts/forest.ubj"
+    several = [dict(PARTS[1], outputs=[tensor("margin", "float32", 5)])]
+    source = export(
+        tmp_path / "other", parts=[PARTS[0], *several, {**PARTS[3], "inputs": [tensor("margin", "float32", 5)]}]
+    )
+    config = parse(next(p for p in write_triton(source, tmp_path / "two", name="m") if p.name == "m_forest"))
+    assert config.parameters["predict_proba"].string_value == "true"
+    assert list(config.output[0].dims) == [5]
+
+
+def test_parts_that_do_not_fit_are_named(tmp_path):
+    def written(name: str, parts: list):
+        return write_triton(export(tmp_path / name, parts=parts), tmp_path / "repo", name="m")
+
+    with pytest.raises(DataError, match=r"forest reads matrix .* nothing before gives it"):
+        written("a", PARTS[1:])
+    with pytest.raises(DataError, match="no part gives score"):
+        written("b", PARTS[:2])
+    with pytest.raises(DataError, match="float32 matrices"):
+        written("c", [PARTS[0], {**PARTS[1], "outputs": [tensor("margin", "float64", 1)]}])
+    with pytest.raises(DataError, match="unknown kind"):
+        written("d", [{**PARTS[0], "kind": "python"}])
+    with pytest.raises(DataError, match="no type 'date'"):
+        written("e", [{**PARTS[0], "outputs": [tensor("when", "date")]}])
+    assert not (tmp_path / "repo").exists()
+
+
+def test_what_is_no_export_is_named(tmp_path):
+    with pytest.raises(MissingFileError, match="no export"):
+        write_triton(tmp_path, tmp_path / "repo", name="m")
+    (tmp_path / "serving.json").write_text('{"inputs": 3}')
+    with pytest.raises(UnreadableFileError, match="fastrec export writes"):
+        write_triton(tmp_path, tmp_path / "repo", name="m")
+    source = export(tmp_path / "export")
+    (source / "model.onnx.data").unlink()
+    with pytest.raises(MissingFileError, match="not complete"):
+        write_triton(source, tmp_path / "repo", name="m")
+    with pytest.raises(DataError, match="cannot be called"):
+        write_triton(source, tmp_path / "repo", name="../m")
+
+
+def test_other_folders_stay_as_they_are(tmp_path):
+    source = export(tmp_path / "export")
+    mine = tmp_path / "repo" / "mine"
+    mine.mkdir(parents=True)
+    (mine / "notes.txt").write_text("keep")
+    with pytest.raises(WriteError, match="holds other things"):
+        write_triton(source, tmp_path / "repo", name="mine")
+    write_triton(source, tmp_path / "repo", name="m")
+    write_triton(source, tmp_path / "repo", name="m", max_batch_size=8)  # an earlier one is replaced
+    assert "max_batch_size: 8" in (tmp_path / "repo" / "m" / "config.pbtxt").read_text(encoding="utf-8")
+    assert (mine / "notes.txt").read_text() == "keep"
+
+
+def model_of(nodes: list, inputs: list, outputs: list, initializers: tuple = ()) -> bytes:
+    """A small ONNX model; inputs and outputs are (name, type, shape)."""
+    from onnx import helper
+
+    ends = [[helper.make_tensor_value_info(*t) for t in side] for side in (inputs, outputs)]
+    graph = helper.make_graph(nodes, "part", *ends, list(initializers))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10).SerializeToString()
+
+
+def run_as_triton(folder: Path, config, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What a model with a file says of a request, its tensors reshaped as its configuration has it."""
+    import onnxruntime as ort
+
+    def reshaped(values: np.ndarray, tensor) -> np.ndarray:
+        if not tensor.HasField("reshape"):
+            return values
+        rows = [len(values)] if config.max_batch_size else []
+        return values.reshape([*rows, *tensor.reshape.shape])
+
+    path = folder / "1" / config.default_model_filename
+    if config.backend == "fil":
+        said = xgb.Booster(model_file=path).predict(xgb.DMatrix(given["input__0"]))
+        return {"output__0": said.reshape(len(said), -1)}
+    feeds = {t.name: reshaped(given[t.name], t) for t in config.input}
+    said = ort.InferenceSession(str(path)).run([t.name for t in config.output], feeds)
+    return {t.name: v.reshape(len(v), -1) for t, v in zip(config.output, said, strict=True)}
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_an_ensemble_says_what_its_parts_say(dynamic, tmp_path, parse):
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    node, kind, const = onnx.helper.make_node, onnx.TensorProto, onnx.numpy_helper.from_array
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(80, 2)).astype(np.float32)
+    booster = xgb.train({"max_depth": 3, "nthread": 1}, xgb.DMatrix(rows, rows[:, 0] - rows[:, 1]), 4)
+    folder = tmp_path / "export"
+    (folder / "parts").mkdir(parents=True)
+    (folder / "parts" / "forest.ubj").write_bytes(booster.save_raw("ubj"))
+    ends = [("a", kind.DOUBLE, ["n"]), ("b", kind.DOUBLE, ["n"])], [("matrix", kind.FLOAT, ["n", 2])]
+    side = [node("Unsqueeze", [n, "one"], [f"{n}1"]) for n in "ab"]
+    side += [node("Concat", ["a1", "b1"], ["m"], axis=1), node("Cast", ["m"], ["matrix"], to=kind.FLOAT)]
+    (folder / "parts" / "features.onnx").write_bytes(model_of(side, *ends, [const(np.array([1]), "one")]))
+    ends = [("margin", kind.FLOAT, ["n"]), ("a", kind.DOUBLE, ["n"])], [("score", kind.DOUBLE, ["n"])]
+    sums = [node("Cast", ["margin"], ["wide"], to=kind.DOUBLE), node("Add", ["wide", "a"], ["score"])]
+    (folder / "parts" / "stack.onnx").write_bytes(model_of(sums, *ends))
+    (folder / "model.onnx").write_bytes(b"not run here")
+    a, b, matrix = tensor("a", "float64"), tensor("b", "float64"), tensor("matrix", "float32", 2)
+    margin, score = tensor("margin", "float32"), tensor("score", "float64")
+    parts = [
+        {"name": "features", "kind": "onnx", "file": "parts/features.onnx", "inputs": [a, b], "outputs": [matrix]},
+        {"name": "forest", "kind": "xgboost", "file": "parts/forest.ubj", "inputs": [matrix], "outputs": [margin]},
+        {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", "inputs": [margin, a], "outputs": [score]},
+    ]
+    about = {"model": {"file": "model.onnx"}, "inputs": [a, b], "outputs": [{**score, "width": 1}], "parts": parts}
+    (folder / "serving.json").write_text(json.dumps(about))
+    made = {p.name: p for p in write_triton(folder, tmp_path / "repo", name="m", dynamic=dynamic)}
+    known = {"a": rows[:, :1].astype(np.float64), "b": rows[:, 1:].astype(np.float64)}
+    for step in parse(made["m_ensemble"]).ensemble_scheduling.step:
+        given = {key: known[value] for key, value in step.input_map.items()}
+        said = run_as_triton(made[step.model_name], parse(made[step.model_name]), given)
+        known |= {step.output_map[name]: values for name, values in said.items()}
+    expected = booster.predict(xgb.DMatrix(rows)).astype(np.float64) + rows[:, 0]
+    np.testing.assert_array_equal(known["score"], expected[:, None])
