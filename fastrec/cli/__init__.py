@@ -4,7 +4,7 @@
 ``trials.py`` and ``tune.py`` what concerns finished runs, ``doctor.py`` the machine.
 """
 
-from fastrec.cli import doctor, new, offline, runs, trials, tune  # noqa: F401 - their commands join the others
+from fastrec.cli import doctor, export, new, offline, runs, trials, tune  # noqa: F401 - their commands join the others
 from fastrec.cli.app import app, load_competition, script
 
 __all__ = ["app", "load_competition", "script"]

@@ -120,14 +120,16 @@ class SavedRun:
         names = self.target.names if self.target is not None else [self.config["label"]]
         return transform_unknown(self.features, table, names, tables=tables, history=history)
 
-    def predict_rows(self, rows: Rows, stages: Stages | None = None) -> torch.Tensor:
+    def predict_rows(self, rows: Rows, stages: Stages | None = None, *, fold: int | None = None) -> torch.Tensor:
         """The stack's prediction: float64 ``[n]`` or ``[n, k]``, on the learned scale.
 
         Args:
             rows: the rows, with their features.
             stages: progress; None: none is shown.
+            fold: take this fold's models alone; None: the mean of all.
         """
         saved = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
+        saved = saved if fold is None else {n: folders[fold : fold + 1] for n, folders in saved.items()}
         base: dict[str, torch.Tensor] = {}
         total = len(rows) * sum(map(len, saved.values()))
         with (stages or Stages(quiet=True)).stage("models", total) as advance:
@@ -182,8 +184,35 @@ def predict_run(
     Raises:
         FastrecError: the run or the data cannot be used; nothing is written.
     """
-    saved, where = SavedRun(run, trust=trust), resolve_device(device)
-    stages, files = stages or Stages(quiet=True), _files(Path(data), saved.reading)
+    saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
+    table, rows = read_rows(saved, data, device=device, stages=stages)
+    keys = line_keys(saved.form, table, rows)
+    missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
+    if missing is not None:
+        raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
+    item = saved.config["item"] if saved.target is None else None
+    prediction = saved.predict_rows(rows, stages)
+    options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
+    write_submission_of(out, rows, prediction, **options)
+    return Path(out)
+
+
+def read_rows(
+    saved: SavedRun, data: str | Path, *, device: DeviceLike = "auto", stages: Stages | None = None
+) -> tuple[Table, Rows]:
+    """Rows to predict, as they are in their file and with their features.
+
+    Args:
+        saved: the run.
+        data: a file of rows, or a folder (see ``predict_run``).
+        device: where to compute.
+        stages: progress; None: none is shown.
+
+    Raises:
+        FastrecError: the data cannot be used.
+    """
+    stages = stages or Stages(quiet=True)
+    where, files = resolve_device(device), _files(Path(data), saved.reading)
     with stages.stage("read") as advance:
         read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
         table = read.pop("test")
@@ -198,15 +227,7 @@ def predict_run(
     steps = 0 if saved.features is None else len(saved.features.steps)
     with stages.stage("features", len(table)) as advance, step_by_step(advance, len(table), steps):
         rows = saved.rows(table, read, history)
-    keys = line_keys(saved.form, table, rows)
-    missing = next((n for n in (saved.form.keys_needed) if n not in keys), None)
-    if missing is not None:
-        raise MissingColumnError("the rows lack an id of the submission", file=data, column=missing, remedy="Add it")
-    item = saved.config["item"] if saved.target is None else None
-    prediction = saved.predict_rows(rows, stages)
-    options = {"form": saved.form, "target": saved.target, "decision": saved.decision, "keys": keys, "item": item}
-    write_submission_of(out, rows, prediction, **options)
-    return Path(out)
+    return table, rows
 
 
 def _number(folder: Path) -> int:

@@ -110,6 +110,25 @@ def predicted(
     return torch.from_numpy(booster.predict(matrix, output_margin=margin).astype(np.float64))
 
 
+def linked(margins: torch.Tensor, objective: str) -> torch.Tensor | None:
+    """What an objective makes of margins, in double precision; None: XGBoost alone knows.
+
+    XGBoost's own probabilities are float32, whose last bit depends on the library: a stack's trees, which compare such
+    numbers with one another, would then say something else where the model is served elsewhere.
+
+    Args:
+        margins: float64 ``[n]``, of several classes ``[n, k]``.
+        objective: XGBoost's name.
+    """
+    if objective == "multi:softprob":
+        return margins.softmax(1)
+    if objective in ("binary:logistic", "reg:logistic"):
+        return margins.sigmoid()
+    if objective in ("count:poisson", "reg:gamma", "reg:tweedie"):
+        return margins.exp()
+    return margins if objective in ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror") else None
+
+
 def gains(booster: xgb.Booster, names: Sequence[str]) -> dict[str, float]:
     """Feature → total gain."""
     found: Mapping[str, Any] = booster.get_score(importance_type="total_gain")

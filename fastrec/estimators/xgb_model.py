@@ -15,6 +15,7 @@ from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.estimators._xgb_calls import (
     gains,
     handed,
+    linked,
     names_for_xgboost,
     params_for_xgboost,
     predicted,
@@ -140,8 +141,13 @@ class XGBModel(TreeModel):
         return Grown(trees, curve, gains(trees, self._inputs.names))
 
     def _predicted(self, trees: xgb.Booster, values: torch.Tensor) -> torch.Tensor:
-        margin, names = self._task == "ranking", self._inputs.names
-        return predicted(trees, values, names, margin=margin, types=self._types())
+        names, types = self._inputs.names, self._types()
+        assert self._task is not None
+        sums = predicted(trees, values, names, margin=True, types=types)
+        if self._task == "ranking":
+            return sums
+        said = linked(sums, self._objective(self._task))
+        return predicted(trees, values, names, margin=False, types=types) if said is None else said
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""

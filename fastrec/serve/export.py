@@ -31,6 +31,7 @@ from fastrec.serve.graph.columns import (
     type_of_input,
 )
 from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.features import Places, Served, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.stack import blended

@@ -47,12 +47,12 @@ class Graph:
         """
         if name in self._inputs:
             raise DataError("two inputs of a graph have one name", column=name, remedy="Rename one")
-        self._inputs[name] = self._type_of(dtype), 1
+        self._inputs[name] = self.type_of(dtype), 1
         return name
 
     def output(self, name: str, value: str, dtype: Any, width: int | None = None) -> None:
         """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
-        self._outputs[name] = value, self._type_of(dtype), width
+        self._outputs[name] = value, self.type_of(dtype), width
 
     def constant(self, value: Any, dtype: Any = None) -> str:
         """A constant; equal ones share their place."""
@@ -167,7 +167,8 @@ class Graph:
         self._count += 1
         return f"{word.lower()}_{self._count}"
 
-    def _type_of(self, dtype: Any) -> int:
+    def type_of(self, dtype: Any) -> int:
+        """ONNX's number of a numpy dtype."""
         kind = np.dtype(dtype)
         if kind.kind in "OU":
             return self._onnx.TensorProto.STRING

@@ -24,9 +24,14 @@ NO_TEXT, OTHER_NO_TEXT = "", "\0"  # missing text; the second where "" is a valu
 
 @dataclass(frozen=True, eq=False)
 class GraphColumn(Column):
-    """A column whose values are a graph's; ``text``: the value's name of one of text, whose ``values`` are none."""
+    """A column whose values are a graph's.
+
+    ``text``: the value's name of one of text, whose ``values`` are none. ``marked``: a missing value is one that no
+    other value can be (NaN, an input's mark), so that looking it up finds nothing.
+    """
 
     text: str | None = None
+    marked: bool = False
     no_text: str = NO_TEXT
 
     def __len__(self) -> int:
@@ -112,6 +117,11 @@ class GraphTable(Table):
             self._columns[name] = self.later[name]()
         return super().__getitem__(name)
 
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, those that are made later among them."""
+        return list(dict.fromkeys([*self._columns, *self.later]))
+
     def __contains__(self, name: object) -> bool:
         return name in self._columns or name in self.later
 
@@ -176,13 +186,15 @@ def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_T
         value = graph.input(name, object)
         placeholder = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
         empty = pa.array([], column.distinct.type)
-        return GraphColumn("category", placeholder, name=name, distinct=empty, text=value, no_text=no_text)
+        return GraphColumn("category", placeholder, name=name, distinct=empty, text=value, no_text=no_text, marked=True)
     column = column.plain()
     if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
         value = graph.input(name, np.int64)
         tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
         missing = tensor == int(NO_INTEGER)
-        return GraphColumn(column.kind, tensor, name=name, missing=missing, unit=column.unit, zone=column.zone)
+        return GraphColumn(
+            column.kind, tensor, name=name, missing=missing, unit=column.unit, zone=column.zone, marked=True
+        )
     if column.kind == "number" and column.values.dtype == torch.bool:
         value = graph.input(name, np.float64)  # so that there is a way to say that it is missing
         tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))

@@ -93,6 +93,14 @@ def _function(step: Any, table: GraphTable, places: Places) -> dict[str, Column]
     return as_columns(step.apply(step.prepare(table)))
 
 
+@writer("NaNPattern")
+def _pattern(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+    code: Any = 0
+    for i, name in enumerate(step.columns):
+        code = as_graph_column(table[name]).is_missing().to(torch.int64) * (1 << i) + code
+    return as_columns({step.name: code})
+
+
 @writer("DatePart")
 def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
     made = dict(step.apply(step.prepare(table)))

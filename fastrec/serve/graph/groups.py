@@ -38,7 +38,7 @@ class GraphGroups:
     def size(self) -> GraphTensor:
         """How many rows each row's list has: float64."""
         graph = self.graph
-        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph._type_of(np.float64))
+        ones = graph.op("Cast", graph.op("Equal", self._of_row, self._of_row), to=graph.type_of(np.float64))
         return self.reduce(GraphTensor(graph, ones, torch.empty(N, dtype=torch.float64, device="meta")), "add")
 
     def order(self, keys: list[tuple[GraphTensor, bool]]) -> str:
@@ -69,6 +69,35 @@ class GraphGroups:
         stands = graph.op("ScatterElements", at, order, at)
         first = self.reduce(GraphTensor(graph, stands, self._meta), "min")
         return GraphTensor(graph, stands, self._meta) - first.long()
+
+    def parted(self, values: GraphTensor) -> GraphGroups:
+        """The rows of one list that have one value (none of them NaN), as groups of their own."""
+        graph = self.graph
+        distinct, _, inverse, _ = graph.op("Unique", value_of(graph, values, torch.float64), outputs=4, sorted=1)
+        width = graph.op("Shape", distinct)
+        pair = graph.op("Add", graph.op("Mul", self._of_row, width), inverse)
+        return GraphGroups(GraphTensor(graph, pair, self._meta))
+
+    def dense(self, values: GraphTensor) -> GraphTensor:
+        """The rank of each row's value among the distinct values of its list, from 1: float64."""
+        pairs = self.parted(values)  # numbered list by list, in each by value
+        number = GraphTensor(self.graph, pairs._of_row, self._meta)
+        return (number - self.reduce(number, "min").long() + 1).double()
+
+    def shifted(self, values: GraphTensor, by: int) -> GraphTensor:
+        """The value of the row so many places before in its list, NaN where there is none: float64."""
+        graph = self.graph
+        order = self.order([])
+        place = self.place([])
+        zero, one = (graph.constant(np.array(i, dtype=np.int64)) for i in (0, 1))
+        at = graph.op("Range", zero, graph.op("Squeeze", graph.op("Shape", self._of_row)), one)
+        stands = GraphTensor(graph, graph.op("ScatterElements", at, order, at), self._meta)
+        found = (place - by >= 0) & ((place - by).double() < self.size())
+        there = torch.where(found, stands - by, 0)
+        rows = graph.op("Gather", order, there.value, axis=0)
+        value = graph.op("Gather", value_of(graph, values, torch.float64), rows, axis=0)
+        made = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))
+        return torch.where(found, made, torch.nan)
 
     def _spread(self, each: str, dtype: torch.dtype) -> GraphTensor:
         meta = torch.empty(N, dtype=dtype, device="meta")

@@ -44,7 +44,9 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
         default_tensor=np.array([absent], dtype=np.int64),
     )  # fmt: skip
     found = GraphTensor(graph, name, made)
-    return found if missing == absent else torch.where(column.is_missing(), missing, found)
+    if missing == absent and (column.marked or column.missing is None):
+        return found
+    return torch.where(column.is_missing(), missing, found)
 
 
 def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:
@@ -87,10 +89,6 @@ def _place(graph: Graph, pair: GraphTensor, distinct: np.ndarray, width: int) ->
         values_tensor=np.arange(1, len(distinct) + 1), default_tensor=np.array([0]),
     )  # fmt: skip
     return GraphTensor(graph, name, pair.meta)
-
-
-def _all(graph: Graph, code: int) -> GraphTensor:
-    raise NotInGraphError("a vocabulary knows no values", remedy="Leave the column out")
 
 
 def _comparable(graph: Graph, column: Any, values: pa.Array) -> tuple[tuple[np.ndarray, np.ndarray], str]:

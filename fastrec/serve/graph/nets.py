@@ -16,8 +16,9 @@ from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
 from fastrec.serve.graph.builder import OPSET, Graph
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
+from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
-from fastrec.tabular import Categorify, FillMissing, LogTransform, Normalize, RankGauss, RobustScale
+from fastrec.tabular import FillMissing, Normalize, RankGauss
 from fastrec.tabular.procs import ContProc, Features
 
 _NA = "_na"
@@ -76,11 +77,25 @@ def _applied(graph: Graph, proc: ContProc, names: list[str], values: GraphTensor
     if isinstance(proc, Normalize):
         means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
         return (values - means) / sds
-    if isinstance(proc, RobustScale | LogTransform | RankGauss):
-        done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]
-        return GraphTensor(graph, _matrix(graph, done, torch.float64).value, values.meta)
-    done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]  # one of the user's own
-    return GraphTensor(graph, _matrix(graph, done, torch.float64).value, values.meta)
+    if isinstance(proc, RankGauss):
+        return _ranked(graph, proc, names, values)
+    done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]
+    return _matrix(graph, done, torch.float64)
+
+
+def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor) -> GraphTensor:
+    """``RankGauss`` of all columns; one that was constant in training is 0."""
+    knots = [proc.knots[n] for n in names]
+    used = [i for i, (x, _) in enumerate(knots) if len(x) > 1]
+    if not used:
+        return _matrix(graph, [torch.zeros(N, dtype=torch.float64) for _ in names], torch.float64)
+    some = values if len(used) == len(names) else values[:, torch.tensor(used)]
+    made = interpolated(some, [knots[i] for i in used], missing=0.0)
+    if len(used) == len(names):
+        return made
+    constant_ones = torch.zeros(N, dtype=torch.float64)
+    columns = [made[:, used.index(i)] if i in used else constant_ones for i in range(len(names))]
+    return _matrix(graph, columns, torch.float64)
 
 
 def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
@@ -172,4 +187,3 @@ def _quiet() -> Iterator[None]:
                 logging.getLogger(name).setLevel(level)
 
 
-__all__ = ["Categorify", "net_model", "net_outputs"]

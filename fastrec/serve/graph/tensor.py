@@ -226,7 +226,7 @@ def cast(graph: Graph, given: GraphTensor, dtype: torch.dtype) -> str:
 
 def onnx_type(graph: Graph, dtype: torch.dtype) -> int:
     """ONNX's number of a dtype."""
-    return graph._type_of(numpy_type(dtype))
+    return graph.type_of(numpy_type(dtype))
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype:

@@ -399,6 +399,10 @@ def _transpose(graph: Graph, made: torch.Tensor, a: GraphTensor, *given: Any) ->
 @handler("stack")
 def _stack(graph: Graph, made: torch.Tensor, parts: Sequence[Any], dim: int = 0) -> str:
     axis = dim % made.ndim
+    if made.ndim == 2 and axis == 1 and len(parts) > 2:  # three nodes, however many columns there are
+        joined = graph.op("Concat", *[_rows(graph, p, made.dtype) for p in parts], axis=0)
+        shape = graph.constant(np.array([len(parts), -1], dtype=np.int64))
+        return graph.op("Transpose", graph.op("Reshape", joined, shape), perm=[1, 0])
     at = graph.constant(np.array([axis], dtype=np.int64))
     values = [graph.op("Unsqueeze", _rows(graph, p, made.dtype), at) for p in parts]
     return graph.op("Concat", *values, axis=axis)
@@ -461,6 +465,9 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
         elif isinstance(p, slice):
             value = _slice(graph, value, p, axis)
             axis += 1
+        elif isinstance(p, torch.Tensor) and p.dtype == torch.int64:
+            value = graph.op("Gather", value, graph.constant(p.numpy()), axis=axis)
+            axis += p.ndim
         elif isinstance(p, int):
             value = _pick(graph, value, p, axis)
         else:
@@ -496,44 +503,24 @@ def _searchsorted(
     return search(graph, edges, values, right=right)
 
 
-_BESIDE = 32  # edges that are compared with all at once
+_BESIDE = 8  # edges that are compared with all at once
 
 
-def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> str:
-    """How many sorted edges lie below each value (``right``: at or below it): int64. NaN lies above all.
-
-    Many edges are searched in two steps: every k-th one first, then the k of that block.
-    """
+def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> Any:
+    """How many sorted edges lie below each value (``right``: at or below it): int64. NaN lies above all."""
     if isinstance(edges, GraphTensor):
         raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
+    if len(edges) > _BESIDE and values.ndim == 1 and _common(values, edges).is_floating_point:
+        from fastrec.serve.graph.search import count_below
+
+        return count_below(values[:, None], [edges], right=right)[:, 0]
     edges = edges.detach().cpu().to(_common(values, edges))
     value = value_of(graph, values, edges.dtype)
-    if edges.dtype.is_floating_point:
-        value = graph.op("Where", graph.op("IsNaN", value), value_of(graph, math.inf, edges.dtype), value)
-    wide = graph.op("Unsqueeze", value, graph.constant(np.array([values.ndim], dtype=np.int64)))
-    if len(edges) <= 2 * _BESIDE:
-        found = _count_below(graph, wide, graph.constant(edges.numpy()), values.ndim, right)
-    else:
-        block = math.isqrt(len(edges) - 1) + 1
-        top = edges.max() if len(edges) else 0
-        filled = torch.cat([edges, edges.new_full((-len(edges) % block,), float(top))]).view(-1, block)
-        row = _count_below(graph, wide, graph.constant(filled[:, -1].contiguous().numpy()), values.ndim, right)
-        inside = graph.op("Min", row, graph.constant(np.array(len(filled) - 1, dtype=np.int64)))
-        near = graph.op("Gather", graph.constant(filled.contiguous().numpy()), inside, axis=0)
-        rest = _count_below(graph, wide, near, values.ndim, right)
-        size = graph.constant(np.array(block, dtype=np.int64))
-        found = graph.op("Add", graph.op("Mul", inside, size), rest)
-        found = graph.op("Min", found, graph.constant(np.array(len(edges), dtype=np.int64)))
-    if not edges.dtype.is_floating_point:
-        return found
-    gone = graph.op("IsNaN", value_of(graph, values, edges.dtype))
-    return graph.op("Where", gone, graph.constant(np.array(len(edges), dtype=np.int64)), found)
-
-
-def _count_below(graph: Graph, wide: str, edges: str, axis: int, right: bool) -> str:
-    below = graph.op("GreaterOrEqual" if right else "Greater", wide, edges)
-    ones = graph.op("Cast", below, to=graph._type_of(np.int64))
-    return graph.op("ReduceSum", ones, graph.constant(np.array([axis], dtype=np.int64)), keepdims=0)
+    axis = graph.constant(np.array([values.ndim], dtype=np.int64))
+    wide = graph.op("Unsqueeze", value, axis)
+    above = graph.op("Less" if right else "LessOrEqual", wide, graph.constant(edges.numpy()))  # NaN is below none
+    ones = graph.op("Cast", graph.op("Not", above), to=graph.type_of(np.int64))
+    return graph.op("ReduceSum", ones, axis, keepdims=0)
 
 
 # Over a row's values -------------------------------------------------------------------------------------------------
@@ -582,7 +569,7 @@ def _sort(
     # NaN comes last, as in torch: it is sorted as infinity and put back by its number in the row
     gone = graph.op("IsNaN", value)
     count = graph.op(
-        "ReduceSum", graph.op("Cast", gone, to=graph._type_of(np.int64)), graph.constant(np.array([axis])), keepdims=1
+        "ReduceSum", graph.op("Cast", gone, to=graph.type_of(np.int64)), graph.constant(np.array([axis])), keepdims=1
     )
     size = graph.constant(np.array([a.shape[axis]], dtype=np.int64))
     values, places = graph.op(
@@ -621,9 +608,8 @@ def _einsum(graph: Graph, made: torch.Tensor, equation: str, *parts: Any) -> str
 
 
 @handler("linalg_vector_norm", "norm")
-def _norm(
-    graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, keepdim: bool = False
-) -> Any:
+def _norm(graph: Graph, made: torch.Tensor, a: GraphTensor, ord: Any = 2, dim: Any = None, **options: Any) -> Any:
     if ord not in (2, "fro") or dim is None:
         raise NotInGraphError(f"a norm of order {ord}", remedy="Compute this column outside of the graph")
-    return (a * a).sum(dim, keepdim=keepdim).sqrt()
+    wide = a.to(made.dtype)
+    return (wide * wide).sum(dim, keepdim=options.get("keepdim", False)).sqrt()

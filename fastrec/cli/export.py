@@ -1,0 +1,66 @@
+"""``fastrec export`` and ``fastrec verify``: a run as a graph that others can serve, and whether it says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fastrec.cli.app import app, readable_errors
+
+_RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+_DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
+_FOLD = Annotated[int | None, typer.Option(help="The models of this fold alone: a fifth of the work of five.")]
+_TRUST = Annotated[list[str] | None, typer.Option(help="A module of generators or estimators that may be imported.")]
+
+
+@app.command()
+def export(
+    run: _RUN,
+    out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
+    data: _DATA = None,
+    fold: _FOLD = None,
+    trust: _TRUST = None,
+) -> None:
+    """Write a run as one ONNX file, from raw columns to the score, and check that it scores as the run does.
+
+    (It wants the extra `export`; to run the file onnxruntime is enough.)
+    """
+    with readable_errors("nothing is written") as stages:
+        from fastrec.serve.export import export_run
+
+        made = export_run(run, out, fold=fold, trust=trust or (), stages=stages)
+        sizes = {f: (out / f).stat().st_size / 1e6 for f in made.about["model"]["files"]}
+        typer.echo(", ".join(f"{out / f} ({size:.1f} MB)" for f, size in sizes.items()))
+        sent = [i["name"] for i in made.about["inputs"] if not i["made"]]
+        rest = [i["name"] for i in made.about["inputs"] if i["made"]]
+        typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
+        if rest:
+            typer.echo(f"{len(rest)} columns that the server makes of earlier events, or of text: {_some(rest)}")
+    verify(out, run, data, fold, trust)
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="What fastrec export wrote.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="The run that it is of.", show_default=False)],
+    data: _DATA = None,
+    fold: _FOLD = None,
+    trust: _TRUST = None,
+) -> None:
+    """Score rows by an exported file and by its run; exit with 1 where a score differs by more than 1e-5."""
+    with readable_errors("the export is as it was") as stages:
+        from fastrec.serve.verify import LIMIT, verify_export
+
+        found = verify_export(folder, run, data, fold=fold, trust=tuple(trust or ()), stages=stages)
+        typer.echo(f"{found.rows:,} rows: the largest difference is {found.difference:.1e}, in row {found.row}")
+        if found.lists:
+            typer.echo(f"{found.lists} lists are in another order")
+    if not found.holds:
+        typer.echo(f"error: that is more than {LIMIT}", err=True)
+        raise typer.Exit(1)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

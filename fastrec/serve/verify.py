@@ -1,0 +1,164 @@
+"""``verify_export``: whether an exported graph says what the run says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec._core.optional import require
+from fastrec._core.progress import Stages
+from fastrec.competition.predict import SavedRun, read_rows
+from fastrec.errors import MissingFileError
+from fastrec.serve.export import SCORE, feeds_of, read_sample
+from fastrec.table import Table
+from fastrec.validate import Lists, Rows
+
+LIMIT = 1e-5
+_AT_ONCE = 4_096  # rows
+_TIED = 1e-6  # scores of a list so near one another may change places
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was found.
+
+    Args:
+        rows: how many rows were scored.
+        difference: the largest difference of two scores; of amounts above 1 its share of them.
+        row: where it is.
+        lists: how many lists are in another order, of a ranking.
+    """
+
+    rows: int
+    difference: float
+    row: int
+    lists: int = 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the two are the same."""
+        return self.difference <= LIMIT and not self.lists
+
+
+def verify_export(
+    folder: str | Path,
+    run: str | Path,
+    data: str | Path | None = None,
+    *,
+    fold: int | None = None,
+    trust: tuple[str, ...] = (),
+    stages: Stages | None = None,
+) -> Verified:
+    """Score rows by an exported graph and by the run that it is of.
+
+    Args:
+        folder: the export.
+        run: the run directory.
+        data: the data whose test rows are scored (see ``predict_run``); None: those that the run keeps.
+        fold: the fold whose models were exported; None: all.
+        trust: modules of generators and estimators of one's own that may be imported.
+        stages: progress; None: none is shown.
+
+    Raises:
+        FastrecError: something is not there, or cannot be read.
+    """
+    stages, folder = stages or Stages(quiet=True), Path(folder)
+    saved = SavedRun(run, trust=trust)
+    if data is None:
+        rows = _kept_rows(saved)
+    else:
+        _, rows = read_rows(saved, data, stages=stages)
+    with stages.stage("graph", len(rows)) as advance:
+        said = score_rows(folder, rows.table, advance)
+    wanted = saved.predict_rows(rows, stages, fold=fold)
+    wanted = (wanted if saved.target is None else saved.target.restore(wanted)).numpy()
+    distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0)
+    each = distance.reshape(len(distance), -1).max(1) if len(distance) else np.zeros(1)
+    lists = 0 if rows.groups is None or saved.target is not None else _other_order(said, wanted, rows.groups)
+    return Verified(len(rows), float(each.max()), int(each.argmax()), lists)
+
+
+def score_rows(folder: str | Path, table: Table, advance: Any = None) -> np.ndarray:
+    """What an exported graph says of rows that have the columns of all its inputs: float64 ``[n]`` or ``[n, k]``."""
+    folder = Path(folder)
+    about = read_about(folder)
+    session = open_graph(folder / about["model"]["file"])
+    feeds = feeds_of(about, table)
+    if about["list"] is not None:
+        starts = _list_starts(table[about["list"]].integer().cpu())
+    else:
+        starts = np.arange(0, len(table) + 1)
+    parts = []
+    for a, b in _blocks(starts, len(table)):
+        parts.append(session.run([SCORE], {n: v[a:b] for n, v in feeds.items()})[0])
+        if advance is not None:
+            advance(b - a)
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def open_graph(path: Path, *, threads: int = 1) -> Any:
+    """A session of onnxruntime on the CPU."""
+    ort = require("onnxruntime", "onnxruntime", "pip install 'fastrec-tabular[serve]'")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What ``serving.json`` says.
+
+    Raises:
+        MissingFileError: there is none.
+    """
+    path = Path(folder) / "serving.json"
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give a folder made by fastrec export")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _kept_rows(saved: SavedRun) -> Rows:
+    """The rows that a run keeps, with their features as its models saw them."""
+    sample = read_sample(saved.folder)
+    if saved.target is None:
+        groups = sample[saved.config["list_column"]].integer().cpu()
+        return Lists(sample, groups, cats=saved.cats, conts=saved.conts)
+    made = set() if saved.features is None else set(saved.features.outputs)
+    if not saved.config["history"] and not _needs_tables(saved):
+        return saved.rows(sample.drop([n for n in sample.names if n in made]))
+    return Rows(sample, saved.task, cats=saved.cats, conts=saved.conts, n_outputs=saved.target.n_outputs)
+
+
+def _needs_tables(saved: SavedRun) -> bool:
+    return saved.features is not None and any(s.table_inputs for s in saved.features.steps)
+
+
+def _list_starts(groups: torch.Tensor) -> np.ndarray:
+    changes = (groups[1:] != groups[:-1]).nonzero().squeeze(1) + 1
+    return np.concatenate([[0], changes.numpy(), [len(groups)]])
+
+
+def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:
+    """Blocks of about ``_AT_ONCE`` rows that part no list."""
+    blocks, at = [], 0
+    while at < size:
+        fits = starts[(starts > at) & (starts <= at + _AT_ONCE)]
+        end = int(fits[-1]) if len(fits) else int(starts[starts > at][0])
+        blocks.append((at, end))
+        at = end
+    return blocks
+
+
+def _other_order(said: np.ndarray, wanted: np.ndarray, groups: torch.Tensor) -> int:
+    """How many lists are ordered otherwise, scores that are as good as equal aside."""
+    count, starts = 0, _list_starts(groups)
+    for a, b in zip(starts[:-1], starts[1:], strict=True):
+        mine, theirs = said[a:b], wanted[a:b]
+        order = np.argsort(-mine, kind="stable")
+        count += bool((np.diff(theirs[order]) > _TIED).any())
+    return count

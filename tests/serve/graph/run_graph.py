@@ -1,0 +1,77 @@
+"""A FeatureSet as a graph, and what onnxruntime makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import torch
+
+from fastrec.serve.export import feeds_of
+from fastrec.serve.graph import list_features  # noqa: F401 - its writers
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
+from fastrec.serve.graph.features import Places, written
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.tensor import GraphTensor, value_of
+from fastrec.table import Table
+
+
+class Served:
+    """A fitted set's steps in a graph; ``outside``: output → why it is not in it."""
+
+    def __init__(self, features, table, *, lists=None):
+        self.graph, self.inputs, self.outputs = Graph(), {}, []
+        steps = list(features.steps)
+        made = {n for s in steps for n in s.outputs}
+        raw = [n for n in dict.fromkeys(n for s in steps for n in s.inputs) if n not in made and n in table]
+        kept = {}
+
+        def given(name):
+            if name not in kept:
+                self.inputs[name] = table[name]
+                kept[name] = input_column(self.graph, name, table[name], no_text=OTHER_NO_TEXT)
+            return kept[name]
+
+        later = {n: (lambda n=n: given(n)) for n in [*raw, *([lists] if lists else [])]}
+        columns = GraphTable({}, later=later)
+        groups = GraphGroups(columns[lists].values) if lists else None
+        wanted = [n for f in features.features for n in f.outputs]
+        columns, found = written(steps, columns, Places(groups, lists), wanted)
+        self.outside = {n: why for n, why in found.outside.items() if n in wanted}
+        for name in wanted:
+            if name in self.outside:
+                continue
+            column = columns[name]
+            values = column.values if column.kind == "vector" else column.number()
+            if column.kind == "vector" and column.missing is not None:
+                values = torch.where(column.missing[:, None], torch.nan, values)
+            if isinstance(values, GraphTensor):
+                width = None if values.ndim == 1 else values.shape[1]
+                self.graph.output(name, value_of(self.graph, values, torch.float64), np.float64, width)
+                self.outputs.append(name)
+        if self.outputs:
+            self.session = ort.InferenceSession(self.graph.model().SerializeToString())
+
+    def about(self):
+        kinds = {n: type_of_input(c) for n, c in self.inputs.items()}
+        marks = {"string": OTHER_NO_TEXT, "int64": int(NO_INTEGER)}
+        return {"inputs": [{"name": n, "type": k, "missing": marks.get(k)} for n, k in kinds.items()]}
+
+    def __call__(self, table):
+        read = {i.name for i in self.session.get_inputs()}
+        feeds = {n: v for n, v in feeds_of(self.about(), table).items() if n in read}
+        return dict(zip(self.outputs, self.session.run(self.outputs, feeds), strict=True))
+
+
+def expected(table, name):
+    column = table[name]
+    if column.kind == "vector":
+        values = column.values.double()
+        return torch.where(column.is_missing()[:, None], torch.nan, values).numpy()
+    return column.number().numpy()
+
+
+def assert_served_alike(features, served, frame, **given):
+    made = Table.read(features.transform(frame, **given))
+    for name, values in served(Table.read(frame)).items():
+        np.testing.assert_allclose(values, expected(made, name), rtol=1e-9, atol=1e-12, err_msg=name)

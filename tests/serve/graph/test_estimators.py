@@ -1,0 +1,200 @@
+"""Every estimator in a graph: what it predicts of rows that it has not seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxscript")
+
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
+
+from fastrec.estimators import (
+    ColumnRanker,
+    ConstantModel,
+    NetModel,
+    NetRanker,
+    OffsetModel,
+    SKModel,
+    XGBModel,
+    XGBRanker,
+)
+from fastrec.errors import DataError
+from fastrec.serve.export import feeds_of
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
+from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.stack import blended
+from fastrec.serve.graph.tensor import GraphTensor, value_of
+from fastrec.stacking import StackModel
+from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
+from fastrec.stacking.hill_climb import HillClimb
+from fastrec.stacking.rank_mean import RankMean
+from fastrec.stacking.row_blends import LogisticBlend, MeanBlend, OneBase, PoolBlend, RidgeBlend
+from fastrec.stacking.stack_model import level_two_of
+from fastrec.stacking.tree_blend import TreeBlend
+from fastrec.table import Table
+from fastrec.validate import Lists, Rows
+
+NETS = ["TabularNet", "DLRM", "DCNv2", "DeepFM", "WideAndDeep", "TabM", "RealMLP"]
+CATS, CONTS = ["city", "code"], ["price", "size", "flag"]
+
+
+def frame(n, seed, *, odd=False):
+    rng = np.random.default_rng(seed)
+    price = rng.normal(size=n) * 100
+    price[rng.random(n) < 0.15] = np.nan
+    values = {
+        "city": rng.choice(["Köln", "東京", "a", "b"] + (["new"] if odd else []), n),
+        "code": pd.array(rng.integers(0, 9 + 3 * odd, n) + 2**53, dtype="Int64"),
+        "price": price,
+        "size": rng.integers(0, 50, n),
+        "flag": rng.random(n) < 0.5,
+    }
+    data = pd.DataFrame(values)
+    data.loc[rng.random(n) < 0.1, "city"] = None
+    data.loc[rng.random(n) < 0.1, "code"] = pd.NA
+    return data
+
+
+def rows_of(task, n, seed, *, label=True, odd=False):
+    table = Table.read(frame(n, seed, odd=odd))
+    rng = np.random.default_rng(seed)
+    signal = table["price"].number().nan_to_num(0.0).numpy() / 100 + (table["size"].number().numpy() > 20)
+    if task == "ranking":
+        groups = np.repeat(np.arange(n // 5) * 7, 5)
+        y = np.zeros(n)
+        y[np.arange(0, n, 5) + (signal.reshape(-1, 5) + rng.normal(size=(n // 5, 5))).argmax(1)] = 1
+        return Lists(table, torch.from_numpy(groups), cats=CATS, conts=CONTS, label=torch.from_numpy(y) if label else None)
+    noisy = signal + rng.normal(size=n) * 0.5
+    y, k = {
+        "binary": (noisy > 0.5, 1),
+        "multiclass": (np.digitize(noisy, [0, 1]), 3),
+        "regression": (noisy * 10, 1),
+        "multilabel": (np.stack([noisy > 0, noisy > 1], 1), 2),
+    }[task]
+    y = torch.from_numpy(np.asarray(y, dtype=np.int64 if task == "multiclass" else np.float64))
+    return Rows(table, task, cats=CATS, conts=CONTS, label=y if label else None, n_outputs=k)
+
+
+def served(make, rows):
+    """What a graph says of rows, at batches of 1, 7 and all; ``make``: graph rows → prediction."""
+    graph, kept = Graph(), {}
+
+    def given(name):
+        if name not in kept:
+            kept[name] = input_column(graph, name, rows.table[name], no_text=OTHER_NO_TEXT)
+        return kept[name]
+
+    later = {n: (lambda n=n: given(n)) for n in rows.table.names}
+    lists, groups = None, None
+    if rows.task == "ranking":
+        groups = rows.groups.numpy()
+        name = graph.input("lists", np.int64)
+        lists = GraphGroups(GraphTensor(graph, name, torch.empty(1009, dtype=torch.int64, device="meta")))
+    made = make(GraphRows(GraphTable({}, later=later), rows.task, CATS, CONTS, rows.n_outputs, lists))
+    graph.output("score", value_of(graph, made, torch.float64), np.float64, None if made.ndim == 1 else made.shape[1])
+    session = ort.InferenceSession(graph.model().SerializeToString())
+    read = [i.name for i in session.get_inputs()]
+    marks = {"string": OTHER_NO_TEXT, "int64": int(NO_INTEGER)}
+    about = [{"name": n, "type": (k := type_of_input(rows.table[n])), "missing": marks.get(k)} for n in kept if n in read]
+    feeds = feeds_of({"inputs": about}, rows.table) | ({"lists": groups} if "lists" in read else {})
+    whole = session.run(None, feeds)[0]
+    for a, b in ((0, 5), (5, 15)) if rows.task == "ranking" else ((0, 1), (1, 8)):
+        np.testing.assert_allclose(session.run(None, {n: v[a:b] for n, v in feeds.items()})[0], whole[a:b], atol=1e-5, rtol=1e-5)
+    return whole
+
+
+def check(model, task, *, atol=1e-6, rtol=1e-6):
+    model.fit(rows_of(task, 400, 0), seed=0)
+    rows = rows_of(task, 200, 1, label=False, odd=True)
+    np.testing.assert_allclose(
+        served(lambda r: prediction(model, r), rows), model.predict(rows).numpy(), atol=atol, rtol=rtol
+    )
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_every_net(net):
+    check(NetModel("net", model=net, epochs=1), "binary", atol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["multiclass", "regression", "multilabel"])
+def test_a_net_of_every_task(task):
+    check(NetModel("net", model="TabularNet", epochs=1, seeds=2), task, atol=1e-5)
+
+
+def test_a_net_of_lists():
+    check(NetRanker("net", layers=[16], epochs=1), "ranking", atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multilabel", "ranking"])
+def test_xgboost(task):
+    check(XGBModel("xgb", rounds=20, early_stopping_rounds=None), task, atol=2e-6)
+
+
+def test_xgboost_rankers():
+    check(XGBRanker("xgb", rounds=20), "ranking", atol=2e-6)
+    check(XGBRanker("xgb", rounds=20, margin="size"), "ranking", atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "task"), [("LGBMModel", "binary"), ("LGBMModel", "multiclass"), ("CatBoostModel", "binary")])
+def test_other_libraries(name, task):
+    estimators = pytest.importorskip("fastrec.estimators")
+    pytest.importorskip("lightgbm" if name.startswith("LGBM") else "catboost")
+    check(getattr(estimators, name)("trees", rounds=20), task)
+
+
+def test_forests_of_scikit_learn():
+    check(SKModel("forest", ExtraTreesClassifier(20, max_depth=6, random_state=0)), "multiclass")
+    check(SKModel("forest", ExtraTreesRegressor(20, max_depth=6, random_state=0)), "regression")
+
+
+def test_rules():
+    check(ConstantModel(), "binary")
+    check(ConstantModel(), "multiclass")
+    check(OffsetModel(XGBModel("xgb", rounds=5, early_stopping_rounds=None), "price"), "regression", atol=1e-5)
+
+
+def test_a_rule_orders_each_list():
+    rule, rows = ColumnRanker("rule", ["size", "price"]), rows_of("ranking", 200, 1)
+    said = served(lambda r: prediction(rule, r), rows).reshape(-1, 5)
+    wanted = rule.predict(rows).numpy().reshape(-1, 5)  # a place among all rows: in each list the same order
+    assert (np.argsort(said, 1, kind="stable") == np.argsort(wanted, 1, kind="stable")).all()
+
+
+@pytest.mark.parametrize("task", ["binary", "multiclass", "regression", "multilabel", "ranking"])
+def test_every_blend(task):
+    train, rows = rows_of(task, 400, 0), rows_of(task, 200, 1, label=False, odd=True)
+    models = {"a": XGBModel("a", rounds=8, early_stopping_rounds=None, max_depth=2)}
+    models["b"] = XGBModel("b", rounds=8, early_stopping_rounds=None, columns=["price", "city"])
+    base = {n: m.fit(train, seed=0).predict(train) for n, m in models.items()}
+    for blend in blends_of(task, list(models)):
+        extra = ["size", "city"] if "trees" in blend.name or "boost" in blend.name else []
+        stack = StackModel(list(models), [blend], extra)
+        blend.fit(level_two_of(base, train, extra), seed=0)
+        wanted = stack.predict({n: m.predict(rows) for n, m in models.items()}, rows)
+        said = served(lambda r, s=stack: blended(s, {n: prediction(m, r) for n, m in models.items()}, r), rows)
+        np.testing.assert_allclose(said, wanted.numpy(), atol=2e-5, rtol=2e-5, err_msg=blend.name)
+
+
+def blends_of(task, models):
+    if task == "ranking":
+        return [LinearBlend(models), AverageBlend(models), AverageBlend(models, of="rank"), BoostedBlend(models, rounds=5),
+                HillClimb(models)]  # fmt: skip
+    linear = {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)
+    ranked = [] if task == "multiclass" else [RankMean(models)]
+    return [OneBase("a"), MeanBlend(models), linear(models), TreeBlend(models, task, rounds=5), HillClimb(models), *ranked]
+
+
+def test_one_without_a_form_is_refused_by_name():
+    from sklearn.neighbors import KNeighborsClassifier
+
+    model = SKModel("near", KNeighborsClassifier())
+    model.fit(rows_of("binary", 100, 0), seed=0)
+    with pytest.raises(DataError, match="KNeighbors"):
+        served(lambda r: prediction(model, r), rows_of("binary", 10, 1))

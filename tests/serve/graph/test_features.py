@@ -1,0 +1,111 @@
+"""Every generator that needs no history, in a graph: the values that ``transform`` gives, or a reason why it is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+
+from fastrec.features import (
+    Diff,
+    FeatureSet,
+    GroupRank,
+    GroupStats,
+    Lag,
+    TargetEncode,
+)
+from fastrec.features.base import GENERATORS
+from fastrec.table import Table
+from tests.features.examples import EXAMPLES
+from tests.features.frames import columns, tables, to_table
+from tests.serve.graph.run_graph import Served, assert_served_alike
+
+SERVED = sorted(n for n in EXAMPLES if GENERATORS[n].online != "history")
+CASES = [(n, i) for n in SERVED for i in range(len(EXAMPLES[n]))]
+# What has no form in a graph: generator → words of the reasons that are fine.
+OUTSIDE = {
+    "CoVisit": "other rows|coded among|table",
+    "DeviationFromGroup": "groups other than",
+    "GroupStats": "groups other than|text",
+    "HashEncode": "hashes",
+    "Cross": "hashes",
+    "Categorify": "hashes|list",
+    "CumTarget": "nonzero",
+    "ListLength": "list|cumsum",
+    "ListSlice": "list|cumsum",
+    "MultiHot": "list|cumsum",
+    "RowFunction": "no form",
+    "SvdEncode": "list|cumsum|bool",
+    "TextSvd": "list|cumsum|unique|no form|vector",
+    "TfIdfSimilarity": "list|cumsum",
+    "Tokens": "cumsum|unique|no form",
+    "VectorColumns": "list|vectors|nonzero",
+}
+ALWAYS = "there is no such column|is a list|is a vector"  # what it reads is outside itself
+OTHERS = {name: Table.read(t) for name, t in tables().items()}
+
+
+@pytest.mark.parametrize(("name", "i"), CASES)
+def test_a_generator_is_served_as_it_transforms(name, i):
+    first, second = (to_table(columns(n, seed=n)) for n in (40, 57))
+    features = FeatureSet([EXAMPLES[name][i]()], key="row").fit(first, tables=OTHERS)
+    served = Served(features, Table.read(first))
+    for reason in served.outside.values():
+        words = f"{OUTSIDE.get(name, ALWAYS)}|{ALWAYS}".split("|")
+        assert any(word in reason for word in words), reason
+    if served.outputs:
+        for frame in (first, second):
+            assert_served_alike(features, served, frame, tables=OTHERS)
+
+
+def lists_of(seed, sizes=(1, 2, 7, 25, 3)):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(rng.permutation(1000)[: len(sizes)], sizes)
+    n = len(groups)
+    price = rng.integers(0, 6, n).astype(float)
+    price[rng.random(n) < 0.2] = np.nan
+    return {
+        "list": groups,
+        "price": price,
+        "place": rng.normal(size=n),
+        "city": rng.choice(["Köln", "São Paulo", "東京", "new"], n),
+        "y": rng.integers(0, 2, n),
+    }
+
+
+@pytest.mark.parametrize("method", ["min", "max", "average", "dense", "ordinal"])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_ranks_in_a_list(method, descending, normalise):
+    rank = GroupRank(["price", "place"], by="list", method=method, descending=descending, normalise=normalise)
+    check_lists([rank])
+
+
+def test_statistics_and_neighbours_of_a_list():
+    te = TargetEncode("city", "y")
+    stats = ["count", "sum", "mean", "min", "max", "std"]
+    check_lists(
+        [
+            GroupStats("price", by="list", stats=stats, over="group"),
+            GroupStats(te, by="list", stats=stats, over="group"),
+            Lag(["price", te], by="list", n=[1, -1, 3]),
+            Diff("price", by="list", n=[1, -2]),
+        ]
+    )
+
+
+def check_lists(generators):
+    features = FeatureSet(generators, key="list").fit(lists_of(0))
+    served = Served(features, Table.read(lists_of(0)), lists="list")
+    assert not served.outside
+    for seed in range(4):
+        assert_served_alike(features, served, lists_of(seed))
+    assert_served_alike(features, served, lists_of(9, sizes=(1,)))
+
+
+def test_statistics_that_sort_a_list_are_outside():
+    features = FeatureSet([GroupStats("price", by="list", stats="median", over="group")], key="list").fit(lists_of(0))
+    served = Served(features, Table.read(lists_of(0)), lists="list")
+    assert "median" in served.outside["median_price__list"]
