@@ -42,9 +42,9 @@ def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
         return (matrix[:, 0] != matrix[:, 0]).double() * 0 + part
     sums = _sums(part, matrix)
     if task == "regression":
-        return (sums.exp() if _of_logarithms(part) else sums)[:, 0].double()
+        return (sums.exp() if _of_logarithms(part) else sums)[:, 0]
     if task != "multiclass":
-        return _of_two(part, sums)[:, 0].double()
+        return _of_two(part, sums)[:, 0]
     if len(part.classes_) == 2:
         second = _of_two(part, sums)
         said = torch.cat([1 - second, second], 1)
@@ -56,16 +56,14 @@ def _said(part: Any, matrix: GraphTensor, task: Task, k: int) -> Any:
         said = said / said.sum(1, keepdim=True)
     places = torch.zeros((len(part.classes_), k), dtype=torch.float64)  # a class may have had no row
     places[torch.arange(len(places)), torch.from_numpy(np.asarray(part.classes_).astype(np.int64))] = 1
-    return said.double() @ places
+    return said @ places
 
 
 def _sums(part: Any, matrix: GraphTensor) -> Any:
-    """Weighted columns with what is added, as scikit-learn adds them: float32 or float64 ``[rows, sums]``."""
-    weights = np.asarray(part.coef_).reshape(-1, matrix.shape[1])
-    single = matrix.dtype == torch.float32 and weights.dtype == np.float32
-    dtype = torch.float32 if single else torch.float64
-    start = torch.as_tensor(np.array(part.intercept_, dtype=np.float64).reshape(-1)).to(dtype)
-    return matrix.to(dtype) @ torch.from_numpy(weights.T.copy()).to(dtype) + start
+    """Weighted columns with what is added: float64 ``[rows, sums]``."""
+    weights = torch.from_numpy(np.asarray(part.coef_, dtype=np.float64).reshape(-1, matrix.shape[1]).T.copy())
+    start = torch.from_numpy(np.array(part.intercept_, dtype=np.float64).reshape(-1))
+    return matrix.double() @ weights + start
 
 
 def _of_two(part: Any, sums: Any) -> Any:
@@ -73,7 +71,7 @@ def _of_two(part: Any, sums: Any) -> Any:
     if getattr(part, "loss", None) == "modified_huber":
         return (sums.clamp(-1, 1) + 1) / 2
     # onnxruntime's Sigmoid is 0 below -37, and of several classes the least unlikely one counts
-    return (1 / (1 + (-sums.double()).exp())).to(sums.dtype)
+    return 1 / (1 + (-sums).exp())
 
 
 def _one_against_rest(part: Any) -> bool:
