@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from fastrec.cli.app import app, readable_errors
+from fastrec.cli.app import app, readable_errors, trusted
 
 _RUN = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _DATA = Annotated[Path | None, typer.Option(help="Score the test rows of this data; else those that the run keeps.")]
@@ -21,6 +21,10 @@ def export(
     out: Annotated[Path, typer.Option(help="The folder to make.", show_default=False)],
     data: _DATA = None,
     fold: _FOLD = None,
+    parts: Annotated[bool, typer.Option("--parts", help="Features, nets, forests and stack as files too.")] = False,
+    float16: Annotated[bool, typer.Option("--float16", help="The nets' weights in 16 bits.")] = False,
+    quantize: Annotated[bool, typer.Option("--quantize", help="The nets' products in 8 bits.")] = False,
+    triton: Annotated[Path | None, typer.Option(help="Write a Triton model repository there, too.")] = None,
     trust: _TRUST = None,
 ) -> None:
     """Write a run as one ONNX file, from raw columns to the score, and check that it scores as the run does.
@@ -30,7 +34,9 @@ def export(
     with readable_errors("nothing is written") as stages:
         from fastrec.serve.export import export_run
 
-        made = export_run(run, out, fold=fold, trust=trust or (), stages=stages)
+        compress: Literal["float16", "int8"] | None = "int8" if quantize else "float16" if float16 else None
+        options = {"fold": fold, "compress": compress}
+        made = export_run(run, out, **options, parts=parts or triton is not None, trust=trusted(trust), stages=stages)
         sizes = {f: (out / f).stat().st_size / 1e6 for f in made.about["model"]["files"]}
         typer.echo(", ".join(f"{out / f} ({size:.1f} MB)" for f, size in sizes.items()))
         sent = [i["name"] for i in made.about["inputs"] if not i["made"]]
@@ -38,6 +44,18 @@ def export(
         typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
         if rest:
             typer.echo(f"{len(rest)} columns that the server makes of earlier events, or of text: {_some(rest)}")
+        if triton is not None:
+            from fastrec.serve.triton import write_triton
+
+            folders = write_triton(out, triton, name=out.resolve().name)
+            typer.echo(f"{len(folders)} models of Triton in {triton}: {', '.join(f.name for f in folders)}")
+        if compress is not None:
+            from fastrec.serve.metric_loss import metric_loss
+
+            loss = metric_loss(out, run, fold=fold, trust=trusted(trust))
+            words = f"{loss.metric} {loss.full:.5f} in full, {loss.compressed:.5f} in {compress}"
+            typer.echo(f"{words} (on {loss.rows:,} training rows: to compare the two)")
+            return
     verify(out, run, data, fold, trust)
 
 
@@ -53,7 +71,7 @@ def verify(
     with readable_errors("the export is as it was") as stages:
         from fastrec.serve.verify import LIMIT, verify_export
 
-        found = verify_export(folder, run, data, fold=fold, trust=tuple(trust or ()), stages=stages)
+        found = verify_export(folder, run, data, fold=fold, trust=trusted(trust), stages=stages)
         typer.echo(f"{found.rows:,} rows: the largest difference is {found.difference:.1e}, in row {found.row}")
         if found.lists:
             typer.echo(f"{found.lists} lists are in another order")

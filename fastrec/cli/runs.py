@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from fastrec.cli.app import app, load_competition, readable_errors
+from fastrec.cli.app import app, load_competition, readable_errors, trusted
 
 _Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 
@@ -30,7 +30,7 @@ def predict(
     with readable_errors() as stages:
         from fastrec.competition.predict import predict_run
 
-        made = predict_run(run, data, out, device=device, trust=trust or (), stages=stages)
+        made = predict_run(run, data, out, device=device, trust=trusted(trust), stages=stages)
         typer.echo(f"predictions {made}")
 
 

@@ -44,7 +44,13 @@ class SavedRun:
     def __init__(self, folder: str | Path, *, trust: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
         for module in trust:
-            import_module(module)
+            try:
+                import_module(module)
+            except ImportError as error:
+                raise DataError(
+                    f"the trusted module {module} cannot be imported ({error})",
+                    remedy="Start from the folder that it is in, or put that folder into PYTHONPATH",
+                ) from error
         path = self.folder / "config.json"
         if not path.is_file():
             raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")

@@ -60,22 +60,36 @@ def write_run(part: Path, made: Fitted, about: Mapping[str, Any]) -> None:
     write_json(part / "importance.json", importance)
     if made.permutation:
         write_json(part / "permutation.json", made.permutation)
-    _write_sample(part / "sample.parquet", made)
+    _write_samples(part, made)
     write_json(part / "config.json", _config(made, about))
     write_json(part / "decision.json", asdict(made.decision))
     _write_submission(part / "submission.csv", made)
 
 
-def _write_sample(path: Path, made: Fitted) -> None:
-    """Some rows with all their columns as the models saw them: what an exported graph takes its inputs' types from."""
+def _write_samples(part: Path, made: Fitted) -> None:
+    """Some rows with all their columns as the models saw them.
+
+    ``sample.parquet``: what an exported graph takes its inputs' types from, test rows without the target.
+    ``sample_labelled.parquet``: training rows, by which what is done to a graph can be scored.
+    """
     rows = made.train if made.test is None else made.test
-    count = min(len(rows), _SAMPLE)
-    if rows.groups is not None and made.target is None and count < len(rows):
-        starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
-        count = int(starts[starts <= count][-1])  # whole lists
-    table = rows.table.slice(0, count)
     hidden = set() if made.target is None else set(made.target.names)
-    pq.write_table(table.drop([n for n in hidden if n in table]).to_arrow(), path)
+    sample = _some_rows(rows, ranking=made.target is None)
+    sample = sample.drop([n for n in hidden if n in sample])
+    labelled = _some_rows(made.train, ranking=made.target is None)
+    if made.target is None and made.train.label is not None:
+        labelled = labelled.with_columns({made.recipe.label: made.train.label[: len(labelled)].double()})
+    for name, table in {"sample": sample, "sample_labelled": labelled}.items():
+        pq.write_table(table.to_arrow(), part / f"{name}.parquet")
+
+
+def _some_rows(rows: Rows, *, ranking: bool) -> Table:
+    """The first rows, of lists whole ones."""
+    count = min(len(rows), _SAMPLE)
+    if ranking and rows.groups is not None and count < len(rows):
+        starts = (rows.groups[1:] != rows.groups[:-1]).nonzero().squeeze(1) + 1
+        count = int(starts[starts <= count][-1])
+    return rows.table.slice(0, count)
 
 
 def _write_submission(path: Path, made: Fitted) -> None:

@@ -1,4 +1,4 @@
-"""``export_run``: a run directory as one ONNX file, from raw columns to the score, and what a server must know of it."""
+"""``export_run``: a run directory as one ONNX file, from raw columns to the score, and what a server must know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
+from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import (
     NO_INTEGER,
@@ -30,12 +31,13 @@ from fastrec.serve.graph.columns import (
     input_column,
     type_of_input,
 )
+from fastrec.serve.graph.compress import Compress, compressed
 from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.features import Places, Served, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
+from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
 from fastrec.table.key_types import is_text
 
@@ -64,7 +66,8 @@ def export_run(
     out: str | Path,
     *,
     fold: int | None = None,
-    models: Sequence[str] | None = None,
+    parts: bool = False,
+    compress: Compress | None = None,
     trust: Sequence[str] = (),
     stages: Stages | None = None,
 ) -> Exported:
@@ -77,7 +80,8 @@ def export_run(
         run: the run directory.
         out: the folder to make; an earlier export there is replaced when this one is complete.
         fold: take the models of this fold alone, a fifth of the work where there are five; None: the mean of all.
-        models: take these base models alone; None: those that the stack reads.
+        parts: write features, nets, forests and the stack as files of their own too, in ``parts/``.
+        compress: the nets' weights in 16 bits, or their matrix products in 8 (see ``metric_loss``).
         trust: modules of generators and estimators of one's own that may be imported.
         stages: progress; None: none is shown.
 
@@ -90,7 +94,7 @@ def export_run(
     saved = SavedRun(run, trust=trust)
     sample = read_sample(run)
     with stages.stage("graph"):
-        graph, about, served = make_graph(saved, sample, fold=fold)
+        graph, about, served = make_graph(saved, sample, fold=fold, compress=compress)
     with atomic_folder(out) as part, stages.stage("write"):
         files = graph.save(part / _GRAPH, name=saved.config["competition"])
         about["model"] = {
@@ -98,6 +102,8 @@ def export_run(
             "files": [f.name for f in files],
             "sha256": hashlib.sha256((part / _GRAPH).read_bytes()).hexdigest(),
         }
+        if parts:
+            about["parts"] = write_parts(graph, part, about)
         if served.outside and saved.features is not None:
             saved.features.save(part / "features")
         (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -118,15 +124,20 @@ def read_sample(run: Path) -> Table:
     return Table.read(path)
 
 
-def make_graph(saved: SavedRun, sample: Table, *, fold: int | None = None) -> tuple[Graph, dict[str, Any], Served]:
+def make_graph(
+    saved: SavedRun, sample: Table, *, fold: int | None = None, compress: Compress | None = None
+) -> tuple[Graph, dict[str, Any], Served]:
     """A run's graph, what ``serving.json`` says of it, and which features are in it.
 
     Args:
         saved: the run.
         sample: some of its rows, with all columns.
         fold: the models of this fold alone; None: the mean of all.
+        compress: see ``export_run``.
     """
     graph = Graph()
+    if compress is not None:
+        graph.compress = partial(compressed, how=compress)
     loaded = _models(saved, fold)
     wanted = [*saved.cats, *saved.conts]
     steps = [] if saved.features is None else list(saved.features.steps)
@@ -155,10 +166,12 @@ def make_graph(saved: SavedRun, sample: Table, *, fold: int | None = None) -> tu
     base = {}
     for name, several in loaded.items():
         total = None
-        for model in several:
+        for i, model in enumerate(several):
+            graph.scope = f"{name}_fold{i if fold is None else fold}"
             said = prediction(model, rows)
             total = said if total is None else total + said
         base[name] = total / len(several)
+    graph.scope = "blend"
     score = blended(saved.stack, base, rows)
     score = _restored(saved, score)
     width = None if score.ndim == 1 else int(score.shape[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ def _blocks(starts: np.ndarray, size: int) -> list[tuple[int, int]]:
 def _other_order(said: np.ndarray, wanted: np.ndarray, groups: torch.Tensor) -> int:
     """How many lists are ordered otherwise, scores that are as good as equal aside."""
     count, starts = 0, _list_starts(groups)
-    for a, b in zip(starts[:-1], starts[1:], strict=True):
+    for a, b in pairwise(starts):
         mine, theirs = said[a:b], wanted[a:b]
         order = np.argsort(-mine, kind="stable")
         count += bool((np.diff(theirs[order]) > _TIED).any())

@@ -105,7 +105,7 @@ def measure(folder: Path, rows: int, repeats: int) -> list[dict]:
     print(f"{len(session.get_inputs())} inputs, {size / 1e6:.1f} MB, loaded in {loaded:.2f} s")
     saved = SavedRun(run)
     models = {n: Estimator.load(saved.folder / "models" / n / "fold0") for n in ("net", "xgb")}
-    made_rows = saved.rows(sample.drop([n for n in saved.features.outputs]))
+    made_rows = saved.rows(sample.drop(list(saved.features.outputs)))
     matrix = models["xgb"]._inputs.matrix(made_rows.table).numpy()
     net = models["net"]._nets[0]
     systems = {

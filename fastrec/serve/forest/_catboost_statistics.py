@@ -31,7 +31,7 @@ def statistics_of(
         hashes: int32 ``[codes]``, of the codes of categories.
 
     Raises:
-        DataError: a kind of statistics is not known here.
+        DataError: a kind of statistics is not known here, or two combinations cannot be told apart.
     """
     found = said["features_info"].get("ctrs", [])
     if not found:
@@ -53,11 +53,14 @@ def statistics_of(
         values.append(table.ravel())
         size += table.size
         of[ones], index[ones] = i, np.arange(len(ones))
+    hashed = np.concatenate(keys).astype(np.int64)
+    if len(np.unique(hashed)) < len(hashed):
+        remedy = "Train again with another max_ctr_complexity="
+        raise DataError("two combinations of categories of CatBoost's trees have the same hash", remedy=remedy)
     every = np.array([[0] * (longest - len(c)) + c for c in elements.numbered(combinations)], np.int64)
     statistics = Statistics(
         np.append(hashes, _UNKNOWN).astype(np.int64), tuple(elements.above), tuple(elements.cats),
-        tuple(elements.exact), every,
-        np.concatenate(keys).astype(np.int64), np.concatenate(starts), np.array(unknown), np.concatenate(values),
+        tuple(elements.exact), every, hashed, np.concatenate(starts), np.array(unknown), np.concatenate(values),
         of, index,
     )  # fmt: skip
     return [Statistic(statistics, i) for i in range(len(found))]

@@ -44,13 +44,16 @@ def in_order(derived: set[Derived]) -> list[Derived]:
     return [*zeros, *sets, *(Statistic(used, i) for i in range(0 if used is None else len(used.of)))]
 
 
-def derived_nodes(derived: Sequence[Derived], x: str, y: str, graph: Graph) -> None:
+def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
     """Add the nodes that put derived columns behind the columns of rows.
 
     Args:
         derived: the columns, as ``in_order`` gives them.
-        x, y: names of the rows before and after.
+        x: name of the rows.
         graph: where nodes go; its ``dtype`` is that of the rows.
+
+    Returns:
+        The name of all columns.
     """
     zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
     sets = [d for d in derived if isinstance(d, CategorySet)]
@@ -64,7 +67,7 @@ def derived_nodes(derived: Sequence[Derived], x: str, y: str, graph: Graph) -> N
         blocks += _memberships(sets, x, graph)
     if statistics is not None:
         blocks.append(statistics_nodes(statistics, x, graph))
-    graph.named("Concat", blocks, y, axis=1)
+    return graph.node("Concat", *blocks, axis=1)
 
 
 def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]:

@@ -46,10 +46,9 @@ class Graph:
         """Whole numbers as int64."""
         return self.node("Cast", name, to=onnx().TensorProto.INT64)
 
-    def double(self, name: str, output: str | None = None) -> str:
+    def double(self, name: str) -> str:
         """Numbers as float64."""
-        output = output or f"{self.prefix}_{len(self.nodes)}"
-        return self.named("Cast", [name], output, to=onnx().TensorProto.DOUBLE)
+        return self.node("Cast", name, to=onnx().TensorProto.DOUBLE)
 
     def lookup(self, name: str, keys: np.ndarray, values: np.ndarray, *, default: int) -> str:
         """The int64 values of int64 keys, ``default`` for others."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from fastrec.serve.forest._columns import Derived, derived_nodes
+from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
 from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest._onnx import onnx
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
+_SETS = 1024  # at most in a node: rows with thousands of columns would take much memory
 _MODES: dict[Rule, int] = {"le": 0, "lt": 1}  # BRANCH_LEQ, BRANCH_LT
 
 
@@ -105,28 +106,64 @@ class Forest:
         graph = Graph(prefix, self.dtype)
         if self.dtype == "float64" and not self.wide:
             x = graph.double(x)
-        if self.derived:
-            derived_nodes(self.derived, x, f"{prefix}_all", graph)
-            x = f"{prefix}_all"
-        forest = self._with_base() if base else self
-        if not len(forest.roots):
-            forest = forest._with_base(np.zeros(self.targets))
-        sums = y if self.dtype == "float64" else f"{prefix}_sums"
-        graph.named("TreeEnsemble", [x], sums, domain="ai.onnx.ml", name=prefix, **forest.attributes())
-        if sums != y:
-            graph.double(sums, y)
+        parts = self._in_parts()
+        zero = np.zeros(self.targets)  # a node without trees cannot be
+        starts = [self.base if base else None if len(self.roots) else zero, *(None for _ in parts[1:])]
+        sums = [part._sums(x, graph, start) for part, start in zip(parts, starts, strict=True)]
+        wide = [graph.double(s) for s in sums]
+        graph.named("Identity" if len(wide) == 1 else "Sum", wide, y)
         return graph.nodes, graph.initializers
 
-    def _with_base(self, base: np.ndarray | None = None) -> Forest:
-        """With ``base`` as the first trees, of one leaf each: sums are then in the order of the libraries' own."""
-        base = self.base if base is None else base
+    def _sums(self, x: str, graph: Graph, base: np.ndarray | None) -> str:
+        """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
+        if self.derived:
+            x = derived_nodes(self.derived, x, graph)
+        forest = self if base is None else self._with_base(base)
+        return graph.node("TreeEnsemble", x, domain="ai.onnx.ml", **forest.attributes())
+
+    def _in_parts(self) -> list[Forest]:
+        """Forests of the trees in order that have at most so many sets of categories each, or one tree."""
+        ends = np.append(self.roots, len(self.feature))[1:]
+        parts, start, seen = [], 0, set[int]()
+        for tree, (first, end) in enumerate(zip(self.roots, ends, strict=True)):
+            own = {int(f) for f in self.feature[first:end] if f >= self.columns}
+            own = {f for f in own if isinstance(self.derived[f - self.columns], CategorySet)}
+            if tree > start and len(seen | own) > _SETS:
+                parts.append(self._trees(start, tree))
+                start, seen = tree, set()
+            seen |= own
+        return [*parts, self._trees(start, len(self.roots))] if parts else [self]
+
+    def _trees(self, start: int, end: int) -> Forest:
+        """The trees from ``start`` to before ``end``."""
+        bounds = np.append(self.roots, len(self.feature))
+        nodes = slice(bounds[start], bounds[end])
+        own = {n: getattr(self, n)[nodes] for n in ("feature", "threshold", "missing_left", "left_leaf", "right_leaf")}
+        sides = [(getattr(self, side)[nodes], own[f"{side}_leaf"]) for side in ("left", "right")]
+        numbers = np.concatenate([number[is_leaf] for number, is_leaf in sides])
+        leaves = slice(numbers.min(), numbers.max() + 1)
+        left, right = (number - np.where(is_leaf, leaves.start, nodes.start) for number, is_leaf in sides)
+        used = {int(f) for f in own["feature"] if f >= self.columns}
+        derived = in_order({self.derived[f - self.columns] for f in used})
+        place = {d: self.columns + i for i, d in enumerate(derived)}
+        moved = [place[self.derived[f - self.columns]] if f in used else f for f in own["feature"].tolist()]
+        own |= {"feature": np.array(moved, np.int64), "left": left, "right": right, "derived": tuple(derived)}
+        own |= {
+            "value": self.value[leaves],
+            "target": self.target[leaves],
+            "roots": self.roots[start:end] - nodes.start,
+        }
+        return replace(self, **own)
+
+    def _with_base(self, base: np.ndarray) -> Forest:
+        """With trees of one leaf before the others: sums are then in the order of the libraries' own."""
         k, nodes, leaves = len(base), len(self.feature), len(self.value)
         mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
         mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
         mine |= {f"{side}_leaf": np.ones(k, bool) for side in ("left", "right")}
         mine |= {"value": base, "target": np.arange(k)}
         joined = {name: np.concatenate([getattr(self, name), more]) for name, more in mine.items()}
-        return Forest(**{**vars(self), **joined, "roots": np.concatenate([nodes + np.arange(k), self.roots])})
+        return replace(self, **joined, roots=np.concatenate([nodes + np.arange(k), self.roots]))
 
     def model(self) -> Any:
         """A model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,43 @@ def onnx() -> Any:
     return require("onnx", "onnx", "pip install 'fastrec-tabular[export]'")
 
 
+@dataclass
+class Cut:
+    """A value of a graph at which it may be cut.
+
+    Args:
+        name: what it is called in the parts.
+        value: its name in the graph.
+        dtype: numpy's name of the type that passes between the parts.
+        width: of ``[rows, width]``; None: ``[rows]``.
+        inner: the type that the graph has there; None: the same.
+    """
+
+    name: str
+    value: str
+    dtype: str
+    width: int | None
+    inner: str | None = None
+
+
+@dataclass
+class Part:
+    """A part of a graph.
+
+    Args:
+        name: its name.
+        kind: ``'onnx'`` or ``'xgboost'``.
+        inputs, outputs: the values that it reads and makes.
+        booster: of XGBoost's part its trees.
+    """
+
+    name: str
+    kind: str
+    inputs: list[Cut]
+    outputs: list[Cut]
+    booster: Any = None
+
+
 class Graph:
     """Nodes in the order in which they are computed, each made once: equal nodes on equal inputs share a result."""
 
@@ -38,6 +76,9 @@ class Graph:
         self._constants: dict[str, np.ndarray] = {}
         self._named: dict[Any, Any] = {}
         self._count = 0
+        self.scope = "graph"  # what nets and forests that are written now belong to
+        self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
+        self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
 
     def input(self, name: str, dtype: Any) -> str:
         """An input ``[rows]``, of a numpy dtype (``object`` or ``str``: text).
@@ -103,7 +144,7 @@ class Graph:
         names = dict(zip([i.name for i in graph.input], feeds, strict=True)) | {"": ""}
         for tensor in graph.initializer:
             names[tensor.name] = self.constant(self._onnx.numpy_helper.to_array(tensor))
-        for node in graph.node:
+        for node in _in_order(graph):
             if any(a.HasField("g") for a in node.attribute):
                 raise DataError(f"a net's graph has a {node.op_type}", remedy="Export a net without control flow")
             copied = self._onnx.NodeProto()
@@ -125,8 +166,46 @@ class Graph:
         """A name that nothing has yet."""
         return self._fresh(word)
 
+    def mark(self, kind: str, inputs: Sequence[Cut], output: Cut, *, booster: Any = None) -> None:
+        """Note that a net or a forest may be a part of its own: its inputs, and what it makes."""
+        place = sum(m.name.startswith(f"{self.scope}_") for m in self.marks)
+        self.marks.append(Part(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
+
+    def output_value(self, name: str) -> str:
+        """The value that is given out under a name."""
+        return self._outputs[name][0]
+
+    def part(self, inputs: Sequence[Cut], outputs: Sequence[Cut]) -> tuple[Any, set[str]]:
+        """The nodes from some values to others as a model of their own, and which of its inputs it reads."""
+        helper = self._onnx.helper
+        begins = []
+        for cut in inputs:
+            if cut.value != cut.name or cut.name not in self._inputs:
+                begins.append(
+                    helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
+                )
+        known = {c.value for c in inputs}
+        body = [n for n in self._nodes if not set(n.output) & known]
+        ends = [helper.make_node("Cast", [c.value], [c.name], to=self.type_of(c.dtype)) for c in outputs]
+        nodes = _needed([*begins, *body, *ends], {c.name for c in outputs})
+        read = {v for n in nodes for v in n.input}
+        ins = [self._info(c) for c in inputs if c.name in read]
+        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in read]
+        return self._made(nodes, "part", ins, [self._info(c) for c in outputs], tensors), read
+
+    def _info(self, cut: Cut) -> Any:
+        kind = self._inputs[cut.name][0] if cut.name in self._inputs else self.type_of(cut.dtype)
+        shape = [ROWS] if cut.width is None else [ROWS, cut.width]
+        return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
+
+    def _made(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any], tensors: list[Any]) -> Any:
+        helper = self._onnx.helper
+        graph = helper.make_graph(nodes, name, ins, outs, tensors)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
+
     def model(self, *, name: str = "fastrec") -> Any:
-        """The model, checked; constants that nothing reads are left out."""
+        """The model; nodes and constants that no output needs are left out."""
         helper = self._onnx.helper
         ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
         nodes = _needed([*self._nodes, *ends], set(self._outputs))
@@ -137,30 +216,25 @@ class Graph:
             for n, (_, t, w) in self._outputs.items()
         ]
         tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in used]
-        graph = helper.make_graph(nodes, name, ins, outs, tensors)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
+        return self._made(nodes, name, ins, outs, tensors)
 
     def save(self, path: Path, *, name: str = "fastrec") -> list[Path]:
-        """Write the model; constants go into a file beside it where together they pass protobuf's limit.
+        """Write the model; see ``write``."""
+        return self.write(self.model(name=name), path)
+
+    def write(self, model: Any, path: Path) -> list[Path]:
+        """Write a model; constants go into a file beside it where together they pass protobuf's limit.
 
         Returns:
             The files.
         """
-        path, model = Path(path), self.model(name=name)
-        large = sum(a.nbytes for a in self._constants.values() if a.dtype != object) > _LIMIT
-        if not large:
+        path = Path(path)
+        if sum(len(t.raw_data) for t in model.graph.initializer) <= _LIMIT:
             path.write_bytes(model.SerializeToString())
             return [path]
         beside = f"{path.name}.data"
-        self._onnx.save_model(
-            model,
-            str(path),
-            save_as_external_data=True,
-            location=beside,
-            size_threshold=_LARGE,
-            convert_attribute=False,
-        )
+        options = {"location": beside, "size_threshold": _LARGE, "convert_attribute": False}
+        self._onnx.save_model(model, str(path), save_as_external_data=True, **options)
         return [path, path.with_name(beside)]
 
     def _fresh(self, word: str) -> str:
@@ -179,6 +253,21 @@ class Graph:
 
     def _attribute(self, value: Any) -> Any:
         return self._tensor(value) if isinstance(value, np.ndarray) else value
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """A graph's nodes, each after those that make what it reads."""
+    known = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
+    left, ordered = list(graph.node), []
+    while left:
+        ready = [n for n in left if set(n.input) <= known]
+        if not ready:
+            raise DataError("a net's graph goes in circles", remedy="Report this")
+        ordered += ready
+        known |= {v for n in ready for v in n.output}
+        chosen = {id(n) for n in ready}
+        left = [n for n in left if id(n) not in chosen]
+    return ordered
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:

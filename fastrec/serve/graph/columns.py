@@ -66,6 +66,7 @@ class GraphColumn(Column):
         return GraphCoded([self])
 
     def take(self, rows: Any) -> Column:
+        """Refused: see ``Column.take``."""
         raise NotInGraphError("rows of a column are chosen", column=self.name, remedy="Compute it outside")
 
     def slice(self, start: int, stop: int) -> Column:
@@ -86,11 +87,13 @@ class GraphCoded(Coded):
 
     @property
     def codes(self) -> Any:  # type: ignore[override]
+        """Refused: rows are not there to be coded."""
         raise NotInGraphError("rows are coded among themselves", remedy="Compute this column outside of the graph")
 
     keys = codes  # type: ignore[assignment]
 
     def in_order(self) -> Coded:
+        """Refused: see ``codes``."""
         return self.codes
 
     def recode(self, known: Keys) -> Any:
@@ -127,6 +130,7 @@ class GraphTable(Table):
 
     @property
     def device(self) -> torch.device:
+        """The CPU."""
         return torch.device("cpu")
 
     def __len__(self) -> int:

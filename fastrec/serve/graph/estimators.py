@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from fastrec.estimators import Estimator
+from fastrec.estimators import Estimator, XGBModel, XGBRanker
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
+from fastrec.serve.graph.builder import Cut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.linear import linear_prediction
@@ -108,16 +109,26 @@ def mean(parts: list[Any]) -> Any:
 
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
 def _trees(model: Any, rows: GraphRows) -> Any:
-    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows)
+    parts = [model._booster] if isinstance(model, XGBRanker) else model._parts
+    plain = isinstance(model, XGBRanker) or (isinstance(model, XGBModel) and not model.native_cats)
+    return _grown(forests_of(model), tree_matrix(model._inputs, rows.table), rows, parts if plain else None)
 
 
-def _grown(forests: EstimatorForests, matrix: GraphTensor, rows: GraphRows) -> GraphTensor:
-    """What an estimator's trees predict of a matrix that is as in training."""
+def _grown(
+    forests: EstimatorForests, matrix: GraphTensor, rows: GraphRows, boosters: Sequence[Any] | None = None
+) -> GraphTensor:
+    """What an estimator's trees predict of a matrix as in training; ``boosters``: XGBoost's own, where they are."""
     graph = matrix.graph
     matrix = matrix.to(torch.float64 if forests.dtype == "float64" else torch.float32)
     start = None if forests.start is None else as_value(rows.table[forests.start].number(torch.float32), torch.float32)
     prefix = graph.fresh("forest")
     graph.add(*forests.nodes(matrix.value, f"{prefix}_said", prefix=prefix, start=start))
+    for i, part in enumerate(forests.parts):
+        if isinstance(part, Forest):
+            own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
+            given = Cut("", matrix.value, forests.dtype, matrix.shape[1])
+            sums = Cut("", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64")
+            graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
     return GraphTensor(graph, f"{prefix}_said", torch.empty(shape, dtype=torch.float64, device="meta"))
 

@@ -138,7 +138,7 @@ def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 @writer("VectorColumns")
 def _vectors(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
-    state, fit = step._learned()
+    _, fit = step._learned()
     names = step.columns
     if not all(table[n].kind == "number" for n in names):
         raise NotInGraphError("lists and vectors are no inputs of a graph", remedy="Serve the run itself")

@@ -136,5 +136,7 @@ def _lag(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 def _numbers(column: Column) -> Any:
     if column.kind == "datetime":
-        raise NotInGraphError("times of a list have no form in a graph", column=column.name, remedy="Compute it outside")
+        raise NotInGraphError(
+            "times of a list have no form in a graph", column=column.name, remedy="Compute it outside"
+        )
     return column.number()

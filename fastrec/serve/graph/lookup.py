@@ -33,10 +33,7 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
     """
     made = torch.empty(N, dtype=torch.int64, device="meta")
     if not len(values):
-        missing_mask = column.is_missing()
-        return (
-            torch.where(missing_mask, missing, torch.full((N,), absent)) if missing != absent else _all(graph, absent)
-        )
+        return torch.where(column.is_missing(), missing, torch.full((N,), absent))
     keys, value = _comparable(graph, column, values)
     known = codes[keys[1]]
     name = graph.op(

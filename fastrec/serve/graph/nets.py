@@ -14,7 +14,7 @@ from torch import nn
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
-from fastrec.serve.graph.builder import OPSET, Graph
+from fastrec.serve.graph.builder import OPSET, Cut, Graph
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
@@ -36,8 +36,13 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
     inputs = [_rows_of(graph, cats, torch.int64), _rows_of(graph, conts, torch.float32)]
     model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
+    if graph.compress is not None:
+        model.proto = graph.compress(model.proto)
     feeds = [value for value, used in zip(inputs, model.used, strict=True) if used]
     made = graph.merge(model.proto, feeds)[0]
+    cuts = [Cut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
+    read = [c for c, used in zip(cuts, model.used, strict=True) if used]
+    graph.mark("onnx", read, Cut("", made, "float32", model.width))
     return GraphTensor(graph, made, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
 
 
@@ -46,7 +51,7 @@ def _rows_of(graph: Graph, values: Any, dtype: torch.dtype) -> str:
 
 
 def _prepared(trained: TrainedNet, table: GraphTable) -> tuple[Any, Any]:
-    """The categories' codes int64 ``[rows, c]`` and the numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
+    """Codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
     procs = {type(p).__name__: p for p in trained.frame.procs.fs}
     odd = next((p for p in procs.values() if isinstance(p, Features)), None)
     if odd is not None:
@@ -185,5 +190,3 @@ def _quiet() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-
-

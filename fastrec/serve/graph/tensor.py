@@ -58,35 +58,44 @@ class GraphTensor:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Torch's dtype."""
         return self.meta.dtype
 
     @property
     def shape(self) -> torch.Size:
+        """The shape, ``N`` for the rows."""
         return self.meta.shape
 
     @property
     def ndim(self) -> int:
+        """How many dimensions."""
         return self.meta.ndim
 
     @property
     def device(self) -> torch.device:
+        """The CPU."""
         return torch.device("cpu")
 
     @property
     def is_cuda(self) -> bool:
+        """No."""
         return False
 
     @property
     def T(self) -> GraphTensor:
+        """Turned round."""
         return self.transpose(0, 1)
 
     def size(self, dim: int | None = None) -> Any:
+        """The shape, or one of its sizes."""
         return self.meta.size() if dim is None else self.meta.size(dim)
 
     def dim(self) -> int:
+        """How many dimensions."""
         return self.meta.ndim
 
     def is_floating_point(self) -> bool:
+        """Whether the values are floats."""
         return self.meta.is_floating_point()
 
     def cpu(self) -> GraphTensor:
@@ -164,7 +173,7 @@ GraphTensor.__hash__ = object.__hash__  # type: ignore[method-assign]
 GraphTensor.__neg__ = _operator("neg")  # type: ignore[attr-defined]
 GraphTensor.__abs__ = _operator("abs")  # type: ignore[attr-defined]
 GraphTensor.__invert__ = _operator("bitwise_not")  # type: ignore[attr-defined]
-GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (self, place), {})  # type: ignore
+GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (self, place), {})  # type: ignore[method-assign, attr-defined]
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

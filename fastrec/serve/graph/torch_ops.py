@@ -592,7 +592,11 @@ def _log_softmax(graph: Graph, made: torch.Tensor, a: GraphTensor, dim: int = -1
 
 @handler("matmul", "mm", "mv", "__matmul__", "__rmatmul__")
 def _matmul(graph: Graph, made: torch.Tensor, a: Any, b: Any) -> str:
-    return graph.op("MatMul", *_both(graph, a, b, made.dtype)[:2])
+    x, y, _ = _both(graph, a, b, made.dtype)
+    if b.ndim == 1:  # onnxruntime 1.32 joins a transposition with a product by a vector, and gets it wrong
+        axis = graph.constant(np.array([1], dtype=np.int64))
+        return graph.op("Squeeze", graph.op("MatMul", x, graph.op("Unsqueeze", y, axis)), axis)
+    return graph.op("MatMul", x, y)
 
 
 @handler("logit")

@@ -201,7 +201,14 @@ def test_categories_without_codes_are_refused():
         forest_of_catboost(model)
 
 
-def test_statistics_that_are_not_known_are_named(monkeypatch):
+def test_combinations_that_cannot_be_told_apart_are_refused(monkeypatch):
+    monkeypatch.setattr("fastrec.serve.forest._catboost_statistics.begun", lambda combination, length: 0)
+    model = trained(frame_of(0, 5, 0, 300), 5, "Logloss", 0, max_ctr_complexity=1, one_hot_max_size=1)
+    with pytest.raises(DataError, match="the same hash"):
+        forest_of_catboost(model, codes_of(5))
+
+
+def test_statistics_that_are_not_known_are_named():
     model = trained(frame_of(0, 2, 0, 200), 2, "Logloss", 0)
 
     class Newer:

@@ -84,6 +84,18 @@ def test_categories_by_the_thousand_make_no_table_of_all(margins):
     np.testing.assert_array_equal(margins(forest, probes), own_margins(booster, probes))
 
 
+@pytest.mark.parametrize("most", [1, 4])
+def test_forests_of_many_sets_are_several_nodes(most, rows, odd_rows, amounts, margins, monkeypatch):
+    booster = trained(
+        rows, classes(amounts), (2,), objective="multiclass", num_class=4, rounds=12, min_data_per_group=1
+    )
+    forest = forest_of_lightgbm(booster)
+    monkeypatch.setattr("fastrec.serve.forest.forest._SETS", most)
+    ensembles = [n for n in forest.model().graph.node if n.op_type == "TreeEnsemble"]
+    assert 48 >= len(ensembles) >= 2
+    np.testing.assert_allclose(margins(forest, odd_rows), own_margins(booster, odd_rows), rtol=1e-13, atol=1e-13)
+
+
 def test_thresholds_between_two_floats_decide_as_before(margins):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(500, 1))  # float64: thresholds are halfway between such

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
+import pytest
 import torch
 
 from fastrec.serve.export import feeds_of
@@ -14,6 +14,8 @@ from fastrec.serve.graph.features import Places, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.tensor import GraphTensor, value_of
 from fastrec.table import Table
+
+ort = pytest.importorskip("onnxruntime")
 
 
 class Served:

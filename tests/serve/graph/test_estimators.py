@@ -6,13 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-
-ort = pytest.importorskip("onnxruntime")
-pytest.importorskip("onnx")
-pytest.importorskip("onnxscript")
-
 from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
+from fastrec.errors import DataError
 from fastrec.estimators import (
     ColumnRanker,
     ConstantModel,
@@ -23,7 +19,6 @@ from fastrec.estimators import (
     XGBModel,
     XGBRanker,
 )
-from fastrec.errors import DataError
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import NO_INTEGER, OTHER_NO_TEXT, GraphTable, input_column, type_of_input
@@ -40,6 +35,9 @@ from fastrec.stacking.stack_model import level_two_of
 from fastrec.stacking.tree_blend import TreeBlend
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
 
 NETS = ["TabularNet", "DLRM", "DCNv2", "DeepFM", "WideAndDeep", "TabM", "RealMLP"]
 CATS, CONTS = ["city", "code"], ["price", "size", "flag"]
@@ -70,7 +68,9 @@ def rows_of(task, n, seed, *, label=True, odd=False):
         groups = np.repeat(np.arange(n // 5) * 7, 5)
         y = np.zeros(n)
         y[np.arange(0, n, 5) + (signal.reshape(-1, 5) + rng.normal(size=(n // 5, 5))).argmax(1)] = 1
-        return Lists(table, torch.from_numpy(groups), cats=CATS, conts=CONTS, label=torch.from_numpy(y) if label else None)
+        return Lists(
+            table, torch.from_numpy(groups), cats=CATS, conts=CONTS, label=torch.from_numpy(y) if label else None
+        )
     noisy = signal + rng.normal(size=n) * 0.5
     y, k = {
         "binary": (noisy > 0.5, 1),
@@ -102,11 +102,15 @@ def served(make, rows):
     session = ort.InferenceSession(graph.model().SerializeToString())
     read = [i.name for i in session.get_inputs()]
     marks = {"string": OTHER_NO_TEXT, "int64": int(NO_INTEGER)}
-    about = [{"name": n, "type": (k := type_of_input(rows.table[n])), "missing": marks.get(k)} for n in kept if n in read]
+    about = [
+        {"name": n, "type": (k := type_of_input(rows.table[n])), "missing": marks.get(k)} for n in kept if n in read
+    ]
     feeds = feeds_of({"inputs": about}, rows.table) | ({"lists": groups} if "lists" in read else {})
     whole = session.run(None, feeds)[0]
     for a, b in ((0, 5), (5, 15)) if rows.task == "ranking" else ((0, 1), (1, 8)):
-        np.testing.assert_allclose(session.run(None, {n: v[a:b] for n, v in feeds.items()})[0], whole[a:b], atol=1e-5, rtol=1e-5)
+        np.testing.assert_allclose(
+            session.run(None, {n: v[a:b] for n, v in feeds.items()})[0], whole[a:b], atol=1e-5, rtol=1e-5
+        )
     return whole
 
 
@@ -142,7 +146,9 @@ def test_xgboost_rankers():
     check(XGBRanker("xgb", rounds=20, margin="size"), "ranking", atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "task"), [("LGBMModel", "binary"), ("LGBMModel", "multiclass"), ("CatBoostModel", "binary")])
+@pytest.mark.parametrize(
+    ("name", "task"), [("LGBMModel", "binary"), ("LGBMModel", "multiclass"), ("CatBoostModel", "binary")]
+)
 def test_other_libraries(name, task):
     estimators = pytest.importorskip("fastrec.estimators")
     pytest.importorskip("lightgbm" if name.startswith("LGBM") else "catboost")
@@ -188,7 +194,14 @@ def blends_of(task, models):
                 HillClimb(models)]  # fmt: skip
     linear = {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)
     ranked = [] if task == "multiclass" else [RankMean(models)]
-    return [OneBase("a"), MeanBlend(models), linear(models), TreeBlend(models, task, rounds=5), HillClimb(models), *ranked]
+    return [
+        OneBase("a"),
+        MeanBlend(models),
+        linear(models),
+        TreeBlend(models, task, rounds=5),
+        HillClimb(models),
+        *ranked,
+    ]
 
 
 def test_one_without_a_form_is_refused_by_name():

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("onnxruntime")
-pytest.importorskip("onnx")
-
 from fastrec.features import (
     Diff,
     FeatureSet,
@@ -21,6 +18,8 @@ from fastrec.table import Table
 from tests.features.examples import EXAMPLES
 from tests.features.frames import columns, tables, to_table
 from tests.serve.graph.run_graph import Served, assert_served_alike
+
+pytest.importorskip("onnx")
 
 SERVED = sorted(n for n in EXAMPLES if GENERATORS[n].online != "history")
 CASES = [(n, i) for n in SERVED for i in range(len(EXAMPLES[n]))]
