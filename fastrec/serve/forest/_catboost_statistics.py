@@ -13,20 +13,14 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import DataError
-from fastrec.serve.forest._columns import Statistic, Statistics
+from fastrec.serve.forest._statistics import Statistic, Statistics, begun
 
-_MULTIPLIER = 0x4906BA494954CB65  # of CatBoost's hashes
 _NONE = (1 << 64) - 1  # the key of an empty place
-
-
-def signed(number: int, bits: int = 32) -> int:
-    """The lowest bits of a number as a signed one."""
-    low = number & ((1 << bits) - 1)
-    return low - (1 << bits) * (low >> (bits - 1))
+_UNKNOWN = 0x7FFFFFFF  # for codes above: what the models that CatBoost writes in Python take for unknown categories
 
 
 def statistics_of(
-    said: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: Mapping[int, int]
+    said: Mapping[str, Any], numbers: Mapping[int, Any], cats: Mapping[int, int], hashes: np.ndarray
 ) -> list[Statistic]:
     """The statistics of a model in the order in which it numbers them.
 
@@ -34,67 +28,114 @@ def statistics_of(
         said: the model as JSON.
         numbers: number of a numeric feature → what is said of it.
         cats: number of a categorical feature → its column.
-        hashes: code of a category → its hash.
+        hashes: int32 ``[codes]``, of the codes of categories.
+
+    Raises:
+        DataError: a kind of statistics is not known here, or two combinations cannot be told apart.
     """
     found = said["features_info"].get("ctrs", [])
-    tables: dict[str, list[tuple[int, Mapping[str, Any]]]] = {}
+    if not found:
+        return []
+    by_elements: dict[str, list[int]] = {}
     for i, one in enumerate(found):
-        tables.setdefault(one["identifier"], []).append((i, one))
-    result: list[Any] = [None] * len(found)
-    for number, (identifier, ones) in enumerate(tables.items()):
-        codes, above = _elements(json.loads(identifier)["identifier"], numbers, cats, hashes)
-        data = said["ctr_data"][identifier]
-        stride = data["hash_stride"]
-        rows = [data["hash_map"][i : i + stride] for i in range(0, len(data["hash_map"]), stride)]
-        rows = [row for row in rows if int(row[0]) != _NONE]
-        keys = np.array([signed(int(row[0]), 64) for row in rows], np.int64)
-        counts = np.array([row[1:] for row in rows] + [[0] * (stride - 1)], np.float32)
-        values = np.stack([_values(one, counts, data) for _, one in ones], 1)
-        of = Statistics(codes, above, keys, values)
-        for index, (i, _) in enumerate(ones):
-            result[i] = Statistic(of, number, index)
-    return result
+        by_elements.setdefault(json.dumps(one["elements"], sort_keys=True), []).append(i)
+    elements = _Elements(numbers, cats)
+    combinations = [elements.places(found[ones[0]]["elements"]) for ones in by_elements.values()]
+    longest = max(map(len, combinations))
+    keys, starts, unknown, values = [], [], [], []
+    of, index = np.zeros(len(found), np.int64), np.zeros(len(found), np.int64)
+    size = 0
+    for i, ones in enumerate(by_elements.values()):
+        own, table = _table([found[j] for j in ones], said["ctr_data"])
+        keys.append(own + np.uint64(begun(i, longest)))
+        starts.append(size + np.arange(len(own)) * len(ones))
+        unknown.append(size + len(own) * len(ones))
+        values.append(table.ravel())
+        size += table.size
+        of[ones], index[ones] = i, np.arange(len(ones))
+    hashed = np.concatenate(keys).astype(np.int64)
+    if len(np.unique(hashed)) < len(hashed):
+        remedy = "Train again with another max_ctr_complexity="
+        raise DataError("two combinations of categories of CatBoost's trees have the same hash", remedy=remedy)
+    every = np.array([[0] * (longest - len(c)) + c for c in elements.numbered(combinations)], np.int64)
+    statistics = Statistics(
+        np.append(hashes, _UNKNOWN).astype(np.int64), tuple(elements.above), tuple(elements.cats),
+        tuple(elements.exact), every, hashed, np.concatenate(starts), np.array(unknown), np.concatenate(values),
+        of, index,
+    )  # fmt: skip
+    return [Statistic(statistics, i) for i in range(len(found))]
 
 
-def _elements(
-    elements: Sequence[Mapping[str, Any]],
-    numbers: Mapping[int, Any],
-    cats: Mapping[int, int],
-    hashes: Mapping[int, int],
-) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """What each element of a combination adds to its hash.
+class _Elements:
+    """The elements of all combinations, each once."""
 
-    ``hash = m · (hash + m · element)`` for one element after the other, so that each counts for itself.
-    """
-    codes, above = [], []
-    for i, element in enumerate(elements):
-        factor = pow(_MULTIPLIER, len(elements) - i + 1, 1 << 64)
+    def __init__(self, numbers: Mapping[int, Any], cats: Mapping[int, int]) -> None:
+        self.numbers, self.columns = numbers, cats
+        self.above: list[tuple[int, float, bool]] = [(0, np.inf, False)]
+        self.cats: list[int] = []
+        self.exact: list[tuple[int, int]] = []
+
+    def places(self, elements: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+        """Which list each element is in, and where."""
+        return [self._place(element) for element in elements]
+
+    def numbered(self, combinations: Sequence[Sequence[tuple[int, int]]]) -> list[list[int]]:
+        """Places as numbers, once all are known."""
+        before = (0, len(self.above), len(self.above) + len(self.cats))
+        return [[before[kind] + place for kind, place in places] for places in combinations]
+
+    def _place(self, element: Mapping[str, Any]) -> tuple[int, int]:
         kind = element["combination_element"]
         if kind == "float_feature":
-            feature = numbers[element["float_feature_index"]]
+            feature = self.numbers[element["float_feature_index"]]
             missing = feature["nan_value_treatment"] == "AsTrue"
-            above.append((feature["flat_feature_index"], element["border"], signed(factor, 64), missing))
-            continue
-        exact = element["value"] if kind == "cat_feature_exact_value" else None
-        adds = np.zeros(1 + max(hashes, default=0), np.int64)
-        for code, own in hashes.items():
-            adds[code] = signed(factor * (own if exact is None else own == exact), 64)
-        codes.append((cats[element["cat_feature_index"]], adds))
-    return tuple(codes), tuple(above)
+            return 0, _index(self.above, (feature["flat_feature_index"], element["border"], missing))
+        cat = _index(self.cats, self.columns[element["cat_feature_index"]])
+        if kind == "cat_feature_value":
+            return 1, cat
+        return 2, _index(self.exact, (cat, element["value"]))
 
 
-def _values(one: Mapping[str, Any], counts: np.ndarray, data: Mapping[str, Any]) -> np.ndarray:
-    """A statistic of every combination and, last, of unknown ones: float32 as CatBoost has it."""
+def _index(known: list[Any], value: Any) -> int:
+    """The place of a value in a list, where it is put if need be."""
+    if value not in known:
+        known.append(value)
+    return known.index(value)
+
+
+def _table(ones: Sequence[Mapping[str, Any]], tables: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Statistics of one combination: the hashes of its rows, uint64, and float32 ``[rows + 1, statistics]``."""
+    read = {one["identifier"]: _counts(tables[one["identifier"]]) for one in ones}
+    keys = np.unique(np.concatenate([own for own, _ in read.values()]))
+    columns = []
+    for one in ones:
+        own, counts = read[one["identifier"]]
+        every = np.zeros((len(keys) + 1, counts.shape[1]))
+        every[np.searchsorted(keys, own)] = counts
+        columns.append(_values(one, every, tables[one["identifier"]]["counter_denominator"]))
+    return keys, np.stack(columns, 1)
+
+
+def _counts(table: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Hashes, and what is known of each: float64."""
+    rows = np.array(table["hash_map"], dtype=object).reshape(-1, table["hash_stride"])
+    keys = rows[:, 0].astype(np.uint64)
+    return keys[keys != _NONE], rows[keys != _NONE, 1:].astype(np.float64)
+
+
+def _values(one: Mapping[str, Any], counts: np.ndarray, denominator: int) -> np.ndarray:
+    """A statistic of every row: float32 as CatBoost has it."""
     kind, border = one["ctr_type"], one["target_border_idx"]
     if kind == "Borders":
         good, total = counts[:, border + 1 :].sum(1), counts.sum(1)
     elif kind == "Buckets":
         good, total = counts[:, border], counts.sum(1)
     elif kind in ("Counter", "FeatureFreq"):
-        good, total = counts[:, 0], np.float32(data["counter_denominator"])
+        good, total = counts[:, 0], np.float64(denominator)
     elif kind in ("BinarizedTargetMeanValue", "FloatTargetMeanValue"):
         good, total = counts[:, 0], counts[:, 1]
     else:
         raise DataError(f"CatBoost's statistic {kind!r} cannot be exported", remedy="Use another simple_ctr=")
     prior = [np.float32(one[f"prior_{part}"]) for part in ("numerator", "denomerator")]
-    return ((good + prior[0]) / (total + prior[1]) + np.float32(one["shift"])) * np.float32(one["scale"])
+    share = (good.astype(np.float32) + prior[0]) / (total.astype(np.float32) + prior[1])
+    return (share + np.float32(one["shift"])) * np.float32(one["scale"])

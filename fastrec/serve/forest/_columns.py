@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._statistics import Statistic, statistics_nodes
 
 _ZERO = 1e-35  # LightGBM's kZeroThreshold
 
@@ -32,43 +33,15 @@ class CategorySet:
     members: tuple[int, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Statistics:
-    """What CatBoost knows of combinations of categories.
-
-    A combination is known by a hash: the sum, modulo 2^64, of a number for each of its elements.
-
-    Args:
-        codes: (column, int64 ``[codes]`` what each code adds); NaN counts as code 0.
-        above: (column, border, int64 that is added above it, whether NaN is above).
-        keys: int64 ``[combinations]``.
-        values: ``[combinations + 1, statistics]``, the last row for unknown ones.
-    """
-
-    codes: tuple[tuple[int, np.ndarray], ...]
-    above: tuple[tuple[int, float, int, bool], ...]
-    keys: np.ndarray
-    values: np.ndarray
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """Column ``index`` of what statistics say."""
-
-    of: Statistics
-    number: int
-    index: int
-
-
 Derived = ZerosMissing | CategorySet | Statistic
 
 
 def in_order(derived: set[Derived]) -> list[Derived]:
-    """Derived columns as ``derived_nodes`` takes them: zeros, sets by column, statistics; all of each statistics."""
+    """Derived columns as ``derived_nodes`` takes them: zeros, sets by column, all statistics of the model."""
     zeros = sorted((d for d in derived if isinstance(d, ZerosMissing)), key=lambda d: d.column)
     sets = sorted((d for d in derived if isinstance(d, CategorySet)), key=lambda d: (d.column, d.members))
-    used = {d.number: d.of for d in derived if isinstance(d, Statistic)}
-    return [*zeros, *sets, *(Statistic(used[n], n, i) for n in sorted(used) for i in range(used[n].values.shape[1]))]
+    used = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
+    return [*zeros, *sets, *(Statistic(used, i) for i in range(0 if used is None else len(used.of)))]
 
 
 def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
@@ -84,7 +57,7 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
     """
     zeros = [d.column for d in derived if isinstance(d, ZerosMissing)]
     sets = [d for d in derived if isinstance(d, CategorySet)]
-    statistics = {d.number: d.of for d in derived if isinstance(d, Statistic)}
+    statistics = next((d.statistics for d in derived if isinstance(d, Statistic)), None)
     blocks = [x]
     if zeros:
         own = graph.node("Gather", x, graph.constant(np.array(zeros)), axis=1)
@@ -92,7 +65,8 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
         blocks.append(graph.node("Where", near, graph.number(np.nan), own))
     if sets:
         blocks += _memberships(sets, x, graph)
-    blocks += [_statistics(of, x, graph) for of in statistics.values()]
+    if statistics is not None:
+        blocks.append(statistics_nodes(statistics, x, graph))
     return graph.node("Concat", *blocks, axis=1)
 
 
@@ -132,29 +106,3 @@ def _looked_up(table: np.ndarray, codes: str, place: int, graph: Graph) -> str:
         row = graph.node("Gather", graph.constant(np.append(number.reshape(-1), len(first))), row, axis=0)
     missing = np.full((1, table.shape[1]), np.nan)
     return graph.node("Gather", graph.constant(np.concatenate([table, missing]).astype(graph.dtype)), row, axis=0)
-
-
-def _statistics(of: Statistics, x: str, graph: Graph) -> str:
-    """A block of one combination's statistics."""
-    parts = []
-    for column, numbers in of.codes:
-        own = graph.node("Gather", x, graph.constant(np.array(column)), axis=1)
-        known = graph.node("Where", graph.node("IsNaN", own), graph.number(0.0), own)
-        code = graph.node("Min", graph.integer(known), graph.constant(np.array(len(numbers) - 1)))
-        if len(of.codes) == 1 and not of.above:  # no need of hashes where code decides
-            place = {key: i for i, key in enumerate(of.keys.tolist())}
-            rows = np.array([place.get(number, len(of.keys)) for number in numbers.tolist()])
-            return graph.node("Gather", graph.constant(of.values[rows].astype(graph.dtype)), code, axis=0)
-        parts.append(graph.node("Gather", graph.constant(numbers), code, axis=0))
-    for column, border, number, missing in of.above:
-        own = graph.node("Gather", x, graph.constant(np.array(column)), axis=1)
-        is_above = graph.node("Greater", own, graph.number(border))
-        if missing:
-            is_above = graph.node("Or", is_above, graph.node("IsNaN", own))
-        adds = graph.node("Where", is_above, graph.constant(np.array(number)), graph.constant(np.array(0)))
-        parts.append(adds)
-    total = parts[0]
-    for part in parts[1:]:
-        total = graph.node("Add", total, part)
-    rows = graph.lookup(total, of.keys, default=len(of.keys))
-    return graph.node("Gather", graph.constant(of.values.astype(graph.dtype)), rows, axis=0)

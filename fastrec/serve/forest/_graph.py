@@ -50,17 +50,11 @@ class Graph:
         """Numbers as float64."""
         return self.node("Cast", name, to=onnx().TensorProto.DOUBLE)
 
-    def lookup(self, name: str, keys: np.ndarray, *, default: int) -> str:
-        """The places of int64 keys: int64, ``default`` for others."""
-        tensor, places = onnx().numpy_helper.from_array, np.arange(len(keys))
-        return self.node(
-            "LabelEncoder",
-            name,
-            domain="ai.onnx.ml",
-            keys_tensor=tensor(keys),
-            values_tensor=tensor(places),
-            default_tensor=tensor(np.array([default])),
-        )
+    def lookup(self, name: str, keys: np.ndarray, values: np.ndarray, *, default: int) -> str:
+        """The int64 values of int64 keys, ``default`` for others."""
+        tensors = {"keys": keys, "values": values, "default": np.array([default])}
+        attributes = {f"{n}_tensor": onnx().numpy_helper.from_array(v) for n, v in tensors.items()}
+        return self.node("LabelEncoder", name, domain="ai.onnx.ml", **attributes)
 
     def add(self, more: tuple[list[Any], list[Any]]) -> None:
         """Add others' nodes and initializers."""

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import DataError
-from fastrec.serve.forest._catboost_statistics import signed, statistics_of
+from fastrec.serve.forest._catboost_statistics import statistics_of
+from fastrec.serve.forest._code_hashes import code_hashes
 from fastrec.serve.forest._columns import CategorySet, Derived
 from fastrec.serve.forest._grow import Tree, grow
 from fastrec.serve.forest.forest import Forest, Link
@@ -36,15 +37,18 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
             as code 0.
 
     Raises:
-        DataError: the trees look at text or embeddings, or at a kind of statistics that is not known here.
+        DataError: the trees look at text or embeddings, at categories without ``n_codes``, or at a kind of statistics
+            that is not known here.
     """
-    said = _as_json(model, n_codes or {})
+    said = _as_json(model)
     features = said["features_info"]
+    if features.get("categorical_features") and not n_codes:
+        raise DataError("CatBoost's trees look at categories, of which no codes are given", remedy="Give n_codes=")
     kinds = ("float_features", "categorical_features")
     columns = 1 + max(f["flat_feature_index"] for kind in kinds for f in features.get(kind, ()))
     scale, base = said["scale_and_bias"]
     base = np.atleast_1d(np.asarray(base, float))
-    splits = _Splits(said)
+    splits = _Splits(said, code_hashes(max((n_codes or {}).values(), default=0)))
     if "oblivious_trees" in said:
         trees = [t for tree in said["oblivious_trees"] for t in _oblivious(tree, splits, len(base), scale)]
     else:
@@ -53,21 +57,14 @@ def forest_of_catboost(model: Any, n_codes: Mapping[int, int] | None = None) -> 
     return grow(trees, columns, base, link=_LINKS.get(loss, "identity"), rule="le", dtype="float64")
 
 
-def _as_json(model: Any, n_codes: Mapping[int, int]) -> dict[str, Any]:
-    """The model as it is saved, with the hashes of the codes of its categories."""
+def _as_json(model: Any) -> dict[str, Any]:
+    """The model as it is saved."""
     import catboost
 
-    pool = None
-    if n_codes:  # hashes are written of the values of a pool
-        rows, columns = max(n_codes.values()), len(model.feature_names_)
-        values = np.zeros((rows, columns), dtype=object)
-        for column, n in n_codes.items():
-            values[:n, column] = np.arange(n)
-        pool = catboost.Pool(values, cat_features=sorted(n_codes), feature_names=model.feature_names_)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.json"
         try:
-            model.save_model(str(path), format="json", pool=pool)
+            model.save_model(str(path), format="json")
         except catboost.CatBoostError as error:
             remedy = "Train on numbers and categories, not on text or embeddings"
             raise DataError(f"CatBoost's trees cannot be exported: {error}", remedy=remedy) from error
@@ -77,11 +74,11 @@ def _as_json(model: Any, n_codes: Mapping[int, int]) -> dict[str, Any]:
 class _Splits:
     """CatBoost's splits as a column, a threshold, where NaN goes, and the derived column where it is one."""
 
-    def __init__(self, said: Mapping[str, Any]) -> None:
+    def __init__(self, said: Mapping[str, Any], hashes: np.ndarray) -> None:
         features = said["features_info"]
         self.numbers = {f["feature_index"]: f for f in features.get("float_features", ())}
         self.cats = {f["feature_index"]: f["flat_feature_index"] for f in features.get("categorical_features", ())}
-        self.hashes = {int(h["value"]): signed(h["hash"]) for h in features.get("cat_features_hash", ())}
+        self.hashes = hashes
         self.statistics = statistics_of(said, self.numbers, self.cats, self.hashes)
         # splits are numbered: those by numbers, by single categories, by statistics
         before = sum(len(f["borders"]) for f in features.get("float_features", ()))
@@ -95,7 +92,7 @@ class _Splits:
             return feature["flat_feature_index"], split["border"], feature["nan_value_treatment"] != "AsTrue", None
         if kind == "OneHotFeature":
             column = self.cats[split["cat_feature_index"]]
-            members = tuple(code for code, number in self.hashes.items() if number == split["value"])
+            members = tuple(np.flatnonzero(self.hashes == split["value"]).tolist())
             return column, 0.5, 0 not in members, CategorySet(column, members)
         if kind == "OnlineCtr":
             number = int(np.searchsorted(self.ends, split["split_index"] - self.before, side="right"))

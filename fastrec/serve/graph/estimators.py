@@ -15,6 +15,7 @@ from fastrec.serve.forest import EstimatorForests, Forest, forests_of
 from fastrec.serve.graph.builder import Cut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.linear import linear_prediction
 from fastrec.serve.graph.nets import _matrix, net_outputs
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Vocab
@@ -160,7 +161,8 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
 def _sk_model(model: Any, rows: GraphRows) -> Any:
     dense = isinstance(model._inputs, DenseInputs)
     matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
-    return _grown(forests_of(model), matrix, rows)
+    said = linear_prediction(model._parts, matrix, model._lesson["task"], model._lesson["n_outputs"])
+    return _grown(forests_of(model), matrix, rows) if said is None else said
 
 
 def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:

@@ -1,0 +1,111 @@
+"""Statistics of combinations of categories as ONNX nodes: as many nodes whether there are two combinations or hundreds.
+
+A combination's elements are categories, whether a category is one code, and whether a number is above a border. It is
+known by a hash of them, ``hash = m · (hash + m · element)`` modulo 2^64 for one element after the other. Hashes of all
+combinations begin with different numbers, and are looked up in one table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fastrec.serve.forest._graph import Graph
+
+MULTIPLIER = 0x4906BA494954CB65  # of CatBoost's hashes
+_APART = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio: multiples of it are far from one another
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """All that a model knows of combinations of categories.
+
+    Args:
+        hashes: int64 ``[codes + 1]``, of the codes of every category, the last for those above; NaN is code 0.
+        above: (column, border, whether NaN is above it): elements from 0 on. The first one is never above.
+        cats: columns: the next elements.
+        exact: (place in ``cats``, hash of a code): the last elements.
+        elements: int64 ``[combinations, most]``, filled up in front with 0.
+        keys: int64 ``[rows]``, hashes of the combinations that are known.
+        starts: int64 ``[rows]``, where their values are.
+        unknown: int64 ``[combinations]``, where the values of other rows are.
+        values: float32, for each row one after the other.
+        of, index: int64 ``[statistics]``, the combination of each statistic, and its place among those of a row.
+    """
+
+    hashes: np.ndarray
+    above: tuple[tuple[int, float, bool], ...]
+    cats: tuple[int, ...]
+    exact: tuple[tuple[int, int], ...]
+    elements: np.ndarray
+    keys: np.ndarray
+    starts: np.ndarray
+    unknown: np.ndarray
+    values: np.ndarray
+    of: np.ndarray
+    index: np.ndarray
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Column ``number`` of statistics."""
+
+    statistics: Statistics
+    number: int
+
+
+def begin(combinations: int) -> np.ndarray:
+    """The number that the hash of each combination begins with: uint64."""
+    return np.arange(combinations, dtype=np.uint64) * np.uint64(_APART)
+
+
+def begun(combination: int, length: int) -> int:
+    """What the number that a hash begins with adds to it after so many elements."""
+    return combination * _APART * pow(MULTIPLIER, length, 1 << 64) % (1 << 64)
+
+
+def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
+    """Add the nodes that make statistics of rows.
+
+    Args:
+        statistics: what is known.
+        x: name of the rows: float64 ``[n, columns]``.
+        graph: where nodes go.
+
+    Returns:
+        The name of the statistics: float64 ``[n, statistics]``.
+    """
+    multiplier = graph.constant(np.array(MULTIPLIER))
+    times = graph.node("Mul", _elements(statistics, x, graph), multiplier)
+    total = graph.constant(begin(len(statistics.elements)).astype(np.int64)[:, None])
+    for place in statistics.elements.T:
+        element = graph.node("Gather", times, graph.constant(place), axis=0)
+        total = graph.node("Mul", graph.node("Add", total, element), multiplier)
+    found = graph.lookup(total, statistics.keys, statistics.starts, default=-1)
+    is_unknown = graph.node("Less", found, graph.constant(np.array(0)))
+    start = graph.node("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
+    own = graph.node("Gather", start, graph.constant(statistics.of), axis=0)
+    places = graph.node("Add", own, graph.constant(statistics.index[:, None]))
+    values = graph.node("Gather", graph.constant(statistics.values), places, axis=0)
+    return graph.double(graph.node("Transpose", values, perm=[1, 0]))
+
+
+def _elements(statistics: Statistics, x: str, graph: Graph) -> str:
+    """The elements of rows: int64 ``[elements, n]``."""
+    columns, borders, missing = (np.array(part) for part in zip(*statistics.above, strict=True))
+    own = graph.node("Gather", x, graph.constant(columns), axis=1)
+    above = graph.node("Greater", own, graph.constant(borders))
+    if missing.any():
+        gone = graph.node("And", graph.node("IsNaN", own), graph.constant(missing))
+        above = graph.node("Or", above, gone)
+    own = graph.node("Gather", x, graph.constant(np.array(statistics.cats)), axis=1)
+    known = graph.integer(graph.node("Where", graph.node("IsNaN", own), graph.number(0.0), own))
+    code = graph.node("Min", known, graph.constant(np.array(len(statistics.hashes) - 1)))
+    hashed = graph.node("Gather", graph.constant(statistics.hashes), code, axis=0)
+    parts = [graph.integer(above), hashed]
+    if statistics.exact:
+        places, wanted = (np.array(part) for part in zip(*statistics.exact, strict=True))
+        own = graph.node("Gather", hashed, graph.constant(places), axis=1)
+        parts.append(graph.integer(graph.node("Equal", own, graph.constant(wanted))))
+    return graph.node("Transpose", graph.node("Concat", *parts, axis=1), perm=[1, 0])
