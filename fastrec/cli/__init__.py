@@ -4,11 +4,7 @@
 ``trials.py`` and ``tune.py`` what concerns finished runs, ``serve.py`` the server, ``doctor.py`` the machine.
 """
 
-<<<<<<< HEAD
-from fastrec.cli import doctor, export, new, offline, runs, trials, tune  # noqa: F401 - their commands join the others
-=======
-from fastrec.cli import doctor, new, offline, runs, serve, trials, tune  # noqa: F401 - their commands join the others
->>>>>>> g-server
+from fastrec.cli import doctor, export, new, offline, runs, serve, trials, tune  # noqa: F401 - their commands join the others
 from fastrec.cli.app import app, load_competition, script
 
 __all__ = ["app", "load_competition", "script"]

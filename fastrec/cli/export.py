@@ -35,7 +35,7 @@ def export(
         from fastrec.serve.export import export_run
 
         compress: Literal["float16", "int8"] | None = "int8" if quantize else "float16" if float16 else None
-        options = {"fold": fold, "compress": compress}
+        options = {"data": data, "fold": fold, "compress": compress}
         made = export_run(run, out, **options, parts=parts or triton is not None, trust=trusted(trust), stages=stages)
         sizes = {f: (out / f).stat().st_size / 1e6 for f in made.about["model"]["files"]}
         typer.echo(", ".join(f"{out / f} ({size:.1f} MB)" for f, size in sizes.items()))

@@ -1,19 +1,34 @@
 """From a run directory to scores elsewhere: one exported graph, a server round it, events that become features.
 
 In: a run directory of ``fastrec run``. Out: a folder with ``model.onnx`` (raw columns → score) and ``serving.json``, or
-a server that answers. ``export.py`` writes the folder, ``graph/`` builds the graph, ``forest/`` turns trees into nodes,
-``server/`` answers requests and batches them, ``online/`` keeps the events that features look back to.
+a server that answers. ``export.py`` writes the folder and ``verify.py`` checks it, ``graph/`` builds the graph,
+``forest/`` turns trees into nodes, ``triton.py`` makes a model repository of it, ``server/`` answers requests and
+batches them, ``online/`` keeps the events that features look back to.
 """
 
-from fastrec.serve.pt2 import export_pt2
-from fastrec.serve.triton import write_triton
-
-__all__ = ["export_pt2", "write_triton"]
+from fastrec.serve.export import Exported, export_run
+from fastrec.serve.metric_loss import metric_loss
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
-
-__all__ = ["MemoryStore", "Online", "RedisStore", "write_online_state"]
+from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.server.make import make_app
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Limits
+from fastrec.serve.triton import write_triton
+from fastrec.serve.verify import Verified, verify_export
 
-__all__ = ["Limits", "Scorer", "make_app"]
+__all__ = [
+    "Exported",
+    "Limits",
+    "MemoryStore",
+    "Online",
+    "RedisStore",
+    "Scorer",
+    "Verified",
+    "export_pt2",
+    "export_run",
+    "make_app",
+    "metric_loss",
+    "verify_export",
+    "write_online_state",
+    "write_triton",
+]

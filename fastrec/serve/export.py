@@ -21,6 +21,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
+from fastrec.serve.event_state import write_events
 from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import (
@@ -65,6 +66,7 @@ def export_run(
     run: str | Path,
     out: str | Path,
     *,
+    data: str | Path | None = None,
     fold: int | None = None,
     parts: bool = False,
     compress: Compress | None = None,
@@ -79,6 +81,8 @@ def export_run(
     Args:
         run: the run directory.
         out: the folder to make; an earlier export there is replaced when this one is complete.
+        data: the run's data (see ``predict_run``): the events that features look back to go into ``events/``, which a
+            server goes on from; None: who serves the graph sends those columns.
         fold: take the models of this fold alone, a fifth of the work where there are five; None: the mean of all.
         parts: write features, nets, forests and the stack as files of their own too, in ``parts/``.
         compress: the nets' weights in 16 bits, or their matrix products in 8 (see ``metric_loss``).
@@ -104,10 +108,22 @@ def export_run(
         }
         if parts:
             about["parts"] = write_parts(graph, part, about)
-        if served.outside and saved.features is not None:
-            saved.features.save(part / "features")
+        made = [i["name"] for i in about["inputs"] if i["made"]]
+        if made and data is not None:
+            with_events(part, saved, sample, about, data)
         (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return Exported(out, about, served)
+
+
+def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path) -> None:
+    """Write the state of events, and add to ``about`` what a server must know of it."""
+    made = [i["name"] for i in about["inputs"] if i["made"]]
+    about["events"], asked = write_events(part, saved, made, data)
+    known = {i["name"] for i in about["inputs"]} | {about["list"]}
+    for name in asked:
+        if name not in known and name in sample:
+            no_text = OTHER_NO_TEXT if _holds_empty_text(sample[name]) else NO_TEXT
+            about["inputs"].append(_described(name, sample[name], no_text, False))
 
 
 def read_sample(run: Path) -> Table:

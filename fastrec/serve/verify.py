@@ -89,7 +89,8 @@ def score_rows(folder: str | Path, table: Table, advance: Any = None) -> np.ndar
     folder = Path(folder)
     about = read_about(folder)
     session = open_graph(folder / about["model"]["file"])
-    feeds = feeds_of(about, table)
+    read = {i.name for i in session.get_inputs()}  # events want columns that the graph does not
+    feeds = feeds_of({"inputs": [i for i in about["inputs"] if i["name"] in read]}, table)
     if about["list"] is not None:
         starts = _list_starts(table[about["list"]].integer().cpu())
     else:
