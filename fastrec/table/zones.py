@@ -64,8 +64,11 @@ def utc_offsets(seconds: torch.Tensor, zone: str) -> torch.Tensor:
         return torch.full_like(seconds, int(f"{sign}1") * (int(hours) * 3600 + int(minutes) * 60))
     end = _start_of(_LAST + 1)
     seconds = torch.where(seconds < end, seconds, torch.remainder(seconds - end, _CYCLE) + end - _CYCLE)
-    ends = [_start_of(_FIRST), *(torch.aminmax(seconds) if len(seconds) else ())]
-    first, last = (_year_of(max(int(s), ends[0])) for s in (ends[1:] or ends * 2))
+    if isinstance(seconds, torch.Tensor):
+        ends = [_start_of(_FIRST), *(torch.aminmax(seconds) if len(seconds) else ())]
+        first, last = (_year_of(max(int(s), ends[0])) for s in (ends[1:] or ends * 2))
+    else:  # rows of a graph that is being written, of any year
+        first, last = _FIRST, _LAST
     changes = [c for year in range(first, last + 1) for c in _changes(zone, year)]
     at = torch.tensor([second for second, _ in changes], dtype=torch.int64, device=seconds.device)
     ahead = [_ahead(zone, _start_of(first)), *(offset for _, offset in changes)]

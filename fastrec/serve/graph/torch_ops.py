@@ -510,7 +510,9 @@ def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: boo
     """How many sorted edges lie below each value (``right``: at or below it): int64. NaN lies above all."""
     if isinstance(edges, GraphTensor):
         raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
-    if len(edges) > _BESIDE and values.ndim == 1 and _common(values, edges).is_floating_point:
+    # a whole number beyond 2^53 is rounded, but not across an edge that is not
+    exact = _common(values, edges).is_floating_point or not len(edges) or int(edges.abs().max()) < 1 << 53
+    if len(edges) > _BESIDE and values.ndim == 1 and exact:
         from fastrec.serve.graph.search import count_below
 
         return count_below(values[:, None], [edges], right=right)[:, 0]

@@ -58,7 +58,12 @@ class Columns:
         """
         arrays = self.arrays()
         columns = [to_arrow(i, arrays[i.name]) for i in self.spec.sent]
-        return pa.table(columns, schema=pa.schema([(i.name, arrow_type(i)) for i in self.spec.sent]))
+        fields = [(i.name, arrow_type(i)) for i in self.spec.sent]
+        if self.spec.list is not None:
+            lists = np.zeros(self.rows, np.int64) if self.lists is None else self.lists
+            columns.append(pa.array(lists))
+            fields.append((self.spec.list, pa.int64()))
+        return pa.table(columns, schema=pa.schema(fields))
 
 
 def arrays_together(batch: Sequence[Columns]) -> dict[str, np.ndarray]:

@@ -1,0 +1,233 @@
+"""A run exported: the file says what the run says, of rows of any kind, whole and in parts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from typer.testing import CliRunner
+
+from fastrec.cli import app
+from fastrec.competition import Competition, run_competition
+from fastrec.competition.predict import SavedRun
+from fastrec.errors import DataError, MissingFileError, WriteError
+from fastrec.estimators import NetModel, NetRanker, XGBModel, XGBRanker
+from fastrec.features import Cross, Cyclic, DatePart, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
+from fastrec.serve import Online, Scorer, export_run, metric_loss, verify_export, write_triton
+from fastrec.serve.export import feeds_of
+from fastrec.serve.verify import score_rows
+from fastrec.table import Table
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+
+class Sales(Competition):
+    """Amounts, of which the earlier ones of a shop are known."""
+
+    name, task, target, metric = "Sales", "regression", "amount", "rmse"
+    history = True
+
+    def features(self):
+        return FeatureSet(
+            [
+                TargetEncode(["city", Cross("city", "code")], "amount"),
+                DatePart("when", ["hour", "dayofweek"]),
+                Cyclic("when", "hour"),
+                Lag("amount", by="shop", order="when"),
+            ]
+        )
+
+    @property
+    def categories(self):
+        return ["city", "code"]
+
+    def models(self, *, bs):
+        return [
+            NetModel("net", model="TabularNet", epochs=2),
+            XGBModel("xgb", rounds=20, max_depth=3, early_stopping_rounds=None),
+        ]
+
+
+def shop_sales(n, seed):
+    rng = np.random.default_rng(seed)
+    when = pd.Timestamp("2026-03-28", tz="Europe/Berlin") + pd.to_timedelta(np.sort(rng.integers(0, 5_000_000, n)), "s")
+    data = pd.DataFrame(
+        {
+            "shop": rng.integers(0, 9, n),
+            "city": rng.choice(["Köln", "Zürich", "東京", None], n),
+            "code": pd.array(rng.integers(0, 30, n) + (1 << 53) + 1, dtype="Int64"),
+            "price": np.where(rng.random(n) < 0.2, np.nan, rng.normal(size=n)),
+            "when": when,
+        }
+    )
+    data.loc[rng.random(n) < 0.1, "code"] = pd.NA
+    data["amount"] = rng.normal(size=n) + data["price"].fillna(2) + (data["city"] == "Köln") + data["shop"] / 3
+    return data
+
+
+class Clicks(Competition):
+    """Lists of items, one of which is clicked."""
+
+    name, task = "Clicks", "ranking"
+    fold_key, plain, categories = "list_id", ("price", "place"), ("city",)
+
+    def features(self):
+        return FeatureSet(
+            [
+                TargetEncode("city", "clicked"),
+                GroupRank("price", by="list_id"),
+                GroupStats("price", by="list_id", stats=["mean", "min"], over="group"),
+            ],
+            key="list_id",
+        )
+
+    def models(self, *, bs):
+        return [NetRanker("net", layers=[8], epochs=1), XGBRanker("xgb", rounds=15, max_depth=3)]
+
+
+def click_lists(n, seed):
+    rng = np.random.default_rng(seed)
+    size = rng.integers(1, 9, n)
+    data = pd.DataFrame({"list_id": np.repeat(np.arange(n) + 1000 * seed, size)})
+    rows = len(data)
+    data["item_id"] = np.arange(rows) + 7
+    data["place"] = data.groupby("list_id").cumcount()
+    data["price"] = rng.integers(1, 9, rows) * 10.0
+    data["city"] = rng.choice(["a", "b", "ç"], rows)
+    noisy = data["price"] + rng.normal(size=rows) * 9
+    data["clicked"] = (noisy == noisy.groupby(data["list_id"]).transform("min")).astype(int)
+    return data
+
+
+@pytest.fixture(scope="module")
+def sales(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sales")
+    both = shop_sales(900, 0)
+    (folder / "data").mkdir()
+    both[:700].to_parquet(folder / "data/train.parquet")
+    both[700:].drop(columns="amount").to_parquet(folder / "data/test.parquet")
+    run_competition(Sales(), folder / "data", folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clicks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clicks")
+    (folder / "data").mkdir()
+    click_lists(200, 0).to_parquet(folder / "data/train.parquet")
+    click_lists(60, 1).drop(columns="clicked").to_parquet(folder / "data/test.parquet")
+    run_competition(Clicks(), folder / "data", folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(sales, clicks):
+    """Both runs as files, sales with its events."""
+    export_run(sales / "run", sales / "out", data=sales / "data")
+    return export_run(clicks / "run", clicks / "out")
+
+
+def test_a_file_says_what_the_run_says(sales, clicks, exported):
+    for folder in (sales, clicks):
+        for data in (None, folder / "data"):
+            found = verify_export(folder / "out", folder / "run", data)
+            assert found.holds, found
+            assert found.rows > 100
+
+
+def test_the_models_of_one_fold(sales, tmp_path):
+    export_run(sales / "run", tmp_path / "one", fold=2)
+    assert verify_export(tmp_path / "one", sales / "run", fold=2).holds
+    assert not verify_export(tmp_path / "one", sales / "run").holds
+    with pytest.raises(DataError, match="no fold 9"):
+        export_run(sales / "run", tmp_path / "none", fold=9)
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_said_of_the_inputs(sales, exported):
+    about = json.loads((sales / "out/serving.json").read_text())
+    inputs = {i["name"]: i for i in about["inputs"]}
+    assert inputs["city"]["type"] == "string"
+    assert inputs["code"]["type"] == "int64"
+    assert inputs["when"]["time"]["zone"] == "Europe/Berlin"
+    assert [n for n, i in inputs.items() if i["made"]] == ["lag1_amount__shop"]
+    assert "amount" not in inputs
+    assert about["target"] == "amount"
+    assert json.loads((exported.folder / "serving.json").read_text()) == exported.about
+
+
+def test_parts_say_together_what_the_file_says(clicks, tmp_path):
+    made = export_run(clicks / "run", tmp_path / "out", fold=0, parts=True)
+    table = Table.read(clicks / "run/sample.parquet")
+    values = feeds_of(made.about, table)
+    kinds = set()
+    for part in made.about["parts"]:
+        kinds.add(part["kind"])
+        path, names = tmp_path / "out" / part["file"], [o["name"] for o in part["outputs"]]
+        if part["kind"] == "onnx":
+            session = ort.InferenceSession(str(path))
+            said = session.run(names, {i["name"]: values[i["name"]] for i in part["inputs"]})
+        else:
+            booster = xgb.Booster(model_file=path)
+            said = [booster.inplace_predict(values[part["inputs"][0]["name"]], validate_features=False)[:, None]]
+        values |= dict(zip(names, said, strict=True))
+    assert kinds == {"onnx", "xgboost"}
+    np.testing.assert_allclose(values["score"], score_rows(tmp_path / "out", table), atol=1e-5)
+    folders = {f.name for f in write_triton(tmp_path / "out", tmp_path / "triton", name="clicks")}
+    assert {"clicks", "clicks_features", "clicks_stack", "clicks_ensemble"} <= folders
+
+
+@pytest.mark.parametrize("how", ["float16", "int8"])
+def test_nets_in_fewer_bits(clicks, tmp_path, how):
+    export_run(clicks / "run", tmp_path / "out", fold=0, compress=how)
+    loss = metric_loss(tmp_path / "out", clicks / "run", fold=0)
+    assert loss.full > 0.5
+    assert loss.compressed == pytest.approx(loss.full, abs=0.03)
+
+
+def test_events_go_along(sales, exported):
+    assert json.loads((sales / "out/serving.json").read_text())["events"]["history"]
+    online = Online.load(sales / "out/events")
+    test = pd.read_parquet(sales / "data/test.parquet")
+    features = SavedRun(sales / "run").features
+    train = pd.read_parquet(sales / "data/train.parquet")
+    expected = features.transform(test.assign(amount=np.nan), history=train)["lag1_amount__shop"]
+    first = test.groupby("shop").head(1).index  # later ones look back to test rows, whose amounts nobody knows
+    said = [online.features(test.loc[[i]].assign(amount=np.nan))["lag1_amount__shop"][0].as_py() for i in first]
+    online.close()
+    np.testing.assert_array_equal(np.array(said, float), expected.loc[first].to_numpy(float))
+
+
+def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):
+    shutil.copytree(sales / "run", tmp_path / "old")
+    (tmp_path / "old/sample.parquet").unlink()
+    with pytest.raises(MissingFileError, match="Run the recipe again"):
+        export_run(tmp_path / "old", tmp_path / "out")
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else/notes.txt").write_text("mine")
+    with pytest.raises(WriteError):
+        export_run(sales / "run", tmp_path / "else")
+
+
+def test_commands(clicks, tmp_path):
+    runner = CliRunner()
+    done = runner.invoke(app, ["export", str(clicks / "run"), "--out", str(tmp_path / "out"), "--fold", "0"])
+    assert done.exit_code == 0, done.output
+    assert "the largest difference is" in done.output
+    wrong = runner.invoke(app, ["verify", str(tmp_path / "out"), str(clicks / "run"), "--fold", "1"])
+    assert wrong.exit_code == 1
+    assert "more than 1e-05" in wrong.output
+
+
+def test_a_server_loads_it(clicks, exported):
+    table = pd.read_parquet(clicks / "data/test.parquet")
+    one = table[table["list_id"] == table["list_id"].iloc[0]]
+    scorer = Scorer(clicks / "out")
+    said = scorer.score({n: one[n].to_numpy() for n in ("price", "place", "city")})
+    run = SavedRun(clicks / "run")
+    np.testing.assert_allclose(said, run.predict(one).numpy(), atol=1e-5)
