@@ -30,7 +30,7 @@ async def score(service: Service, call: Call) -> Response:
     )
     outputs = await service.score(scorer, columns, call.timeout, call.came)
     answer: dict[str, Any] = {"scores": outputs[0].tolist()}
-    if scorer.spec.classes is not None:
+    if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
         answer["classes"] = scorer.spec.classes
     return json_response(answer)
 

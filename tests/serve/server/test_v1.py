@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 from fastrec.serve import Limits, make_app
 from tests.serve.server.calls import Answer, get, post, request
-from tests.serve.server.exports import by_hand, columns
+from tests.serve.server.exports import by_hand, columns, write_export
 
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
@@ -65,6 +66,12 @@ def test_several_scores_a_row_come_with_their_classes(apps: Any) -> None:
     answer = post(apps["multiclass"], "/v1/score", {"columns": rows}).json()
     assert answer["classes"] == ["no", "yes"]
     np.testing.assert_allclose(np.array(answer["scores"])[:, 1], by_hand(rows), atol=1e-6)
+
+
+def test_one_score_of_two_classes_is_that_of_the_second(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export", classes=["no", "yes"]))
+    assert list(post(app, "/v1/score", {"columns": columns(2)}).json()) == ["scores"]
+    app.state.service.close()
 
 
 def test_no_rows(apps: Any) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fastrec.errors import DataError, MissingFileError
 
-__all__ = ["Target", "encode_request", "made_up_body", "read_rates", "read_target"]
+__all__ = ["Target", "encode_request", "made_up_body", "read_body", "read_rates", "read_target"]
 
 ARROW = "application/vnd.apache.arrow.stream"
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fastrec.errors import DataError
 from fastrec.serve.server.load.client import Outcome, send_at_rate
-from fastrec.serve.server.load.plan import encode_request, made_up_body, read_body, read_rates, read_target
+from fastrec.serve.server.load.plan import encode_request, made_up_body, read_body, read_target
 
-__all__ = ["Figures", "Round", "measure", "read_rates"]
+__all__ = ["Figures", "Round", "measure"]
 
 _FIRST, _LAST = 8.0, 65_536.0  # requests a second, where rates are to be found
 _KEPT_UP = 0.9  # of a rate, below which the server has enough
