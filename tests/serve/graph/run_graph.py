@@ -30,8 +30,8 @@ class Served:
 
         def given(name):
             if name not in kept:
-                self.inputs[name] = table[name]
                 kept[name] = input_column(self.graph, name, table[name], no_text=OTHER_NO_TEXT)
+                self.inputs[name] = table[name]
             return kept[name]
 
         later = {n: (lambda n=n: given(n)) for n in [*raw, *([lists] if lists else [])]}
