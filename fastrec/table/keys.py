@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import RLock
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +107,10 @@ class Keys:
 
     def __len__(self) -> int:
         return len(self.columns[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what look-ups have kept: another process has other hashes."""
+        return {n: v for n, v in self.__dict__.items() if n not in ("_prepared", "_asked")}
 
     def take(self, rows: torch.Tensor | np.ndarray) -> Keys:
         """The keys at ``rows`` (int64 ``[m]``)."""

@@ -222,6 +222,9 @@ def test_what_cannot_be_served_is_refused_by_name() -> None:
     grouped = Lag("x", by=cross.outputs[0], order="t")
     with pytest.raises(DataError, match=r"Lag \(.*\) cannot be served: its groups are of a column that Cross makes"):
         Online(fitted([cross, grouped]))
+    named = History("user", order="t", table="history")
+    with pytest.raises(DataError, match=r"History \(.*\) cannot be served: its table has the name"):
+        Online(FeatureSet([named]))
     with pytest.raises(DataError, match="no such output"):
         Online(fitted([grouped.__class__("x", by="user", order="t")]), outputs=["other"])
 

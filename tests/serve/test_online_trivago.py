@@ -68,4 +68,4 @@ def test_real_lists_get_the_features_of_the_batch(data_dir: Path) -> None:
     """Some seconds: the batch goes over the whole log for each list."""
     if not (data_dir / "trivago2019" / "train.csv").is_file():
         pytest.skip("no trivago files in FASTREC_DATA")
-    replay(*load(data_dir / "trivago2019"), 6)
+    replay(*load(data_dir / "trivago2019"), 3)

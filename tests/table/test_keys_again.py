@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -38,3 +40,13 @@ def test_two_values_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         assert Keys((pa.array(["z"]),)).find_in(known).tolist() == [25]
         assert Keys((pa.array(["?"]),)).find_in(known).tolist() == [-1]
         assert Keys((pa.array(["aa"]),)).find_in(known).tolist() == [26]
+
+
+def test_a_copy_for_another_process_has_no_hashes_of_this_one() -> None:
+    known = Keys((pa.array([f"k{i}" for i in range(100)]),))
+    for _ in range(4):
+        Keys((pa.array(["k7"]),)).find_in(known)
+    assert "_prepared" in vars(known)
+    copy = pickle.loads(pickle.dumps(known))
+    assert "_prepared" not in vars(copy)
+    assert Keys((pa.array(["k7"]),)).find_in(copy).tolist() == [7]

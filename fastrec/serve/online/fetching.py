@@ -89,7 +89,7 @@ class Request:
                 self._check_needed(lookup)
                 continue
             index = self.plan.index_of(lookup)
-            key = (index.number, lookup.rows)
+            key = (index.number, lookup.rows[: len(index.columns)])
             if key not in self._fetched:
                 more = None if lookup.via is None else found[lookup.via].events
                 self._fetch([(index, lookup, more)])
@@ -190,7 +190,8 @@ class Request:
             there = all(n in self.rows for n in lookup.rows)
             if lookup.table in self.layouts and there and lookup.via is None:
                 index = self.plan.index_of(lookup)
-                wanted.setdefault((index.number, lookup.rows), (index, lookup, None))
+                names = lookup.rows[: len(index.columns)]  # a session's events are also those of it and an item
+                wanted.setdefault((index.number, names), (index, lookup, None))
         self._fetch(list(wanted.values()))
 
     def _fetch(self, wanted: Sequence[tuple[Index, Lookup, Table | None]]) -> None:
@@ -218,7 +219,7 @@ class Request:
         self._share_words([f for f, *_ in parts])
         for fetched, lookup, more in parts:
             self._add_keys(fetched, lookup, more)
-            self._fetched[fetched.index.number, lookup.rows] = fetched
+            self._fetched[fetched.index.number, lookup.rows[: len(fetched.index.columns)]] = fetched
 
     def _arranged(
         self, index: Index, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]

@@ -49,6 +49,12 @@ class Online:
     than ``keep``. A request may then be ``late`` at most: one that is older than what was folded is refused. Events may
     be as late as they like.
 
+    How each is served: ``History`` (but for ``is_last``) and ``CumCount`` from counts, sums, the first and last event;
+    ``Lag``, ``Diff``, ``Rolling``, ``LastKnown``, ``LastAction``, ``TimeSince``, ``Collect``, ``CoVisit``,
+    ``JaccardToHistory`` and ``JoinTable`` (``duplicates='last'``, ``'first'``) from the last few events of a key and
+    those of their windows; all others from all events of the key, by the very code that made the training rows. So are
+    generators that share a key with one of those.
+
     Args:
         features: the fitted features.
         store: where events are kept; None: in this process's memory alone.

@@ -158,6 +158,12 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
     if not looks_back(step):
         return []
     tables = step.table_inputs
+    if HISTORY in tables:
+        raise DataError(
+            f"{type(step).__name__} ({', '.join(step.outputs)}) cannot be served: its table has the name that the "
+            "frame's own earlier rows have here",
+            remedy=f"Give the table another name than {HISTORY!r}",
+        )
     if isinstance(step, JoinTable):
         return [Lookup(step.table, tuple(step.inputs), tuple(step._keys))]
     if isinstance(step, JaccardToHistory):
