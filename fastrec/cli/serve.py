@@ -17,7 +17,9 @@ _TOKEN = "FASTREC_TOKEN"
 
 @app.command()
 def serve(
-    export: Annotated[Path, typer.Argument(help="A folder that `fastrec export` wrote.", show_default=False)],
+    export: Annotated[
+        Path, typer.Argument(help="A folder that `fastrec export` wrote, or a run directory.", show_default=False)
+    ],
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
         "127.0.0.1"
     ),
@@ -57,6 +59,7 @@ def serve(
             workers=workers,
             threads=threads,
         )
+        export = _as_export(export)
         with open_events(export) as events:
             served = make_app(export, events=events, limits=limits, token=_token(token_file))
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
@@ -106,6 +109,17 @@ def bench_serve(
             write_figures(figures, out)
         if plot is not None:
             write_plot(figures, plot)
+
+
+def _as_export(folder: Path) -> Path:
+    """The folder of an export; of a run the one that is made of it, beside it."""
+    if (folder / "serving.json").is_file() or not (folder / "decision.json").is_file():
+        return folder
+    from fastrec.serve.export import export_run
+
+    made = folder.parent / f".{folder.name}.served"
+    typer.echo(f"exporting the run to {made}")
+    return export_run(folder, made).folder
 
 
 def _token(file: Path | None) -> str | None:

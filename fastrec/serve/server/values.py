@@ -5,6 +5,7 @@ What has another type is refused with its column and row; a number is never roun
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -98,6 +99,8 @@ def from_array(column: Input, values: np.ndarray) -> np.ndarray:
     """
     if values.dtype == DTYPES[column.type] and values.dtype != object:
         return values
+    if column.unit is not None and values.dtype == object and _holds_datetimes(values):
+        return from_arrow(column, pa.array(values.tolist(), from_pandas=True))
     if values.dtype.kind in "OUT":
         return from_values(column, [None if v is None or v != v else v for v in values.tolist()])
     if values.dtype.kind == "M" and column.zone is not None:  # numpy's times have no zone: they are moments in UTC
@@ -108,6 +111,12 @@ def from_array(column: Input, values: np.ndarray) -> np.ndarray:
             ),
         )
     return from_arrow(column, pa.array(values))
+
+
+def _holds_datetimes(values: np.ndarray) -> bool:
+    """Whether objects are times of Python's or pandas' own, or missing."""
+    known = [v for v in values if v is not None and v == v]
+    return bool(known) and all(isinstance(v, dt.datetime) for v in known)
 
 
 def filled(column: Input, rows: int) -> np.ndarray:

@@ -190,8 +190,8 @@ def test_every_blend(task):
 
 def blends_of(task, models):
     if task == "ranking":
-        return [LinearBlend(models), AverageBlend(models), AverageBlend(models, of="rank"), BoostedBlend(models, rounds=5),
-                HillClimb(models)]  # fmt: skip
+        plain = [LinearBlend(models), AverageBlend(models), AverageBlend(models, of="rank")]
+        return [*plain, BoostedBlend(models, rounds=5), HillClimb(models)]
     linear = {"regression": RidgeBlend, "multiclass": PoolBlend}.get(task, LogisticBlend)
     ranked = [] if task == "multiclass" else [RankMean(models)]
     return [

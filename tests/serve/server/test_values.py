@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -211,3 +212,12 @@ def test_arrays_of_numpy() -> None:
     assert from_array(SEEN, np.array(["1970-01-02", "NaT"], "M8[D]")).tolist() == [86_400_000, LOW]
     with pytest.raises(Refusal):
         from_array(COLUMNS["int64"], np.array([1.5]))
+
+
+def test_times_of_pandas_with_their_zone():
+    column = Input(name="when", type="int64", missing=-(1 << 63), unit="us", zone="Europe/Berlin")
+    times = pd.Series(pd.to_datetime(["2026-03-29T00:59:00Z", None, "2026-03-29T01:00:00Z"])).dt.tz_convert(
+        "Europe/Berlin"
+    )
+    said = from_array(column, times.to_numpy())
+    assert said.tolist() == [1774745940_000_000, -(1 << 63), 1774746000_000_000]
