@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.kernels import compiled, sessions, shared, view
+from fastrec.table.offsets import rows_of, runs
 
 _PAIRS = 1 << 22  # pairs of a session and one that is like it, in memory at a time
 _FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
@@ -58,7 +59,7 @@ class SessionIndex:
     @classmethod
     def of(cls, values: Tensor, offsets: Tensor, n_items: int) -> SessionIndex:
         """Index packed sessions, those of the past first; codes are 0 to ``n_items - 1``."""
-        session = _rows(offsets)
+        session = rows_of(offsets)
         order = torch.argsort(values, stable=True)  # within an item by session, within that by place
         item, session = values[order], session[order]
         last = torch.ones(len(order), dtype=torch.bool)
@@ -77,6 +78,7 @@ class SessionIndex:
         *,
         of_session: Tensor,
         of_item: Tensor,
+        prior: Tensor,
         sample: int,
         k: int,
     ) -> Tensor:
@@ -89,14 +91,15 @@ class SessionIndex:
         Args:
             values, offsets: the sessions that are asked for, int64; codes below 0 are items that are not known.
             decays: weights by distances.
-            of_session, of_item: float32 factors, one each.
+            of_session, of_item: float32 factors, one each; those of items above 0.
+            prior: float32 ``[n_items]``: what items score before any neighbour gives them something.
             sample: how many of the sessions with a shared item are looked at: the latest.
             k: how many neighbours count.
 
         Returns:
-            float32 ``[sessions, n_items]``; 0 where no neighbour has the item.
+            float32 ``[sessions, n_items]``.
         """
-        out = torch.zeros((len(offsets) - 1, len(self.starts) - 1))
+        out = (prior / of_item).repeat(len(offsets) - 1, 1)
         given = ((values, offsets), tuple(decays), (of_session, of_item), (sample, k), out)
         known = values[values >= 0]
         work = int((self.starts[known + 1] - self.starts[known]).sum())
@@ -160,21 +163,14 @@ def _score_part(
     of, at = _stretches(index.offsets[session], index.offsets[session + 1])
     away = at - index.offsets[session][of] - place[of]
     near, far = decays[2], decays[3]
-    by_place = torch.where(
-        away >= 0, near[away.clamp(0, len(near) - 1)], far[(-away).clamp(0, len(far) - 1)]
-    )
+    by_place = torch.where(away >= 0, near[away.clamp(0, len(near) - 1)], far[(-away).clamp(0, len(far) - 1)])
     given = (alike * decays[1][back.clamp_max(len(decays[1]) - 1)])[of] * by_place
     out.view(-1).index_add_(0, query[of] * out.shape[1] + index.values[at], given)
 
 
-def _rows(offsets: Tensor) -> Tensor:
-    """Which session each packed value belongs to: int64."""
-    return torch.repeat_interleave(offsets.diff())
-
-
 def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Each session's known items once, the last first: session, place among the values, steps from the end."""
-    row = _rows(offsets)
+    row = rows_of(offsets)
     place = torch.arange(len(values)).flip(0)
     place = place[values[place] >= 0]
     order = torch.argsort(values[place], stable=True)
@@ -189,9 +185,8 @@ def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tens
 
 def _stretches(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
     """All numbers from each start up to its end: which stretch, and the number."""
-    counts = ends - starts
-    of = torch.repeat_interleave(counts)
-    return of, torch.arange(len(of)) + (starts - torch.cumsum(counts, 0) + counts)[of]
+    offsets, places = runs(starts, ends - starts)
+    return rows_of(offsets), places
 
 
 def _place_in_run(codes: Tensor) -> Tensor:

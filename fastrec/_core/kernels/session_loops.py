@@ -137,10 +137,40 @@ def score_by_neighbours(queries, log, known, tables, weights, limits, out, parts
             of the match nearest to the end, and of an item after and before the match in the neighbour.
         weights: float32 factors of sessions and of items.
         limits: how many of the latest sessions with a shared item are looked at, and how many neighbours count.
-        out: float32 ``[queries, items]``, zeros, changed.
+        out: float32 ``[queries, items]``, changed: what items have already, over their factors.
         parts: how many threads.
     """
     n = len(queries[1]) - 1
     for part in prange(parts):
         lo, hi = n * part // parts, n * (part + 1) // parts
         _score_part(queries, log, known, tables, weights, limits, out, lo, hi)
+
+
+@njit(**LOOP)
+def _best_part(scores, items, found, lo, hi):
+    k = items.shape[1]
+    for r in range(lo, hi):
+        row, best, codes = scores[r], found[r], items[r]
+        worst = best[k - 1]
+        for code in range(len(row)):
+            if row[code] > worst:
+                x, i = row[code], k - 1
+                while i > 0 and best[i - 1] < x:
+                    best[i], codes[i] = best[i - 1], codes[i - 1]
+                    i -= 1
+                best[i], codes[i] = x, code
+                worst = best[k - 1]
+
+
+@njit(**PARALLEL)
+def best_of_rows(scores, items, found, parts):
+    """The highest scores of each row, of equal ones that of the lower code first.
+
+    Args:
+        scores: float32 ``[n, codes]``.
+        items, found: int64 zeros and float32 -inf ``[n, k]``, changed: codes and their scores, the best first.
+        parts: how many threads.
+    """
+    n = len(scores)
+    for part in prange(parts):
+        _best_part(scores, items, found, n * part // parts, n * (part + 1) // parts)
