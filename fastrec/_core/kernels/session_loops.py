@@ -174,3 +174,115 @@ def best_of_rows(scores, items, found, parts):
     n = len(scores)
     for part in prange(parts):
         _best_part(scores, items, found, n * part // parts, n * (part + 1) // parts)
+
+
+@njit(**LOOP)
+def _together(item, log, weights, times, farthest, tables, postings, cap, sums, touched):
+    """Add up the weights of the events near those of an item; ``touched`` names the items that got some: how many."""
+    (items, offsets, rows), (places, starts) = log, postings
+    after, before = tables
+    count, stop = 0, starts[item + 1]
+    for at in range(max(starts[item], stop - cap), stop):
+        p = places[at]
+        lo, hi = offsets[rows[p]], offsets[rows[p] + 1]
+        for q in range(max(lo, p - len(before)), min(hi, p + len(after) + 1)):
+            other = items[q]
+            if other == item or (len(times) > 0 and abs(times[q] - times[p]) > farthest):
+                continue
+            weight = weights[q] * (after[q - p - 1] if q > p else before[p - q - 1])
+            if weight > 0:
+                if sums[other] == 0:
+                    touched[count] = other
+                    count += 1
+                sums[other] += weight
+    return count
+
+
+@njit(**LOOP)
+def _keep_best(sums, touched, count, of_item, codes, best):
+    """Put the items with the highest sums times factors first, of equal ones the lower code; the sums are cleared."""
+    k, held = len(codes), 0
+    for j in range(count):
+        code = touched[j]
+        x = sums[code] * of_item[code]
+        sums[code] = 0
+        if held == k and not (x > best[k - 1] or (x == best[k - 1] and code < codes[k - 1])):
+            continue
+        i = min(held, k - 1)
+        while i > 0 and (best[i - 1] < x or (best[i - 1] == x and codes[i - 1] > code)):
+            best[i], codes[i] = best[i - 1], codes[i - 1]
+            i -= 1
+        best[i], codes[i] = x, code
+        held = min(held + 1, k)
+
+
+@njit(**LOOP)
+def _together_part(log, weights, times, farthest, tables, postings, cap, of_item, items, scores, lo, hi):
+    sums, touched = np.zeros(len(of_item), np.float32), np.empty(len(of_item), np.int64)
+    for item in range(lo, hi):
+        count = _together(item, log, weights, times, farthest, tables, postings, cap, sums, touched)
+        _keep_best(sums, touched, count, of_item, items[item], scores[item])
+
+
+@njit(**PARALLEL)
+def co_visits(log, weights, times, farthest, tables, postings, cap, of_item, items, scores, parts):
+    """For every item those that stand near it in sessions, the heaviest first.
+
+    Args:
+        log: items int64 ``[n]``, offsets of the sessions, and the session of each event.
+        weights: float32 ``[n]``: of an event as a neighbour.
+        times: float64 ``[n]``, or of no length.
+        farthest: the longest time between neighbours.
+        tables: float32: weights of events 1, 2, … after, and before.
+        postings: places of every item's events, and where its stretch starts.
+        cap: how many of an item's events are looked at: the last.
+        of_item: float32 factor of an item as a neighbour.
+        items, scores: int64 -1 and float32 zeros ``[items, k]``, changed.
+        parts: how many threads.
+    """
+    n, total = len(of_item), postings[1][-1]
+    for part in prange(parts):  # so that each has about as many events
+        lo = np.searchsorted(postings[1], total * part // parts) if part > 0 else 0
+        hi = np.searchsorted(postings[1], total * (part + 1) // parts) if part < parts - 1 else n
+        _together_part(
+            log, weights, times, farthest, tables, postings, cap, of_item, items, scores, min(lo, n), min(hi, n)
+        )
+
+
+@njit(**LOOP)
+def _two_hops_part(near, weights, share, codes, scores, lo, hi):
+    n = len(near)
+    sums, touched, ones = np.zeros(n, np.float32), np.empty(n, np.int64), np.ones(n, np.float32)
+    for item in range(lo, hi):
+        count = 0
+        for a in range(near.shape[1]):
+            middle = near[item, a]
+            if middle < 0:
+                break
+            for b in range(-1, near.shape[1]):  # first the near item itself
+                other = middle if b < 0 else near[middle, b]
+                if other < 0:
+                    break
+                weight = weights[item, a] * (np.float32(1) if b < 0 else share * weights[middle, b])
+                if other == item or weight <= 0:
+                    continue
+                if sums[other] == 0:
+                    touched[count] = other
+                    count += 1
+                sums[other] += weight
+        _keep_best(sums, touched, count, ones, codes[item], scores[item])
+
+
+@njit(**PARALLEL)
+def two_hops(near, weights, share, codes, scores, parts):
+    """Near items, and the near items of these.
+
+    Args:
+        near, weights: int64 and float32 ``[items, k]``: near items, -1 where there are no more, and their weights.
+        share: how much an item of the second hop counts.
+        codes, scores: int64 -1 and float32 zeros ``[items, keep]``, changed.
+        parts: how many threads.
+    """
+    n = len(near)
+    for part in prange(parts):
+        _two_hops_part(near, weights, share, codes, scores, n * part // parts, n * (part + 1) // parts)
