@@ -9,6 +9,7 @@ from fastrec.retrieval.als import ImplicitALS
 from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
 from fastrec.retrieval.ease import EASE
+from fastrec.retrieval.history_filter import HistoryFilter
 from fastrec.retrieval.item_knn import ItemKNN
 from fastrec.retrieval.popularity import Popularity
 from fastrec.retrieval.rp3beta import RP3Beta
@@ -19,6 +20,7 @@ __all__ = [
     "EASE",
     "BPRFactors",
     "CollaborativeFilter",
+    "HistoryFilter",
     "ImplicitALS",
     "ItemKNN",
     "Popularity",

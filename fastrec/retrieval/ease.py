@@ -28,6 +28,8 @@ class EASE(CollaborativeFilter):
     Source: Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data".
     """
 
+    scores_rows = True
+
     def __init__(self, *, reg: float = 100.0, max_items: int = 10_000) -> None:
         super().__init__()
         if not reg > 0:

@@ -31,6 +31,8 @@ class ItemKNN(CollaborativeFilter):
     asymmetric cosine: Aiolli 2013, "Efficient Top-N Recommendation for Very Large Scale Binary Rated Datasets".
     """
 
+    scores_rows = True
+
     def __init__(
         self, *, k: int | None = None, shrink: float = 0.0, asymmetry: float = 0.5, user_power: float = 0.0
     ) -> None:

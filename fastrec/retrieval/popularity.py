@@ -14,6 +14,8 @@ from fastrec.retrieval.base import CollaborativeFilter
 class Popularity(CollaborativeFilter):
     """Sum of an item's weights, the same for every user: what any other filter must beat."""
 
+    scores_rows = True
+
     def settings(self) -> dict[str, Any]:
         """No argument."""
         return {}

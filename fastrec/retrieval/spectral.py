@@ -25,6 +25,8 @@ class SpectralFilter(CollaborativeFilter):
     Source: Shen et al. 2021, "How Powerful is Graph Convolution for Recommendation?" (GF-CF).
     """
 
+    scores_rows = True
+
     def __init__(self, *, factors: int = 128, alpha: float = 0.3) -> None:
         super().__init__()
         self.factors, self.alpha = factors, alpha

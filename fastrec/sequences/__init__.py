@@ -2,11 +2,16 @@
 
 In: logs of events, or list columns. Out: scores of all items for every session, the best of them first.
 ``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``base.py`` says what a model is.
-``vsknn.py``, ``stan.py`` and ``vstan.py`` look for sessions that are like one (``session_knn.py``).
+``vsknn.py``, ``stan.py`` and ``vstan.py`` look for sessions that are like one (``session_knn.py``),
+``co_visitation.py`` for items that stand near its last ones, ``popularity.py`` is the rule to beat,
+``session_blend.py`` adds up several models' scores.
 """
 
 from fastrec.sequences.base import SessionModel
+from fastrec.sequences.co_visitation import CoVisitation
+from fastrec.sequences.popularity import PopularItems
 from fastrec.sequences.ranked import best_items
+from fastrec.sequences.session_blend import SessionBlend
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_knn import SessionKNN
 from fastrec.sequences.splits import by_session, by_time, given_split, leave_one_out, prefixes
@@ -18,6 +23,9 @@ __all__ = [
     "STAN",
     "VSKNN",
     "VSTAN",
+    "CoVisitation",
+    "PopularItems",
+    "SessionBlend",
     "SessionFrame",
     "SessionKNN",
     "SessionModel",

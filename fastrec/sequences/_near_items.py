@@ -33,9 +33,7 @@ class Nearness:
     cap: int = 1 << 14
 
 
-def near_items(
-    values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int
-) -> tuple[Tensor, Tensor]:
+def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
     """The items that stand near each item, the heaviest first.
 
     Args:

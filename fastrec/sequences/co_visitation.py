@@ -118,4 +118,3 @@ def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
     there = items >= 0
     starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
     return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))
-
