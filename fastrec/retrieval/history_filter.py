@@ -61,7 +61,7 @@ class HistoryFilter(SessionModel):
         kept = columns >= 0
         width = int(self._columns.max()) + 1
         pair, which = torch.unique(rows[kept] * width + columns[kept], return_inverse=True)
-        latest = torch.zeros(len(pair), dtype=torch.float64).index_reduce_(0, which, weight[kept], "amax")
+        latest = torch.zeros(len(pair), dtype=torch.float64).scatter_reduce_(0, which, weight[kept], "amax")
         given = (latest.numpy(), ((pair // width).numpy(), (pair % width).numpy()))
         scores = self.filter.score_rows(csr_matrix(given, shape=(len(sessions), width)))
         out = torch.full((len(sessions), len(self._columns)), -torch.inf)
