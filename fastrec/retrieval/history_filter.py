@@ -57,7 +57,7 @@ class HistoryFilter(SessionModel):
         weight = torch.ones(len(rows), dtype=torch.float64)
         if self.decay is not None:
             steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
-            weight = torch.exp(-steps / self.decay)
+            weight = torch.exp(-steps.double() / self.decay)
         kept = columns >= 0
         width = int(self._columns.max()) + 1
         pair, which = torch.unique(rows[kept] * width + columns[kept], return_inverse=True)
