@@ -10,6 +10,7 @@ from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
 from fastrec.retrieval.ease import EASE
 from fastrec.retrieval.history_filter import HistoryFilter
+from fastrec.retrieval.index import Index
 from fastrec.retrieval.item_knn import ItemKNN
 from fastrec.retrieval.popularity import Popularity
 from fastrec.retrieval.rp3beta import RP3Beta
@@ -22,6 +23,7 @@ __all__ = [
     "CollaborativeFilter",
     "HistoryFilter",
     "ImplicitALS",
+    "Index",
     "ItemKNN",
     "Popularity",
     "RP3Beta",
