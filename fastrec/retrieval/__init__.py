@@ -6,7 +6,7 @@ linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularit
 """
 
 from fastrec.retrieval.als import ImplicitALS
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
 from fastrec.retrieval.ease import EASE
 from fastrec.retrieval.item_knn import ItemKNN
@@ -18,11 +18,11 @@ from fastrec.retrieval.user_knn import UserKNN
 __all__ = [
     "EASE",
     "BPRFactors",
+    "CollaborativeFilter",
     "ImplicitALS",
     "ItemKNN",
     "Popularity",
     "RP3Beta",
-    "Recommender",
     "SpectralFilter",
     "UserKNN",
 ]

@@ -1,4 +1,4 @@
-"""``Recommender``: what every collaborative filter is, something that learns who took what and scores other pairs."""
+"""``CollaborativeFilter``: something that learns who took what and scores other pairs of users and items."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.retrieval._matrix import interactions, pack, unpack
 from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
 
-RECOMMENDERS: dict[str, type[Recommender]] = {}  # by name
+COLLABORATIVE_FILTERS: dict[str, type[CollaborativeFilter]] = {}  # by name
 _CELLS = 1 << 23  # scores that are in memory at a time
 
 
-class Recommender(ABC):
+class CollaborativeFilter(ABC):
     """Learns from pairs of users and items, then scores any pair: the higher, the likelier that the user takes it.
 
     A score is a function of the pairs given to ``fit`` alone, and such a pair's own score has seen its answer: score
@@ -30,7 +30,7 @@ class Recommender(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        RECOMMENDERS[cls.__name__] = cls
+        COLLABORATIVE_FILTERS[cls.__name__] = cls
 
     def __init__(self) -> None:
         self._users: Vocab | None = None
@@ -159,17 +159,17 @@ class Recommender(ABC):
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a recommender of another class, or of one that is not known.
+            DataError: it holds a filter of another class, or of one that is not known.
         """
         state = load_state(folder)
         name = state.get("class")
-        found = RECOMMENDERS.get(name)
+        found = COLLABORATIVE_FILTERS.get(name)
         if found is None or not issubclass(found, cls):
             known = "not known here" if found is None else f"no {cls.__name__}"
             raise DataError(
                 f"it holds a {name!r}, which is {known}",
                 file=folder,
-                remedy="Use Recommender.load, and import the module that defines a class of your own first",
+                remedy="Use CollaborativeFilter.load, and import the module that defines a class of your own first",
             )
         try:
             made = found(**state["settings"])
@@ -178,7 +178,7 @@ class Recommender(ABC):
             made._learned = {name: unpack(value) for name, value in state["learned"].items()}
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableFileError(
-                f"the saved recommender cannot be read ({error})", file=folder, remedy="Save it again"
+                f"the saved filter cannot be read ({error})", file=folder, remedy="Save it again"
             ) from error
         return made
 

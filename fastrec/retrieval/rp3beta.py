@@ -8,10 +8,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class RP3Beta(Recommender):
+class RP3Beta(CollaborativeFilter):
     """Probability of reaching an item by user → item → user → item, over the item's popularity to a power.
 
     Args:

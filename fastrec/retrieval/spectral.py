@@ -9,10 +9,10 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from fastrec.retrieval._matrix import row_sums, scaled
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class SpectralFilter(Recommender):
+class SpectralFilter(CollaborativeFilter):
     """A user's row passed through the item graph's linear filter and its ideal low-pass filter.
 
     With ``R = D_u^-1/2 X D_i^-1/2`` and its first right singular vectors ``V``, scores are
