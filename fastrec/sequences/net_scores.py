@@ -23,9 +23,11 @@ def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[T
     place = torch.arange(max(int(lengths.max()), 1) if len(lengths) else 1)
     inside = place < lengths.unsqueeze(1)
     if not len(sessions.values):
-        return torch.zeros(inside.shape, dtype=torch.int64), lengths, [
-            torch.zeros(inside.shape, dtype=v.dtype) for v in sessions.sides.values()
-        ]
+        return (
+            torch.zeros(inside.shape, dtype=torch.int64),
+            lengths,
+            [torch.zeros(inside.shape, dtype=v.dtype) for v in sessions.sides.values()],
+        )
     index = torch.where(inside, starts.unsqueeze(1) + place, 0)
     found = [v[index].masked_fill_(~inside, 0) for v in (sessions.values, *sessions.sides.values())]
     return found[0], lengths, found[1:]

@@ -28,7 +28,13 @@ class OneCycleInTime(Callback):
     run_valid, order = False, 60
 
     def __init__(
-        self, lr: float, seconds: float | None = None, *, pct_start: float = 0.1, div: float = 10.0, div_final: float = 1e3
+        self,
+        lr: float,
+        seconds: float | None = None,
+        *,
+        pct_start: float = 0.1,
+        div: float = 10.0,
+        div_final: float = 1e3,
     ) -> None:
         super().__init__()
         self.rate = one_cycle(pct_start, lr / div, lr, lr / div_final)

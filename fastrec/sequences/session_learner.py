@@ -38,9 +38,7 @@ class SessionLearner(LeanLearner):
         with keeping_memory():
             super().fit(*args, **kwargs)
 
-    def recommend(
-        self, sessions: SessionFrame, k: int = 20, *, exclude_seen: bool = False
-    ) -> tuple[Tensor, Tensor]:
+    def recommend(self, sessions: SessionFrame, k: int = 20, *, exclude_seen: bool = False) -> tuple[Tensor, Tensor]:
         """The best items of each session: codes int64 ``[n, k]`` and scores ``[n, k]``, see ``SessionModel.recommend``.
 
         Raises:
@@ -205,7 +203,7 @@ def session_learner(
 
 def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, config: dict[str, Any]) -> SessionNet:
     train = dls.train
-    if model.task in ("causal",) and train.task not in ("causal", "last") or model.task not in ("causal", train.task):
+    if (model.task in ("causal",) and train.task not in ("causal", "last")) or model.task not in ("causal", train.task):
         raise DataError(
             f"{model.__name__} learns {model.task!r}, the loader asks {train.task!r}",
             remedy=f"Make the dataloaders with task={model.task!r}",
