@@ -6,9 +6,12 @@ In: logs of events, or list columns. Out: scores of all items for every session,
 """
 
 from fastrec.sequences.base import SessionModel
+from fastrec.sequences.bert4rec import BERT4Rec
 from fastrec.sequences.chunked_loss import linear_cross_entropy
+from fastrec.sequences.gru4rec import GRU4Rec
 from fastrec.sequences.item_tower import ItemTower
 from fastrec.sequences.losses import GBCE, BPRMax, FullSoftmax, SampledSoftmax, SessionLoss
+from fastrec.sequences.narm import NARM
 from fastrec.sequences.next_item_net import NextItemNet
 from fastrec.sequences.one_cycle_in_time import OneCycleInTime
 from fastrec.sequences.ranked import best_items
@@ -25,15 +28,19 @@ from fastrec.sequences.stan import STAN
 from fastrec.sequences.vsknn import VSKNN
 from fastrec.sequences.vstan import VSTAN
 from fastrec.sequences.warm_start import ppmi_svd
+from fastrec.sequences.xlnet import XLNet
 
 __all__ = [
     "GBCE",
+    "NARM",
     "STAN",
     "VSKNN",
     "VSTAN",
+    "BERT4Rec",
     "BPRMax",
     "ESASRec",
     "FullSoftmax",
+    "GRU4Rec",
     "ItemTower",
     "NextItemMetric",
     "NextItemNet",
@@ -48,6 +55,7 @@ __all__ = [
     "SessionLoss",
     "SessionModel",
     "SessionNet",
+    "XLNet",
     "best_items",
     "by_session",
     "by_time",

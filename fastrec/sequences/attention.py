@@ -33,10 +33,21 @@ class SelfAttention(nn.Module):
         self.read = nn.Linear(width, 3 * width)
         self.write = nn.Linear(width, width)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Outputs ``[b, L, width]``; without a mask events see those before them and themselves."""
+    def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Outputs ``[b, L, width]``; without a mask events see those before them and themselves.
+
+        Args:
+            x: ``[b, L, width]``.
+            mask: of what is seen, or what is added to the logits, ``[b or 1, heads or 1, L, seen]``.
+            other: what is looked at, ``[b, seen, width]``; None: ``x``.
+        """
         b, length, width = x.shape
-        q, k, v = self.read(x).view(b, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        if other is None:
+            q, k, v = self.read(x).chunk(3, -1)
+        else:
+            q = F.linear(x, self.read.weight[:width], self.read.bias[:width])
+            k, v = F.linear(other, self.read.weight[width:], self.read.bias[width:]).chunk(2, -1)
+        q, k, v = (t.view(b, -1, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout)
         return self.write(found.transpose(1, 2).reshape(b, length, width))
@@ -58,9 +69,10 @@ class TransformerBlock(nn.Module):
         self.net = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Outputs ``[b, L, width]``."""
-        x = x + self.dropout(self.attention(self.before_attention(x), mask))
+    def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
+        """Outputs ``[b, L, width]``, see ``SelfAttention``."""
+        other = None if other is None else self.before_attention(other)
+        x = x + self.dropout(self.attention(self.before_attention(x), mask, other))
         return x + self.dropout(self.net(self.before_net(x)))
 
 

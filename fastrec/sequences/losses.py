@@ -54,6 +54,7 @@ class FullSoftmax(SessionLoss):
         self.half = half
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
+        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         return linear_cross_entropy(query, net.keys(net.items.all())[1:], target - 1, half=self.half)
 
 
@@ -78,6 +79,7 @@ class SampledSoftmax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
+        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         if self.draw is None:
             self.draw = ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
         drawn = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
@@ -104,6 +106,7 @@ class GBCE(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
+        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         share = min(len(codes) / max(net.items.codes - 1, 1), 1.0)
@@ -128,6 +131,7 @@ class BPRMax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
+        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         right = (query * net.keys(net.items(target))).sum(1, keepdim=True)

@@ -45,10 +45,10 @@ def net_scores(net: SessionNet, sessions: SessionFrame) -> Iterator[tuple[Tensor
     training = net.training
     net.eval()
     try:
-        order = torch.argsort(sessions.lengths.clamp_max(net.max_len), stable=True)
+        order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
         keys = net.keys(net.items.all()).T.contiguous()
         for rows in order.split(max(1, _CELLS // max(net.items.codes, 1))):
-            items, lengths, sides = padded(sessions.take(rows), net.max_len)
+            items, lengths, sides = padded(sessions.take(rows), net.reads)
             query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
             scores = (query @ keys).float().cpu()
             scores[:, 0] = -torch.inf

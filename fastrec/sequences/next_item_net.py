@@ -13,8 +13,11 @@ from fastrec.errors import DataError
 from fastrec.optim import adamw
 from fastrec.sequences._sides import Coding
 from fastrec.sequences.base import SessionModel
+from fastrec.sequences.bert4rec import BERT4Rec
+from fastrec.sequences.gru4rec import GRU4Rec
 from fastrec.sequences.item_tower import ItemTower
 from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss
+from fastrec.sequences.narm import NARM
 from fastrec.sequences.net_scores import net_scores
 from fastrec.sequences.one_cycle_in_time import OneCycleInTime
 from fastrec.sequences.sasrec import ESASRec, SASRec
@@ -23,10 +26,11 @@ from fastrec.sequences.session_learner import session_learner
 from fastrec.sequences.session_loader import session_dataloaders
 from fastrec.sequences.session_net import SessionNet
 from fastrec.sequences.warm_start import ppmi_svd
+from fastrec.sequences.xlnet import XLNet
 
 __all__ = ["NETS", "NextItemNet"]
 
-NETS: dict[str, type[SessionNet]] = {"SASRec": SASRec, "ESASRec": ESASRec}
+NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in (SASRec, ESASRec, GRU4Rec, NARM, BERT4Rec, XLNet)}
 
 
 class NextItemNet(SessionModel):
@@ -42,7 +46,7 @@ class NextItemNet(SessionModel):
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
         warm: the items' vectors begin as ``ppmi_svd``'s.
-        half: logits in bfloat16, see ``linear_cross_entropy``.
+        half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
     """
 
@@ -58,7 +62,7 @@ class NextItemNet(SessionModel):
         negatives: int = 2048,
         decay: float = 0.01,
         warm: bool = True,
-        half: bool = False,
+        half: bool | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
         if net not in NETS:
@@ -102,6 +106,7 @@ class NextItemNet(SessionModel):
 
     def _loss(self, codes: int) -> SessionLoss:
         negatives, half = self._settings["negatives"], self._settings["half"]
+        half = _has_bfloat16() if half is None else half
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def _block(self, sessions: SessionFrame) -> Tensor:
@@ -141,6 +146,11 @@ _START = 1.0  # length of the vectors that a table begins with
 def _usual_length(sessions: SessionFrame) -> int:
     lengths = sessions.lengths[sessions.lengths > 1].double()
     return int(min(max(torch.quantile(lengths[:1_000_000], 0.99).item(), 10), 200))
+
+
+def _has_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 matrices faster than float32 ones."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
 
 
 def _without_validation(learn: Any) -> None:

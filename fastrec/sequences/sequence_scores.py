@@ -37,8 +37,8 @@ def sequence_metrics(
     """HR, MRR, NDCG of one right item a session among its best ``k``, and the share of items that are shown.
 
     Args:
-        ranking: scores of all codes, float ``[n, codes]`` (code 0 is no item); or blocks of them, ``(rows, scores)``, as
-            ``SessionModel.score`` yields; or the best items themselves, int64 ``[n, at least k]``, 0 for none.
+        ranking: scores of all codes, float ``[n, codes]`` (code 0 is no item); or blocks of them, ``(rows, scores)``,
+            as ``SessionModel.score`` yields; or the best items themselves, int64 ``[n, at least k]``, 0 for none.
         target: the right items, int64 ``[n]``; 0: an item without a code, which is never found.
         k: how many items are shown. Of equal scores the lower code stands first.
         codes: how many codes there are, 0 included: for the coverage of best items.

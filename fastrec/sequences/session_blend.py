@@ -141,9 +141,8 @@ class SessionBlend(SessionModel):
         names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
         found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}
         for rows, parts in self._parts(sessions):
-            for name, scores in zip(
-                names, [*parts, *([_sum(parts, self.weights)] if len(parts) > 1 else [])], strict=True
-            ):
+            together = [_sum(parts, self.weights)] if len(parts) > 1 else []
+            for name, scores in zip(names, [*parts, *together], strict=True):
                 scores[:, : len(sessions.items.reserved)] = -torch.inf
                 found[name][0][rows], found[name][1][rows] = best_items(scores, k)
             if done is not None:

@@ -203,7 +203,8 @@ def session_learner(
 
 def _build(dls: DataLoaders, model: type[SessionNet], width: int, sparse: bool, config: dict[str, Any]) -> SessionNet:
     train = dls.train
-    if (model.task in ("causal",) and train.task not in ("causal", "last")) or model.task not in ("causal", train.task):
+    hides = train.task in ("masked", "permuted")
+    if hides != (model.task != "causal") or (train.task == "permuted" and not model.permutes):
         raise DataError(
             f"{model.__name__} learns {model.task!r}, the loader asks {train.task!r}",
             remedy=f"Make the dataloaders with task={model.task!r}",

@@ -75,7 +75,7 @@ class SessionLoader(DataLoader):
         super().__init__(dataset=_Rows(self.rows), bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
-        self.n_inp = 2 + len(asked.sides)
+        self.n_inp = 2 + len(asked.sides) + task.startswith("permuted")
         self._values = asked.values.to(device)
         self._sides = {n: v.to(device) for n, v in asked.sides.items()}
 
@@ -195,5 +195,5 @@ def session_dataloaders(
     order: dict[str, Any] = {"shuffle": True, "chronological": chronological, "augment": augment}
     first = SessionLoader(train, tokens=tokens, task=task, **order, **common)
     held = valid if valid is not None else train.take(torch.arange(min(len(train), 100)))
-    last: Task = {"causal": "last", "last": "last", "masked": "hidden last", "permuted": "hidden last"}[task]  # type: ignore[assignment]
+    last: Task = {"causal": "last", "last": "last", "masked": "hidden last", "permuted": "permuted last"}[task]  # type: ignore[assignment]
     return DataLoaders(first, SessionLoader(held, tokens=4 * tokens, task=last, **common), device=device)

@@ -31,6 +31,7 @@ class SessionNet(nn.Module):
     """
 
     task: ClassVar[Task] = "causal"  # what it learns from
+    permutes: ClassVar[bool] = False  # whether it learns from permutations, too
     virtual: ClassVar[int] = 1  # codes behind the items' that it reads
 
     def __init__(
@@ -45,6 +46,11 @@ class SessionNet(nn.Module):
         super().__init__()
         self.input = EventInput(items, codings, dropout=dropout)
         self.max_len, self.cosine, self.codings = max_len, cosine, list(codings)
+
+    @property
+    def reads(self) -> int:
+        """How many events it can read when it is asked for the next one."""
+        return self.max_len
 
     @property
     def items(self) -> ItemTower:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 __all__ = ["TASKS", "Asked", "Task", "hidden_last"]
 
-Task = Literal["causal", "last", "masked", "permuted", "hidden last"]
+Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted last"]
 
 
 @dataclass
@@ -75,6 +75,20 @@ def masked(
     return Asked(items.masked_fill(hidden, mask), lengths, sides, torch.where(hidden, items, 0))
 
 
+def permuted(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> Asked:
+    """As ``masked``, but events stay what they are; the last side says in which order hidden ones are told.
+
+    It is int64 ``[b, L]``: 0 where nothing is hidden, then 1, 2, … in an order drawn at random.
+    """
+    asked = masked(items, lengths, sides, mask, share, generator)
+    draw = torch.rand(items.shape, generator=generator).to(items.device)
+    hidden = asked.target > 0
+    rank = draw.masked_fill(~hidden, 2.0).argsort(1).argsort(1) + 1
+    return Asked(items, lengths, [*sides, rank.masked_fill(~hidden, 0)], asked.target)
+
+
 def hidden_last(
     items: Tensor,
     lengths: Tensor,
@@ -89,6 +103,14 @@ def hidden_last(
     return Asked(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
 
 
+def permuted_last(
+    items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
+) -> Asked:
+    """As ``hidden_last``, with the order that ``permuted`` gives."""
+    asked = hidden_last(items, lengths, sides, mask)
+    return Asked(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
+
+
 def _inputs(items: Tensor, lengths: Tensor) -> Tensor:
     place = torch.arange(items.shape[1] - 1, device=items.device)
     return items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
@@ -98,6 +120,7 @@ TASKS: dict[str, Callable[..., Asked]] = {
     "causal": causal,
     "last": last,
     "masked": masked,
-    "permuted": masked,
+    "permuted": permuted,
     "hidden last": hidden_last,
+    "permuted last": permuted_last,
 }
