@@ -64,9 +64,10 @@ class HistoryFilter(SessionModel):
         latest = torch.zeros(len(pair), dtype=torch.float64).scatter_reduce_(0, which, weight[kept], "amax")
         given = (latest.numpy(), ((pair // width).numpy(), (pair % width).numpy()))
         scores = self.filter.score_rows(csr_matrix(given, shape=(len(sessions), width)))
-        out = torch.full((len(sessions), len(self._columns)), -torch.inf)
+        found = torch.from_numpy(scores).float()
         known = self._columns >= 0
-        out[:, known] = torch.from_numpy(scores).float()[:, self._columns[known]]
+        out = found.amin(1, keepdim=True).repeat(1, len(self._columns))  # what the filter does not know comes last
+        out[:, known] = found[:, self._columns[known]]
         return out
 
     def _state(self) -> dict[str, Any]:

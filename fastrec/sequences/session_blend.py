@@ -1,91 +1,191 @@
-"""``SessionBlend``: several models' scores added up."""
+"""``SessionBlend``: several models' scores, brought to one scale for each session and added up."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.sequences.base import SESSION_MODELS, SessionModel
+from fastrec.sequences.ranked import best_items
+from fastrec.sequences.sequence_scores import sequence_metrics, target_ranks
 from fastrec.sequences.session_frame import SessionFrame
+from fastrec.sequences.splits import by_time, prefixes
+
+__all__ = ["SessionBlend"]
+
+_STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried times these
+_ROUNDS = 3
 
 
 class SessionBlend(SessionModel):
-    """The weighted sum of models' scores, each standardised over the items of a session.
+    """Models whose scores, standardised for each session, are added up with weights chosen on held-out sessions.
+
+    ``fit`` holds the last sessions out, trains every model on the others, chooses the weights by NDCG, and trains all
+    again on all sessions.
 
     Args:
-        models: session models, also as ``{"class", "settings"}``; ``fit`` fits them all, in turn.
-        weights: of each; None: all 1.
+        models: name → model.
+        weights: of each; None: chosen when it is trained.
+        k: how many items the choice looks at.
+        share: of the sessions, held out.
+        most: events of held-out sessions that are scored at most, the last ones.
 
-    Raises:
-        DataError: no model, or weights of another number.
+    Attributes:
+        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``.
     """
 
     def __init__(
-        self, models: Sequence[SessionModel | Mapping[str, Any]], weights: Sequence[float] | None = None
+        self,
+        models: dict[str, SessionModel] | None = None,
+        *,
+        weights: Sequence[float] | None = None,
+        k: int = 20,
+        share: float = 0.1,
+        most: int = 8_000,
     ) -> None:
-        self.models = [
-            m if isinstance(m, SessionModel) else SESSION_MODELS[m["class"]](**m["settings"]) for m in models
-        ]
-        self.weights = [1.0] * len(self.models) if weights is None else [float(w) for w in weights]
-        if not self.models or len(self.weights) != len(self.models):
-            raise DataError(
-                f"{len(self.models)} models and {len(self.weights)} weights", remedy="Give one weight for each model"
-            )
-
-    @classmethod
-    def of(cls, models: Sequence[SessionModel], weights: Sequence[float] | None = None) -> SessionBlend:
-        """A blend of models that are fitted already, all to one vocabulary.
-
-        Raises:
-            DataError: their items differ.
-        """
-        made = cls(models, weights)
-        made.items = made.models[0]._known()
-        if any(not m._known().values.equals(made.items.values) for m in made.models):
-            raise DataError("the models' items differ", remedy="Fit them to the same sessions, or with the same items=")
-        return made
+        self.models, self.weights, self.k = dict(models or {}), None if weights is None else list(weights), k
+        self.share, self.most = share, most
+        self.valid: dict[str, dict[str, float]] = {}
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        models = [{"class": type(m).__name__, "settings": m.settings()} for m in self.models]
-        return {"models": models, "weights": self.weights}
+        """The constructor's arguments, the models left out."""
+        return {"weights": self.weights, "k": self.k, "share": self.share, "most": self.most}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
-        each = None if minutes is None else minutes / len(self.models)
-        for model in self.models:
-            model.fit(sessions, seed=seed, minutes=each)
+        if not self.models:
+            raise DataError("a blend of no models", remedy="Give one or more")
+        until = None if minutes is None else time.monotonic() + 60 * minutes
+        if self.weights is None:
+            self.weights = self._choose(sessions, seed, until)
+        self._fit_all(sessions, seed, until)
 
-    def _block(self, sessions: SessionFrame) -> torch.Tensor:
-        total = torch.zeros(len(sessions), len(self._known()))
-        for model, weight in zip(self.models, self.weights):
-            total += weight * _standardised(model._block(sessions)[:, len(self._known().reserved) :], total)
-        return total
+    def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
+        """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
+        for i, model in enumerate(list(self.models.values())[::-1]):
+            left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / (len(self.models) - i)
+            model.fit(sessions, seed=seed, minutes=left)
+
+    def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> list[float]:
+        """Weights by the last sessions, after training on the others in half of the time."""
+        share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
+        train, held = by_time(sessions, share)
+        asked = prefixes(held)
+        if not len(asked) or not bool((train.lengths > 1).any()):
+            return [1.0] * len(self.models)
+        asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
+        half = None if until is None else time.monotonic() + (until - time.monotonic()) / 2
+        self._fit_all(train, seed, half)
+        for name, model in self.models.items():
+            items = model.recommend(asked, self.k)[0]
+            self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
+        weights, ranks = [1.0] * len(self.models), None
+        for _ in range(_ROUNDS if len(weights) > 1 else 0):
+            before = list(weights)
+            for place in range(len(weights) - 1, 0, -1):  # the first model's stays: only ratios count
+                tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
+                found = self._ranks_of(asked, tried)
+                ndcg = torch.where(found <= self.k, 1 / torch.log2(found.double() + 1), 0.0).mean(1)
+                best = int(ndcg.argmax())
+                weights, ranks = tried[best], found[best]
+            if weights == before:
+                break
+        if ranks is not None:
+            hit = ranks <= self.k
+            place = ranks.double()
+            self.valid["blend"] = {
+                f"hr@{self.k}": float(hit.double().mean()),
+                f"mrr@{self.k}": float(torch.where(hit, 1 / place, 0.0).mean()),
+                f"ndcg@{self.k}": float(torch.where(hit, 1 / torch.log2(place + 1), 0.0).mean()),
+            }
+        return weights
+
+    def _ranks_of(self, sessions: SessionFrame, tried: Sequence[Sequence[float]]) -> Tensor:
+        """The place of each session's target by each of several weights, int64 ``[tries, n]``."""
+        ranks = torch.zeros(len(tried), len(sessions), dtype=torch.int64)
+        for rows, parts in self._parts(sessions):
+            target = sessions.target[rows]
+            for i, weights in enumerate(tried):
+                ranks[i, rows] = target_ranks(_sum(parts, weights), target)
+        return ranks
+
+    def _parts(self, sessions: SessionFrame) -> Any:
+        """Blocks of sessions, and each model's standardised scores of them."""
+        order = torch.argsort(sessions.lengths, stable=True)
+        for rows in order.split(max(1, _CELLS // max(len(sessions.items), 1))):
+            yield rows, self._standard(sessions.take(rows))
+
+    def _standard(self, sessions: SessionFrame) -> list[Tensor]:
+        return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
+
+    def _block(self, sessions: SessionFrame) -> Tensor:
+        assert self.weights is not None
+        return _sum(self._standard(sessions), self.weights)
+
+    def recommend_each(
+        self, sessions: SessionFrame, k: int, done: Callable[[int], None] | None = None
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """What ``recommend`` gives, of every model and, as ``'blend'``, of all together, scored once.
+
+        Args:
+            sessions: any.
+            k: how many items.
+            done: called with the number of sessions just scored.
+        """
+        assert self.weights is not None
+        sessions = sessions.recode(self._known())
+        names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
+        found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}
+        for rows, parts in self._parts(sessions):
+            together = [_sum(parts, self.weights)] if len(parts) > 1 else []
+            for name, scores in zip(names, [*parts, *together], strict=True):
+                scores[:, : len(sessions.items.reserved)] = -torch.inf
+                found[name][0][rows], found[name][1][rows] = best_items(scores, k)
+            if done is not None:
+                done(len(rows))
+        return found
 
     def _state(self) -> dict[str, Any]:
-        return {"models": [m._state() for m in self.models]}
+        parts = {}
+        for name, model in self.models.items():
+            parts[name] = {"class": type(model).__name__, "settings": model.settings(), "learned": model._state()}
+        return {"models": parts, "valid": self.valid}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        for model, learned in zip(self.models, state["models"], strict=True):
+        self.valid = state["valid"]
+        for name, part in state["models"].items():
+            model = SESSION_MODELS[part["class"]](**part["settings"])
             model.items = self.items
-            model._restore(learned)
+            model._restore(part["learned"])
+            self.models[name] = model
 
 
-def _made(about: Mapping[str, Any]) -> SessionModel:
-    return SESSION_MODELS[about["class"]](**about["settings"])
+_CELLS = 1 << 23  # scores of a model that are in memory at a time
 
 
-def _standardised(scores: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Scores of mean 0 and deviation 1 over each row's items; those that are -inf get the row's lowest."""
-    finite = torch.isfinite(scores)
-    count = finite.sum(1, keepdim=True).clamp_min(1)
-    held = scores.masked_fill(~finite, 0)
-    mean = held.sum(1, keepdim=True) / count
-    centred = (held - mean).masked_fill(~finite, 0)
-    spread = (centred.square().sum(1, keepdim=True) / count).sqrt()
-    centred = centred / torch.where(spread > 0, spread, 1)
-    if not bool(finite.all()):
-        centred = torch.where(finite, centred, centred.amin(1, keepdim=True))
-    return torch.nn.functional.pad(centred, (like.shape[1] - centred.shape[1], 0))
+def standardised(scores: Tensor, reserved: int) -> Tensor:
+    """Scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
+    known = scores[:, reserved:]
+    known.clamp_(min=-1e30)
+    deviation, mean = torch.std_mean(known, 1, keepdim=True, correction=0)
+    known.sub_(mean).div_(deviation.clamp_min(1e-30))
+    scores[:, :reserved] = 0.0
+    return scores
+
+
+def _dense(model: SessionModel, sessions: SessionFrame) -> Tensor:
+    found = torch.empty(len(sessions), len(sessions.items))
+    for rows, scores in model.score(sessions):
+        found[rows] = scores
+    return found
+
+
+def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total.add_(part, alpha=weight)
+    return total
