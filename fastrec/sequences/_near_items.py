@@ -104,6 +104,39 @@ def _two_hops_with_tensors(near, weights, share, codes, found):
         _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, weight[kept]), codes, found)
 
 
+def near_to_all(
+    rows: Tensor, events: Tensor, weight: Tensor, count: int, items: Tensor, scores: Tensor, k: int
+) -> tuple[Tensor, Tensor]:
+    """For each session the items that are nearest to its events.
+
+    Args:
+        rows, events, weight: session (ascending), item (int64) and weight (float32) of each event.
+        count: how many sessions there are.
+        items, scores: near items of every item and their weights, as ``near_items`` gives them, in any order.
+        k: how many are wanted.
+
+    Returns:
+        Codes int64 ``[count, k]``, -1 where there are fewer, and the sums of weights times weights, 0 there.
+    """
+    found = torch.full((count, k), -1, dtype=torch.int64)
+    sums = torch.zeros(count, k)
+    offsets = torch.searchsorted(rows, torch.arange(count + 1))
+    work = len(rows) * items.shape[1]
+    if compiled(work):
+        given = (view(x.contiguous()) for x in (events, weight, offsets, items, scores, found, sums))
+        shared(sessions().near_to_all, *given, numbers=work)
+        return found, sums
+    step = max(1, _PAIRS // max(1, items.shape[1]))
+    starts = torch.searchsorted(rows, rows[::step].contiguous()).unique()  # whole sessions
+    for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)]):
+        near, part = items[events[a:b]], scores[events[a:b]] * weight[a:b, None]
+        kept = (near >= 0) & (part > 0)
+        pair = (rows[a:b, None] * len(items) + near)[kept]
+        pair, which = torch.unique(pair, return_inverse=True)
+        _keep_best(pair, torch.zeros(len(pair)).index_add_(0, which, part[kept]), found, sums, len(items))
+    return found, sums
+
+
 def _with_tensors(log, weights, times, nearness, postings, of_item, items, scores):
     values, offsets, rows = log
     places, starts = postings
@@ -131,13 +164,14 @@ def _with_tensors(log, weights, times, nearness, postings, of_item, items, score
         at = end
 
 
-def _keep_best(pair: Tensor, score: Tensor, items: Tensor, scores: Tensor) -> None:
-    """Put the best of each item's near ones into its row; pairs ascend."""
+def _keep_best(pair: Tensor, score: Tensor, items: Tensor, scores: Tensor, codes: int | None = None) -> None:
+    """Put the best of each row's items into it; pairs (``row * codes + item``) ascend."""
+    codes = len(items) if codes is None else codes
     order = torch.argsort(score, descending=True, stable=True)
-    order = order[torch.argsort(pair[order] // len(items), stable=True)]
-    item = pair[order] // len(items)
+    order = order[torch.argsort(pair[order] // codes, stable=True)]
+    item = pair[order] // codes
     place = torch.arange(len(item)) - torch.searchsorted(item, item)
     kept = place < items.shape[1]
     order, item, place = order[kept], item[kept], place[kept]
-    items[item, place] = pair[order] % len(items)
+    items[item, place] = pair[order] % codes
     scores[item, place] = score[order]

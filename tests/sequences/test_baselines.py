@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec._core import kernels
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
 from fastrec.sequences import _near_items as near
 
@@ -78,7 +78,7 @@ def plain_near(log, model, items):
 @pytest.mark.parametrize("options", [{}, {"before": 0.0}, {"recency": 0.4, "norm": 0.7, "window": 3}])
 def test_co_visitation_is_a_sum_over_pairs(way, options):
     log = [*random_lists(1, 60, 11), list(range(11))]
-    model = CoVisitation(keep=30, **options).fit(frame(log))
+    model = CoVisitation(keep=30, again=0.0, **options).fit(frame(log))
     asked = random_lists(2, 10, 11)
     weights = plain_near(log, model, 11)
     expected = [sum(math.exp(-d / model.own) * weights[i] for d, i in enumerate(q[::-1])) for q in asked]
@@ -86,9 +86,38 @@ def test_co_visitation_is_a_sum_over_pairs(way, options):
     np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-3, atol=1e-5)  # events below 1e-4 are left out
 
 
+@pytest.mark.parametrize("hops", [1, 2])
+def test_candidates_are_the_best_of_all_scores(way, hops):
+    log = random_lists(8, 60, 15)
+    model = CoVisitation(hops=hops, keep=6).fit(frame(log))
+    asked = frame([*random_lists(9, 20, 16), [], [99]], items=model.items)
+    items, found = model.candidates(asked, 9)
+    everything, scores = model.recommend(asked, 9)
+    near_enough = scores > 1e-20  # the rest is by popularity
+    assert ((found > 0) == near_enough).all()
+    torch.testing.assert_close(found[near_enough], scores[near_enough])
+    same = (items == everything) | ((found[:, :, None] - scores[:, None, :]).abs() < 1e-5).sum(2).gt(1)
+    assert same[near_enough].all()
+    assert (items[~near_enough] == 0).all()
+
+
+def test_kinds_gaps_and_own_items():
+    log = pd.DataFrame({"s": 1, "item": list("abcd"), "t": [0, 1, 2, 500], "kind": ["click", "cart", "view", "cart"]})
+    sessions = SessionFrame(log, item="item", session="s", order="t", features=["kind"])
+    options = {"norm": 0.0, "near": None, "before": 1.0, "own": None}
+    model = CoVisitation(**options, event="kind", weights={"click": 1.0, "cart": 3.0}, gap=10, again=0.5).fit(sessions)
+    asked = sessions.take(torch.tensor([0])).cut(torch.tensor([0]), torch.tensor([1]))  # a, clicked
+    items, scores = model.recommend(asked, 4)
+    assert model.items.decode(items[0]).to_pylist()[:2] == ["b", "a"]
+    assert scores[0].tolist()[:2] == [3.0, 1.5]
+    assert scores[0, 2] < 1e-20  # c is no kind that counts, d is too late
+    with pytest.raises(MissingColumnError):
+        model.score(frame([["a"]], items=model.items)).__next__()
+
+
 def test_two_hops(way):
     log = [*random_lists(3, 40, 9, 4), list(range(9))]
-    model = CoVisitation(keep=30, hops=2, hop=0.3).fit(frame(log))
+    model = CoVisitation(keep=30, hops=2, hop=0.3, again=0.0).fit(frame(log))
     once = plain_near(log, model, 9)
     shares = once / once.sum(1, keepdims=True)
     twice = once + 0.3 * once.sum(1, keepdims=True) * (shares @ shares)
@@ -192,7 +221,7 @@ def test_the_best_of_a_row_by_loops(seed, k, codes):
 def test_sessions_of_the_same_pairs_in_other_rows():
     """What is kept is a function of the log: an item's own events are no neighbours."""
     found = defaultdict(float)
-    model = CoVisitation(norm=0.0, near=None, before=1.0, own=None).fit(frame([[1, 1, 2], [1, 1]]))
+    model = CoVisitation(norm=0.0, near=None, before=1.0, own=None, again=0.0).fit(frame([[1, 1, 2], [1, 1]]))
     for code, score in enumerate(scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist()):
         found[code] = score
     assert found[0] < 1e-20

@@ -286,3 +286,39 @@ def two_hops(near, weights, share, codes, scores, parts):
     n = len(near)
     for part in prange(parts):
         _two_hops_part(near, weights, share, codes, scores, n * part // parts, n * (part + 1) // parts)
+
+
+@njit(**LOOP)
+def _near_to_all_part(events, weights, offsets, items, scores, found, out, lo, hi):
+    n = len(items)
+    sums, touched, ones = np.zeros(n, np.float32), np.empty(n, np.int64), np.ones(n, np.float32)
+    for row in range(lo, hi):
+        count = 0
+        for i in range(offsets[row], offsets[row + 1]):
+            item = events[i]
+            for j in range(items.shape[1]):
+                other, weight = items[item, j], weights[i] * scores[item, j]
+                if other < 0 or weight <= 0:
+                    continue
+                if sums[other] == 0:
+                    touched[count] = other
+                    count += 1
+                sums[other] += weight
+        _keep_best(sums, touched, count, ones, found[row], out[row])
+
+
+@njit(**PARALLEL)
+def near_to_all(events, weights, offsets, items, scores, found, out, parts):
+    """The items that are nearest to the events of each session.
+
+    Args:
+        events, weights: items (int64) and weights (float32) of events, session after session.
+        offsets: where each session starts.
+        items, scores: near items of every item, -1 for none, and their weights: int64 and float32 ``[items, m]``.
+        found, out: int64 -1 and float32 zeros ``[sessions, k]``, changed.
+        parts: how many threads.
+    """
+    n = len(found)
+    for part in prange(parts):
+        lo, hi = n * part // parts, n * (part + 1) // parts
+        _near_to_all_part(events, weights, offsets, items, scores, found, out, lo, hi)
