@@ -8,6 +8,16 @@ linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularit
 from fastrec.retrieval.als import ImplicitALS
 from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
+from fastrec.retrieval.candidates import (
+    Candidates,
+    CandidateSource,
+    ModelSource,
+    NearestVectors,
+    RepeatedItems,
+    SegmentPopularity,
+    cut_at,
+    sample_negatives,
+)
 from fastrec.retrieval.ease import EASE
 from fastrec.retrieval.history_filter import HistoryFilter
 from fastrec.retrieval.index import Index
@@ -20,13 +30,21 @@ from fastrec.retrieval.user_knn import UserKNN
 __all__ = [
     "EASE",
     "BPRFactors",
+    "CandidateSource",
+    "Candidates",
     "CollaborativeFilter",
     "HistoryFilter",
     "ImplicitALS",
     "Index",
     "ItemKNN",
+    "ModelSource",
+    "NearestVectors",
     "Popularity",
     "RP3Beta",
+    "RepeatedItems",
+    "SegmentPopularity",
     "SpectralFilter",
     "UserKNN",
+    "cut_at",
+    "sample_negatives",
 ]
