@@ -151,6 +151,7 @@ def test_popularity_of_segments():
 def test_items_with_near_vectors():
     random = torch.Generator().manual_seed(0)
     vectors, ids = torch.randn(12, 4, generator=random), [*range(10), 500, 501]  # two are no items of the log
+    vectors[10:] = torch.tensor([[9.0], [-9.0]])  # these would be nearest to anything
     source = NearestVectors(vectors, ids, decay=2.0, metric="dot").fit(LOG)
     asked = frame([[1, 2, 3], [], [15], [99, 4]], items=LOG.items)
     items, scores = source.best(asked, 3)
