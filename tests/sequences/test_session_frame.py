@@ -54,11 +54,7 @@ def test_a_parquet_file_of_lists_is_the_same_as_its_log(tmp_path):
     assert lists_of(test.with_target()) == [["c", "a", "a"], ["b"], ["b"], ["a", "a", "d", "d"]]
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(-3, 3), st.one_of(st.none(), st.integers(-5, 5)), st.integers(0, 3)), min_size=1
-    )
-)
+@given(st.lists(st.tuples(st.integers(-3, 3), st.one_of(st.none(), st.integers(-5, 5)), st.integers(0, 3)), min_size=1))
 def test_a_log_equals_a_plain_loop(rows):
     table = {"s": [r[0] for r in rows], "i": pd.array([r[1] for r in rows], "Int64"), "t": [r[2] for r in rows]}
     frame = SessionFrame(pd.DataFrame(table), item="i", session="s", order="t")

@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fastrec.sequences import GBCE, BPRMax, FullSoftmax, ItemTower, SampledSoftmax, SessionNet, linear_cross_entropy
-from fastrec.sequences import chunked_loss
+from fastrec.sequences import (
+    GBCE,
+    BPRMax,
+    FullSoftmax,
+    ItemTower,
+    SampledSoftmax,
+    SessionNet,
+    chunked_loss,
+    linear_cross_entropy,
+)
 from fastrec.sequences.negatives import ItemDraw
 
 
