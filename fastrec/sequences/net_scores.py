@@ -10,7 +10,7 @@ from torch import Tensor
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_net import SessionNet
 
-__all__ = ["net_scores", "padded"]
+__all__ = ["item_keys", "net_scores", "padded"]
 
 _CELLS = 1 << 24  # scores that are in memory at a time
 
@@ -34,19 +34,26 @@ def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[T
 
 
 @torch.no_grad()
-def net_scores(net: SessionNet, sessions: SessionFrame) -> Iterator[tuple[Tensor, Tensor]]:
+def item_keys(net: SessionNet) -> Tensor:
+    """All items' vectors as they are compared with queries, ``[width, codes]``."""
+    return net.keys(net.items.all()).T.contiguous()
+
+
+@torch.no_grad()
+def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
     """The numbers of some sessions and their scores of all codes, float32 on the CPU, until all have come.
 
     Args:
         net: in whatever mode; it is left in the same.
         sessions: coded as the net was trained.
+        keys: what ``item_keys`` gave, if it is known.
     """
     device = net.items.table.weight.device
     training = net.training
     net.eval()
     try:
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
-        keys = net.keys(net.items.all()).T.contiguous()
+        keys = item_keys(net) if keys is None else keys
         for rows in order.split(max(1, _CELLS // max(net.items.codes, 1))):
             items, lengths, sides = padded(sessions.take(rows), net.reads)
             query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))

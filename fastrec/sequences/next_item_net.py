@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from fastrec.sequences.gru4rec import GRU4Rec
 from fastrec.sequences.item_tower import ItemTower
 from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss
 from fastrec.sequences.narm import NARM
-from fastrec.sequences.net_scores import net_scores
+from fastrec.sequences.net_scores import item_keys, net_scores
 from fastrec.sequences.one_cycle_in_time import OneCycleInTime
 from fastrec.sequences.sasrec import ESASRec, SASRec
 from fastrec.sequences.session_frame import SessionFrame
@@ -71,6 +72,7 @@ class NextItemNet(SessionModel):
         self._settings |= {"max_len": max_len, "negatives": negatives, "decay": decay, "warm": warm, "half": half}
         self._settings["options"] = dict(options or {})
         self.model: SessionNet | None = None
+        self._keys: Tensor | None = None
         self.counts = torch.zeros(0)
         self.losses: list[float] = []
 
@@ -79,7 +81,7 @@ class NextItemNet(SessionModel):
         return dict(self._settings)
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
-        asked = self._settings
+        asked, began = self._settings, time.monotonic()
         set_seed(seed)
         max_len = asked["max_len"] or _usual_length(sessions)
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
@@ -93,12 +95,13 @@ class NextItemNet(SessionModel):
             loss=self._loss(len(sessions.items)),
             start=start,
             config=asked["options"],
+            sparse=len(sessions.items) > _LARGE,
             metrics=[],
             opt_func=partial(adamw, sqr_mom=0.999, eps=1e-8),
             wd=asked["decay"],
         )
-        self.model = learn.model
-        limit = None if minutes is None else 60 * minutes
+        self.model, self._keys = learn.model, None
+        limit = None if minutes is None else max(60 * minutes - (time.monotonic() - began), 1.0)
         with learn.no_bar(), learn.no_logging():
             _without_validation(learn)
             learn.fit(asked["epochs"], cbs=OneCycleInTime(asked["lr"], limit))
@@ -112,7 +115,9 @@ class NextItemNet(SessionModel):
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.model is not None
         found = torch.empty(len(sessions), len(sessions.items))
-        for rows, scores in net_scores(self.model, sessions):
+        if self._keys is None:  # the same for every block
+            self._keys = item_keys(self.model)
+        for rows, scores in net_scores(self.model, sessions, self._keys):
             found[rows] = scores
         empty = sessions.lengths == 0
         if bool(empty.any()):
@@ -137,10 +142,11 @@ class NextItemNet(SessionModel):
         events = [Coding.from_state(c) for c in state["codings"]]
         self.model = kind(items, events, **{**asked["options"], "max_len": state["max_len"]})
         self.model.load_state_dict(weights)
-        self.counts = state["counts"]
+        self.counts, self._keys = state["counts"], None
 
 
 _START = 1.0  # length of the vectors that a table begins with
+_LARGE = 100_000  # items: a step of all their rows then takes longer than one of the batch's, found one by one
 
 
 def _usual_length(sessions: SessionFrame) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from fastrec.errors import DataError
 from fastrec.sequences.base import SESSION_MODELS, SessionModel
 from fastrec.sequences.ranked import best_items
-from fastrec.sequences.sequence_scores import sequence_metrics, target_ranks
+from fastrec.sequences.sequence_scores import sequence_metrics
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.splits import by_time, prefixes
 
@@ -83,35 +84,41 @@ class SessionBlend(SessionModel):
         for name, model in self.models.items():
             items = model.recommend(asked, self.k)[0]
             self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
-        weights, ranks = [1.0] * len(self.models), None
-        for _ in range(_ROUNDS if len(weights) > 1 else 0):
+        weights = [1.0] * len(self.models)
+        if len(weights) == 1:
+            return weights
+        known = self._best_of_each(asked)
+        for _ in range(_ROUNDS):
             before = list(weights)
             for place in range(len(weights) - 1, 0, -1):  # the first model's stays: only ratios count
                 tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
-                found = self._ranks_of(asked, tried)
-                ndcg = torch.where(found <= self.k, 1 / torch.log2(found.double() + 1), 0.0).mean(1)
-                best = int(ndcg.argmax())
-                weights, ranks = tried[best], found[best]
+                ndcg = [self._metrics(known.ranks(w, self.k))[f"ndcg@{self.k}"] for w in tried]
+                weights = tried[max(range(len(tried)), key=ndcg.__getitem__)]
             if weights == before:
                 break
-        if ranks is not None:
-            hit = ranks <= self.k
-            place = ranks.double()
-            self.valid["blend"] = {
-                f"hr@{self.k}": float(hit.double().mean()),
-                f"mrr@{self.k}": float(torch.where(hit, 1 / place, 0.0).mean()),
-                f"ndcg@{self.k}": float(torch.where(hit, 1 / torch.log2(place + 1), 0.0).mean()),
-            }
+        self.valid["blend"] = self._metrics(known.ranks(weights, self.k))
         return weights
 
-    def _ranks_of(self, sessions: SessionFrame, tried: Sequence[Sequence[float]]) -> Tensor:
-        """The place of each session's target by each of several weights, int64 ``[tries, n]``."""
-        ranks = torch.zeros(len(tried), len(sessions), dtype=torch.int64)
-        for rows, parts in self._parts(sessions):
-            target = sessions.target[rows]
-            for i, weights in enumerate(tried):
-                ranks[i, rows] = target_ranks(_sum(parts, weights), target)
-        return ranks
+    def _metrics(self, ranks: Tensor) -> dict[str, float]:
+        items = torch.zeros(len(ranks), self.k, dtype=torch.int64)
+        found = (ranks <= self.k).nonzero().squeeze(1)
+        items[found, ranks[found] - 1] = 1
+        return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
+
+    def _best_of_each(self, sessions: SessionFrame) -> _Candidates:
+        """Each model's best items, and all models' scores of them."""
+        target = sessions.target
+        assert target is not None
+        order, parts = [], []
+        for rows, scores in self._parts(sessions):
+            for s in scores:
+                s[:, : len(sessions.items.reserved)] = -torch.inf
+            best = [best_items(s, _LOOKED_AT * self.k)[0] for s in scores]
+            codes = torch.cat(best, 1).sort(1).values
+            order.append(rows)
+            parts.append((codes, torch.stack([s.gather(1, codes) for s in scores], 2)))
+        rows = torch.argsort(torch.cat(order))
+        return _Candidates(torch.cat([c for c, _ in parts])[rows], torch.cat([s for _, s in parts])[rows], target)
 
     def _parts(self, sessions: SessionFrame) -> Any:
         """Blocks of sessions, and each model's standardised scores of them."""
@@ -164,6 +171,35 @@ class SessionBlend(SessionModel):
             self.models[name] = model
 
 
+@dataclass(frozen=True)
+class _Candidates:
+    """Items that a blend may put first, few enough to try many weights on.
+
+    Args:
+        codes: int64 ``[n, c]``, ascending; an item may stand there twice.
+        scores: of each model, float32 ``[n, c, models]``.
+        target: the right items, int64 ``[n]``.
+    """
+
+    codes: Tensor
+    scores: Tensor
+    target: Tensor
+
+    def ranks(self, weights: Sequence[float], k: int) -> Tensor:
+        """The right items' places by some weights, int64 ``[n]``, ``k + 1`` where they are not among the candidates."""
+        total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
+        again = torch.zeros_like(self.codes, dtype=torch.bool)
+        again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]
+        total = total.masked_fill(again | (self.codes == 0), -torch.inf)
+        same = (self.codes == self.target.unsqueeze(1)) & ~again & (self.target > 0).unsqueeze(1)
+        place = same.long().argmax(1, keepdim=True)
+        own = total.gather(1, place)
+        before = torch.arange(total.shape[1]) < place
+        ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
+        return torch.where(same.any(1), ranks, k + 1)
+
+
+_LOOKED_AT = 10  # times as many items of each model as are shown
 _CELLS = 1 << 23  # scores of a model that are in memory at a time
 
 

@@ -25,6 +25,7 @@ from fastrec.sequences.sequence_scores import target_ranks
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_net import SessionNet
 from fastrec.training.lean_learner import LeanLearner
+from fastrec.training.settle_rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
 __all__ = ["NextItemMetric", "SessionLearner", "session_learner"]
@@ -190,7 +191,8 @@ def session_learner(
     loss = loss or SampledSoftmax()
     loss.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
     wanted = metrics if metrics is not None else [NextItemMetric("hr"), NextItemMetric("mrr")]
-    options["cbs"] = [StopOnNaN(targets=False), *_listed(options.get("cbs"))]
+    settled = [SettleRows()] if net.items.table.sparse else []
+    options["cbs"] = [StopOnNaN(targets=False), *settled, *_listed(options.get("cbs"))]
     return SessionLearner(
         dls,
         net,

@@ -45,6 +45,7 @@ def ppmi_svd(
     vectors = (basis @ turn[:, largest]) * np.sqrt(np.abs(values[largest]))
     found = torch.zeros(size, dims)
     found[:, : len(largest)] = torch.from_numpy(vectors.astype(np.float32))
+    found[torch.from_numpy(np.diff(information.indptr) == 0)] = 0.0  # but for rounding it is
     return found / found.square().sum(1).mean().sqrt().clamp_min(1e-12)
 
 
