@@ -2,9 +2,10 @@
 
 In: pairs of users and items of any kind, vectors, sessions. Out: scores, or tables of recommendations. ``base.py`` is
 the contract of collaborative filters: ``ease.py``, ``item_knn.py``, ``user_knn.py``, ``rp3beta.py`` and ``spectral.py``
-are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat;
-``history_filter.py`` makes a model of sessions of one. ``index.py`` searches vectors, ``candidates/`` finds short lists
-of items for sessions, ``pipeline/`` retrieves, filters, scores and orders.
+are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat.
+``history_filter.py`` makes a model of sessions of one, ``ranked_candidates.py`` of several models and boosted trees.
+``index.py`` searches vectors, ``candidates/`` finds short lists of items for sessions, ``pipeline/`` retrieves,
+filters, scores and orders.
 """
 
 from fastrec.retrieval.als import ImplicitALS
@@ -27,6 +28,7 @@ from fastrec.retrieval.index import Index
 from fastrec.retrieval.item_knn import ItemKNN
 from fastrec.retrieval.pipeline import MMR, Available, Boost, InSegment, Quota, Recommender, Seen
 from fastrec.retrieval.popularity import Popularity
+from fastrec.retrieval.ranked_candidates import RankedCandidates
 from fastrec.retrieval.rp3beta import RP3Beta
 from fastrec.retrieval.spectral import SpectralFilter
 from fastrec.retrieval.user_knn import UserKNN
@@ -51,6 +53,7 @@ __all__ = [
     "Popularity",
     "Quota",
     "RP3Beta",
+    "RankedCandidates",
     "Recommender",
     "RepeatedItems",
     "Seen",

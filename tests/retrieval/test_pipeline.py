@@ -67,6 +67,20 @@ def test_a_model_alone_gives_what_it_recommends(monkeypatch):
     assert lists_of(shop.recommend(asked, 5), 32) == expected
 
 
+def test_several_sources_without_a_ranker_by_their_ranks():
+    asked = LOG.take(torch.arange(20))
+    sources = Candidates({"near": CoVisitation(), "popular": PopularItems(), "own": RepeatedItems()}, 6)
+    shop = Recommender(sources).fit(LOG)
+    sums = [{} for _ in range(20)]
+    for source in sources.sources.values():
+        for row in source.find(asked, 6).to_arrow().to_pylist():
+            held = sums[row["session"]]
+            held[row["item"]] = held.get(row["item"], 0.0) + 1 / (60 + row["rank"])
+    for items, held in zip(lists_of(shop.recommend(asked, 30), 20), sums):
+        best = sorted(held, key=lambda i: (-round(held[i], 7), i))
+        assert items == LOG.items.decode(torch.tensor(best)).to_pylist()
+
+
 def test_one_session_as_in_a_batch():
     shop = Recommender(CoVisitation(), filters=[Seen()]).fit(LOG)
     lists = [[3, 4], [7], [], [99, 5], [1] * 9]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -25,6 +25,22 @@ class CandidateFeatures:
         late = sessions.offsets[len(sessions) - max(1, len(sessions) // 20)] if len(sessions) else 0
         self._recent = torch.bincount(sessions.values[int(late) :], minlength=codes).float()
         return self
+
+    @property
+    def popularity(self) -> Tensor:
+        """Each code's share of the most frequent item's events, float32 ``[codes]``."""
+        return self._counts / self._counts.max().clamp_min(1)
+
+    def to_state(self) -> dict[str, Any]:
+        """What was counted, as ``save_state`` takes it."""
+        return {"counts": self._counts, "recent": self._recent}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        made = cls()
+        made._counts, made._recent = state["counts"], state["recent"]
+        return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
         """The table with these columns more.

@@ -21,6 +21,7 @@ from fastrec.validate import Lists
 
 STAGES = ("retrieve", "filter", "score", "order")
 _IDS = ("session", "item")
+_FUSED = 60
 
 
 class Recommender:
@@ -30,8 +31,8 @@ class Recommender:
         retriever: ``Candidates``, one source, or a model of sessions.
         filters: what takes candidates away: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
         ranker: an estimator of ranking, which gets the candidates' columns as numbers; or what has ``predict(table)``,
-            as a run directory opened by ``SavedRun``, which gets them with the items' ids. None: the scores of the
-            first source that found an item.
+            as a run directory opened by ``SavedRun``, which gets them with the items' ids. None: the source's own
+            scores, of several sources the sum of ``1 / (60 + rank)``.
         features: adds columns for the ranker: called with table and sessions; with ``fit(sessions)`` if it has to
             learn. None: ``CandidateFeatures()`` where the ranker is an estimator.
         order: what puts candidates in another order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, one after the other.
@@ -39,6 +40,9 @@ class Recommender:
 
     Attributes:
         seconds: what each stage of the last call took.
+
+    Source of that sum: Cormack, Clarke, Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and individual
+    rank learning methods".
 
     Example:
         >>> import pandas as pd
@@ -182,11 +186,7 @@ class Recommender:
 
     def _scores(self, table: Table, sessions: SessionFrame) -> Tensor:
         if self.ranker is None:
-            names = [f"{n}_score" for n in self.retriever.sources]
-            score = table[names[0]].values
-            for name in names[1:]:
-                score = torch.where(score.isnan(), table[name].values, score)
-            return score
+            return _without_ranker(table, list(self.retriever.sources))
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
             said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
@@ -202,3 +202,10 @@ class Recommender:
         started = time.perf_counter()
         yield
         self.seconds[stage] += time.perf_counter() - started
+
+
+def _without_ranker(table: Table, sources: list[str]) -> Tensor:
+    """Scores by the sources alone: float32 ``[rows]``."""
+    if len(sources) == 1:
+        return table[f"{sources[0]}_score"].values
+    return sum((1 / (_FUSED + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)
