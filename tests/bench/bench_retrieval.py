@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _timing import Record, Timing, command_line, cores, cpu_time, heading, show, use_threads, write
+from _timing import Record, Timing, command_line, cores, cpu_time, heading, record, show, use_threads, write
 from rich.console import Console
 
 from fastrec.retrieval import Index
@@ -73,8 +73,8 @@ def by_usearch(vectors: torch.Tensor) -> Found:
 
 def measure(case: str, systems: dict[str, Callable[[], Found]], queries: dict[str, torch.Tensor]) -> list[Record]:
     """Build and search by each system; the first finds what the others are compared with."""
-    found: list[Record] = []
-    expected, own = None, None
+    found: dict[str, tuple[int, Timing, dict[str, Any]]] = {}
+    expected = None
     for name, build in systems.items():
         started = time.perf_counter()
         search, more = build()
@@ -86,25 +86,16 @@ def measure(case: str, systems: dict[str, Callable[[], Found]], queries: dict[st
         timing = Timing(time.perf_counter() - wall, cpu_time() - cpu)
         expected = places if expected is None else expected
         both = min(len(expected), len(places))
-        hits = (places[:both, :, None] == expected[:both, None, :]).any(2).double().mean()
-        rate = len(asked) / timing.seconds
-        own = rate if name.startswith("fastrec") else own or rate
-        found.append(
-            {
-                "case": case,
-                "system": name,
-                "rows": len(asked),
-                "seconds": timing.seconds,
-                "cpu_seconds": timing.cpu_seconds,
-                "rows_per_s": rate,
-                "ratio": own / rate,
-                "recall": float(hits),
-                "build": built,
-                **more,
-            }
-        )
-        print(f"{case}, {name}: {rate:,.0f} queries/s, recall {float(hits):.4f}, built in {built:.1f} s", flush=True)
-    return found
+        hits = float((places[:both, :, None] == expected[:both, None, :]).any(2).double().mean())
+        notes = f"recall {hits:.4f}, built in {built:.1f} s"
+        found[name] = len(asked), timing, {"recall": hits, "build": built, "notes": notes, **more}
+        print(f"{case}, {name}: {len(asked) / timing.seconds:,.0f} queries/s, {notes}", flush=True)
+    rows, own, _ = next(x for name, x in found.items() if name.startswith("fastrec"))
+    made = []
+    for name, (count, timing, more) in found.items():
+        ours = Timing(own.seconds * count / rows, (own.cpu_seconds or 0.0) * count / rows)
+        made.append(record(case, name, count, timing, ours, **more))
+    return made
 
 
 def main() -> None:
