@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,9 @@ class RankedCandidates(SessionModel):
     before; then the models learn from all. What is no candidate comes last, by popularity.
 
     Args:
-        models: name → model that finds candidates (also as ``{"class", "settings"}``); None: co-visitation by two
-            hops, what comes right after, session kNN, popularity of late. A session's own items are candidates too.
+        models: name → model that finds candidates (also as ``{"class", "settings"}``), the one that takes longest
+            first; None: co-visitation by two hops, what comes right after, session kNN, popularity of late. A session's
+            own items are candidates too.
         k: how many candidates each model finds, or name → how many.
         share: of the sessions, the last, that the trees learn from.
         most: how many events of these, drawn at random.
@@ -42,8 +44,8 @@ class RankedCandidates(SessionModel):
         models: Mapping[str, SessionModel | Mapping[str, Any]] | None = None,
         *,
         k: int | Mapping[str, int] | None = None,
-        share: float = 0.06,
-        most: int = 12_000,
+        share: float = 0.12,
+        most: int = 30_000,
         negatives: int = 60,
         rounds: int = 120,
     ) -> None:
@@ -68,14 +70,16 @@ class RankedCandidates(SessionModel):
         past, late = by_time(sessions, self.share)
         asked = prefixes(late)
         drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[: self.most].sort().values
-        each = None if minutes is None else minutes / 2 / len(self.models)
-        self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, each)
+        until = None if minutes is None else time.monotonic() + 60 * minutes
+        self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
         self._grow(asked.take(drawn), seed)
-        self._fit_models(sessions, seed, each)
+        self._fit_models(sessions, seed, until, 1)
 
-    def _fit_models(self, sessions: SessionFrame, seed: int, minutes: float | None) -> None:
-        for model in self.models.values():
-            model.fit(sessions, seed=seed, minutes=minutes)
+    def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
+        """Fit each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
+        for i, model in enumerate(list(self.models.values())[::-1]):
+            left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
+            model.fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))
         self._features = CandidateFeatures().fit(sessions)
         self._take()
 

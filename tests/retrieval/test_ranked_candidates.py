@@ -82,6 +82,20 @@ def test_few_sessions_and_the_usual_models(tmp_path):
     assert torch.equal(SessionModel.load(tmp_path / "m").recommend(frame([["a"]], items=model.items), 3)[0], items[:1])
 
 
+def test_the_time_given_is_shared_out():
+    given = []
+
+    class Slow(PopularItems):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(minutes)
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    models = {"slow": Slow(), "quick": PopularItems(recency=0.5)}
+    RankedCandidates(models, k=5, rounds=2).fit(frame(chains(5, 60, 15)), minutes=10)
+    assert given[0] == pytest.approx(5, abs=0.5)  # half of the time for the past, the quick model took none
+    assert given[1] == pytest.approx(10, abs=0.5)
+
+
 def test_what_makes_no_sense():
     with pytest.raises(DataError, match="0 models"):
         RankedCandidates({})

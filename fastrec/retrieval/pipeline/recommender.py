@@ -75,7 +75,7 @@ class Recommender:
         self.seconds = dict.fromkeys(STAGES, 0.0)
 
     def fit(
-        self, sessions: SessionFrame, *, share: float = 0.06, most: int = 12_000, negatives: int = 60, seed: int = 0
+        self, sessions: SessionFrame, *, share: float = 0.12, most: int = 30_000, negatives: int = 60, seed: int = 0
     ) -> Self:
         """Fit the retriever, and the ranker where it is an estimator.
 
