@@ -76,7 +76,9 @@ def test_several_sources_without_a_ranker_by_their_ranks():
         for row in source.find(asked, 6).to_arrow().to_pylist():
             held = sums[row["session"]]
             held[row["item"]] = held.get(row["item"], 0.0) + 1 / (60 + row["rank"])
-    for items, held in zip(lists_of(shop.recommend(asked, 30), 20), sums):
+    shown = shop.recommend(asked, 30)
+    assert float(shown["score"].values[0]) == pytest.approx(max(sums[0].values()))
+    for items, held in zip(lists_of(shown, 20), sums):
         best = sorted(held, key=lambda i: (-round(held[i], 7), i))
         assert items == LOG.items.decode(torch.tensor(best)).to_pylist()
 
