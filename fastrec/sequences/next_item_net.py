@@ -42,7 +42,7 @@ class NextItemNet(SessionModel):
         width: of items' and sessions' vectors.
         epochs: passes over the sessions; with ``minutes`` as many of them as fit, the learning rate reaching its end.
         lr: the highest learning rate.
-        tokens: positions in a batch.
+        tokens: positions in a batch; fewer where that would make fewer than 16 batches.
         max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
@@ -86,7 +86,9 @@ class NextItemNet(SessionModel):
         max_len = asked["max_len"] or _usual_length(sessions)
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
         task = NETS[asked["net"]].task
-        dls = session_dataloaders(sessions, tokens=asked["tokens"], max_len=max_len, task=task, seed=seed)
+        # a small log has a few batches in an epoch, too
+        tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
         learn = session_learner(
             dls,
@@ -146,6 +148,7 @@ class NextItemNet(SessionModel):
 
 
 _START = 1.0  # length of the vectors that a table begins with
+_BATCHES, _FEWEST = 16, 256
 _LARGE = 100_000  # items: a step of all their rows then takes longer than one of the batch's, found one by one
 
 
