@@ -10,6 +10,7 @@ import torch
 from fastai.torch_core import set_seed
 from torch import Tensor
 
+from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
 from fastrec.sequences._sides import Coding
@@ -49,7 +50,12 @@ class NextItemNet(SessionModel):
         warm: the items' vectors begin as ``ppmi_svd``'s.
         half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
+
+    Attributes:
+        device: where it is trained; None: ``FASTREC_DEVICE``, else the CPU.
     """
+
+    device: DeviceLike = None
 
     def __init__(
         self,
@@ -88,7 +94,7 @@ class NextItemNet(SessionModel):
         task = NETS[asked["net"]].task
         # a small log has a few batches in an epoch, too
         tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
-        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed)
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed, device=self.device)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
         learn = session_learner(
             dls,
@@ -111,7 +117,7 @@ class NextItemNet(SessionModel):
 
     def _loss(self, codes: int) -> SessionLoss:
         negatives, half = self._settings["negatives"], self._settings["half"]
-        half = _has_bfloat16() if half is None else half
+        half = _has_bfloat16(resolve_device(self.device)) if half is None else half
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def _block(self, sessions: SessionFrame) -> Tensor:
@@ -157,8 +163,10 @@ def _usual_length(sessions: SessionFrame) -> int:
     return int(min(max(torch.quantile(lengths[:1_000_000], 0.99).item(), 10), 200))
 
 
-def _has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones."""
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type != "cpu":
+        return device.type == "cuda"
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
 
 
