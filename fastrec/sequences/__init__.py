@@ -5,10 +5,10 @@ In: logs of events, or list columns. Out: scores of all items for every session,
 ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions that are like one (``vsknn.py``,
 ``stan.py``, ``vstan.py``; ``session_knn.py``), several together (``session_blend.py``).
 
-Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is changed
-in training), ``sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py`` turn a session into a vector
-(``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the two, ``session_learner.py`` is
-fastai's Learner around all of it, ``warm_start.py`` what items begin with.
+Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
+changed in training), ``sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py`` turn a session into a
+vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the two,
+``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
 """
 
 from fastrec.sequences.base import SessionModel
