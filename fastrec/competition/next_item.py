@@ -84,6 +84,7 @@ def run_next_item(
     data: Path,
     out: Path,
     *,
+    device: torch.device,
     rows: int | None,
     seed: int,
     bs: int | None,
@@ -94,7 +95,7 @@ def run_next_item(
     """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
 
     Args:
-        recipe, data, out, rows, seed, bs, stages, command, minutes: see ``run_competition``.
+        recipe, data, out, device, rows, seed, bs, stages, command, minutes: see ``run_competition``.
 
     Returns:
         The run directory.
@@ -105,6 +106,8 @@ def run_next_item(
         advance(len(train) + len(test))
     limit = recipe.minutes if minutes is None else minutes
     blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k)
+    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
+        net.device = device
     with stages.stage("train", unit="sessions") as advance:
         blend.fit(train, seed=seed, minutes=limit)
         advance(len(train))

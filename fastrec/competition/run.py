@@ -74,7 +74,8 @@ def run_competition(
     if isinstance(competition, NextItemCompetition):
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
-        return run_next_item(competition, data, out, stages=stages or Stages(), **asked)
+        where, stages = resolve_device(device), stages or Stages()
+        return run_next_item(competition, data, out, device=where, stages=stages, **asked)
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)

@@ -1,10 +1,15 @@
 """Sessions: who looked at what in which order → what is next.
 
 In: logs of events, or list columns. Out: scores of all items for every session, the best of them first.
-``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``base.py`` says what a model is.
-``vsknn.py``, ``stan.py`` and ``vstan.py`` look for sessions that are like one (``session_knn.py``),
-``co_visitation.py`` for items that stand near its last ones, ``popularity.py`` is the rule to beat,
-``session_blend.py`` adds up several models' scores.
+``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``sequence_scores.py`` says how good a
+ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions that are like one (``vsknn.py``,
+``stan.py``, ``vstan.py``; ``session_knn.py``), items that stand near its last ones (``co_visitation.py``), popularity
+(``popularity.py``), several together (``session_blend.py``).
+
+Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
+changed in training), ``sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py`` turn a session into a
+vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the two,
+``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
 """
 
 from fastrec.sequences.base import SessionModel

@@ -10,6 +10,7 @@ import torch
 from fastai.torch_core import set_seed
 from torch import Tensor
 
+from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
 from fastrec.sequences._sides import Coding
@@ -42,14 +43,19 @@ class NextItemNet(SessionModel):
         width: of items' and sessions' vectors.
         epochs: passes over the sessions; with ``minutes`` as many of them as fit, the learning rate reaching its end.
         lr: the highest learning rate.
-        tokens: positions in a batch.
+        tokens: positions in a batch; fewer where that would make fewer than 16 batches.
         max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
         warm: the items' vectors begin as ``ppmi_svd``'s.
         half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
+
+    Attributes:
+        device: where it is trained; None: ``FASTREC_DEVICE``, else the CPU.
     """
+
+    device: DeviceLike = None
 
     def __init__(
         self,
@@ -86,7 +92,9 @@ class NextItemNet(SessionModel):
         max_len = asked["max_len"] or _usual_length(sessions)
         self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
         task = NETS[asked["net"]].task
-        dls = session_dataloaders(sessions, tokens=asked["tokens"], max_len=max_len, task=task, seed=seed)
+        # a small log has a few batches in an epoch, too
+        tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed, device=self.device)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
         learn = session_learner(
             dls,
@@ -109,7 +117,7 @@ class NextItemNet(SessionModel):
 
     def _loss(self, codes: int) -> SessionLoss:
         negatives, half = self._settings["negatives"], self._settings["half"]
-        half = _has_bfloat16() if half is None else half
+        half = _has_bfloat16(resolve_device(self.device)) if half is None else half
         return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
 
     def _block(self, sessions: SessionFrame) -> Tensor:
@@ -146,6 +154,7 @@ class NextItemNet(SessionModel):
 
 
 _START = 1.0  # length of the vectors that a table begins with
+_BATCHES, _FEWEST = 16, 256
 _LARGE = 100_000  # items: a step of all their rows then takes longer than one of the batch's, found one by one
 
 
@@ -154,8 +163,10 @@ def _usual_length(sessions: SessionFrame) -> int:
     return int(min(max(torch.quantile(lengths[:1_000_000], 0.99).item(), 10), 200))
 
 
-def _has_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 matrices faster than float32 ones."""
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type != "cpu":
+        return device.type == "cuda"
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
 
 
