@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fastrec.retrieval import EASE, ImplicitALS, ItemKNN, Recommender, RP3Beta, SpectralFilter, UserKNN
+from fastrec.retrieval import EASE, CollaborativeFilter, ImplicitALS, ItemKNN, RP3Beta, SpectralFilter, UserKNN
 
 LIKED = 4  # stars
 NEAREST = 2
@@ -49,7 +49,7 @@ class Lists:
         return Lists(self.users[chosen], self.items[self.rows(chosen)], self.sizes[chosen])
 
 
-def filters() -> dict[str, tuple[str, Recommender]]:
+def filters() -> dict[str, tuple[str, CollaborativeFilter]]:
     """The collaborative filters, by name: which interactions they learn from, and what they are."""
     return {
         "knn": ("all", ItemKNN(shrink=5)),

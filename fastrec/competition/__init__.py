@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastrec.competition.data import CompetitionData
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
+    from fastrec.competition.next_item import NextItemCompetition
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import SavedRun, predict_run
@@ -35,6 +36,7 @@ __all__ = [
     "CheckReport",
     "Competition",
     "CompetitionData",
+    "NextItemCompetition",
     "RankedLists",
     "Reading",
     "SavedRun",
@@ -73,6 +75,7 @@ __getattr__ = lazily(
         "ranked_strings": "ordering",
         "CompetitionData": "data",
         "Competition": "recipe",
+        "NextItemCompetition": "next_item",
         "Reading": "reading",
         "SavedRun": "predict",
         "run_competition": "run",

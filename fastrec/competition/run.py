@@ -20,6 +20,7 @@ from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.kept_rows import keep_rows
+from fastrec.competition.next_item import NextItemCompetition, run_next_item
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
@@ -70,6 +71,11 @@ def run_competition(
     budget = minutes if minutes is None or isinstance(minutes, Budget) else Budget(minutes)
     data, out = Path(data), Path(out)
     check_run_folder(out)
+    if isinstance(competition, NextItemCompetition):
+        left = None if budget is None else max(budget.left / 60, 0.05)
+        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
+        where, stages = resolve_device(device), stages or Stages()
+        return run_next_item(competition, data, out, device=where, stages=stages, **asked)
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)

@@ -96,6 +96,26 @@ class MatrixFactorization(FieldNet):
             out = out + self.biases(x_cat).sum(1, keepdim=True)
         return self.squeeze(out)
 
+    def user_vectors(self) -> Tensor:
+        """Vectors of all codes of the first column, biases included: ``[rows, width + 2]``.
+
+        Their products with ``item_vectors`` are the scores but for the common bias and any sigmoid, so that they put
+        items in the same order.
+        """
+        vectors, bias = self._side(0)
+        return torch.cat([vectors, bias, torch.ones_like(bias)], 1)
+
+    def item_vectors(self) -> Tensor:
+        """Vectors of all codes of the second column, as ``user_vectors``."""
+        vectors, bias = self._side(1)
+        return torch.cat([vectors, torch.ones_like(bias), bias], 1)
+
+    def _side(self, column: int) -> tuple[Tensor, Tensor]:
+        name = self.embeds.slices[column].name
+        vectors = self.embeds.table(name)
+        bias = vectors.new_zeros(len(vectors), 1) if self.biases is None else self.biases.table(name)
+        return vectors, bias
+
 
 def _holds_numbers(dls: Any) -> bool:
     """Whether the targets are numbers and not codes of classes."""

@@ -1,28 +1,65 @@
-"""Collaborative filters: who took what → scores of other users and items, and each user's best items.
+"""Retrieval: who took what → scores of other items; vectors → the nearest; sessions → candidates → what is shown.
 
-In: pairs of users and items, raw ids of any kind. Out: float64 scores of pairs, or a table of recommendations.
-``base.py`` is the contract; ``ease.py``, ``item_knn.py``, ``user_knn.py``, ``rp3beta.py`` and ``spectral.py`` are
-linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat.
+In: pairs of users and items of any kind, vectors, sessions. Out: scores, or tables of recommendations. ``base.py`` is
+the contract of collaborative filters: ``ease.py``, ``item_knn.py``, ``user_knn.py``, ``rp3beta.py`` and ``spectral.py``
+are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat.
+``history_filter.py`` makes a model of sessions of one, ``ranked_candidates.py`` of several models and boosted trees.
+``index.py`` searches vectors, ``candidates/`` finds short lists of items for sessions, ``pipeline/`` retrieves,
+filters, scores and orders.
 """
 
 from fastrec.retrieval.als import ImplicitALS
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
+from fastrec.retrieval.candidates import (
+    CandidateFeatures,
+    Candidates,
+    CandidateSource,
+    ModelSource,
+    NearestVectors,
+    RepeatedItems,
+    SegmentPopularity,
+    cut_at,
+    sample_negatives,
+)
 from fastrec.retrieval.ease import EASE
+from fastrec.retrieval.history_filter import HistoryFilter
+from fastrec.retrieval.index import Index
 from fastrec.retrieval.item_knn import ItemKNN
+from fastrec.retrieval.pipeline import MMR, Available, Boost, InSegment, Quota, Recommender, Seen
 from fastrec.retrieval.popularity import Popularity
+from fastrec.retrieval.ranked_candidates import RankedCandidates
 from fastrec.retrieval.rp3beta import RP3Beta
 from fastrec.retrieval.spectral import SpectralFilter
 from fastrec.retrieval.user_knn import UserKNN
 
 __all__ = [
     "EASE",
+    "MMR",
+    "Available",
     "BPRFactors",
+    "Boost",
+    "CandidateFeatures",
+    "CandidateSource",
+    "Candidates",
+    "CollaborativeFilter",
+    "HistoryFilter",
     "ImplicitALS",
+    "InSegment",
+    "Index",
     "ItemKNN",
+    "ModelSource",
+    "NearestVectors",
     "Popularity",
+    "Quota",
     "RP3Beta",
+    "RankedCandidates",
     "Recommender",
+    "RepeatedItems",
+    "Seen",
+    "SegmentPopularity",
     "SpectralFilter",
     "UserKNN",
+    "cut_at",
+    "sample_negatives",
 ]

@@ -28,6 +28,8 @@ class ImplicitALS(FactorModel):
     Rendle, Krichene, Zhang, Koren 2022, "Revisiting the Performance of iALS on Item Recommendation Benchmarks".
     """
 
+    scores_rows = True
+
     def __init__(
         self,
         *,
@@ -57,6 +59,14 @@ class ImplicitALS(FactorModel):
             items = self._solve(of_items, users)
         users = self._solve(of_users, items)
         return {"users": users.numpy(), "items": items.numpy(), "bias": np.zeros(len(items))}
+
+    def score_rows(self, matrix: csr_matrix) -> np.ndarray:
+        """Scores of all items for histories of anybody: vectors are solved for, the items' being held.
+
+        Args, returns: see ``CollaborativeFilter.score_rows``.
+        """
+        items = torch.from_numpy(self._learned["items"])
+        return (self._solve(_Histories(matrix), items) @ items.T).numpy()
 
     def _solve(self, histories: _Histories, other: torch.Tensor) -> torch.Tensor:
         """The vectors that fit best, given those of the other side.

@@ -1,7 +1,8 @@
-"""``Recommender``: what every collaborative filter is, something that learns who took what and scores other pairs."""
+"""``CollaborativeFilter``: something that learns who took what and scores other pairs of users and items."""
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,22 +16,25 @@ from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.retrieval._matrix import interactions, pack, unpack
 from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
 
-RECOMMENDERS: dict[str, type[Recommender]] = {}  # by name
+COLLABORATIVE_FILTERS: dict[str, type[CollaborativeFilter]] = {}  # by name
 _CELLS = 1 << 23  # scores that are in memory at a time
 
 
-class Recommender(ABC):
+class CollaborativeFilter(ABC):
     """Learns from pairs of users and items, then scores any pair: the higher, the likelier that the user takes it.
 
     A score is a function of the pairs given to ``fit`` alone, and such a pair's own score has seen its answer: score
     other pairs than those (``seen`` tells which they are). A user or an item that was in no such pair scores 0.
 
-    One of your own has ``settings``, ``_learn`` and ``_rows``.
+    One of your own has ``settings``, ``_learn`` and ``_rows``; ``scores_rows`` says whether its scores are a function
+    of a user's row alone, so that rows of users that were not in ``fit`` can be scored.
     """
+
+    scores_rows = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        RECOMMENDERS[cls.__name__] = cls
+        COLLABORATIVE_FILTERS[cls.__name__] = cls
 
     def __init__(self) -> None:
         self._users: Vocab | None = None
@@ -126,6 +130,31 @@ class Recommender(ABC):
         taken = column.take(torch.from_numpy(row))
         return Table({"user": taken, "item": ids, "score": score.astype(float), "place": place})
 
+    def score_rows(self, matrix: csr_matrix) -> np.ndarray:
+        """Scores of all items for histories of anybody.
+
+        Args:
+            matrix: weights of the items that each has, ``[n, items]``; the columns as ``encode_items`` counts.
+
+        Returns:
+            float64 ``[n, items]``.
+
+        Raises:
+            DataError: the filter's scores need users that were in ``fit``.
+        """
+        if not self.scores_rows:
+            raise DataError(
+                f"{type(self).__name__} scores only the users that it was fitted to",
+                remedy="Use EASE, ItemKNN, RP3Beta, SpectralFilter, Popularity or ImplicitALS",
+            )
+        other = copy.copy(self)
+        other._matrix = matrix
+        return other._rows(np.arange(matrix.shape[0]))
+
+    def encode_items(self, items: Any) -> np.ndarray:
+        """Numbers of items from 0, int64 ``[n]``; -1: it was not in ``fit``."""
+        return self._vocabs()[1].encode(as_column(items, name="items")).cpu().numpy() - 1
+
     def seen(self, users: Any, items: Any) -> torch.Tensor:
         """Whether pairs were in ``fit``: bool ``[n]``. Their scores have seen their answers."""
         who, what = self._codes(users, items)
@@ -142,8 +171,16 @@ class Recommender(ABC):
             NotFittedError: nothing was learned.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
+        save_state(folder, self.to_state())
+
+    def to_state(self) -> dict[str, Any]:
+        """Settings and what was learned, as ``save_state`` takes them.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
         users, items = self._vocabs()
-        state = {
+        return {
             "class": type(self).__name__,
             "settings": self.settings(),
             "users": users.to_state(),
@@ -151,7 +188,6 @@ class Recommender(ABC):
             "matrix": pack(self._matrix),
             "learned": {name: pack(value) for name, value in self._learned.items()},
         }
-        save_state(folder, state)
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -159,27 +195,32 @@ class Recommender(ABC):
 
         Raises:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
-            DataError: it holds a recommender of another class, or of one that is not known.
+            DataError: it holds a filter of another class, or of one that is not known.
         """
         state = load_state(folder)
         name = state.get("class")
-        found = RECOMMENDERS.get(name)
+        found = COLLABORATIVE_FILTERS.get(name)
         if found is None or not issubclass(found, cls):
             known = "not known here" if found is None else f"no {cls.__name__}"
             raise DataError(
                 f"it holds a {name!r}, which is {known}",
                 file=folder,
-                remedy="Use Recommender.load, and import the module that defines a class of your own first",
+                remedy="Use CollaborativeFilter.load, and import the module that defines a class of your own first",
             )
         try:
-            made = found(**state["settings"])
-            made._users, made._items = Vocab.from_state(state["users"]), Vocab.from_state(state["items"])
-            made._matrix = unpack(state["matrix"])
-            made._learned = {name: unpack(value) for name, value in state["learned"].items()}
+            return found.from_state(state)
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableFileError(
-                f"the saved recommender cannot be read ({error})", file=folder, remedy="Save it again"
+                f"the saved filter cannot be read ({error})", file=folder, remedy="Save it again"
             ) from error
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``, for whichever class it names."""
+        made = COLLABORATIVE_FILTERS[state["class"]](**state["settings"])
+        made._users, made._items = Vocab.from_state(state["users"]), Vocab.from_state(state["items"])
+        made._matrix = unpack(state["matrix"])
+        made._learned = {name: unpack(value) for name, value in state["learned"].items()}
         return made
 
     def _vocabs(self) -> tuple[Vocab, Vocab]:

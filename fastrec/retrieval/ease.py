@@ -9,10 +9,10 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fastrec.errors import DataError
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class EASE(Recommender):
+class EASE(CollaborativeFilter):
     """Ridge regression of every item on all others, over users; an item does not explain itself.
 
     ``B = I - P / diag(P)`` with ``P = (XᵀX + reg I)⁻¹``; a user's scores are ``x B``. Dense: 8 bytes for every pair of
@@ -27,6 +27,8 @@ class EASE(Recommender):
 
     Source: Steck 2019, "Embarrassingly Shallow Autoencoders for Sparse Data".
     """
+
+    scores_rows = True
 
     def __init__(self, *, reg: float = 100.0, max_items: int = 10_000) -> None:
         super().__init__()

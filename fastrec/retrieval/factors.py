@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class FactorModel(Recommender):
+class FactorModel(CollaborativeFilter):
     """Scores by ``u · v + b``: user vectors ``u``, item vectors ``v``, item biases ``b``."""
 
     def _rows(self, users: np.ndarray) -> np.ndarray:

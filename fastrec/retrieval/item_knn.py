@@ -9,12 +9,12 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 _AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 
 
-class ItemKNN(Recommender):
+class ItemKNN(CollaborativeFilter):
     """Sum of an item's similarities with the items of the user's history.
 
     Similarity is ``x_i·x_j / (|x_i|^(2a) |x_j|^(2 - 2a) + shrink)``: the cosine at ``asymmetry=0.5``; at 0 the
@@ -30,6 +30,8 @@ class ItemKNN(Recommender):
     Source: Sarwar, Karypis, Konstan, Riedl 2001, "Item-Based Collaborative Filtering Recommendation Algorithms";
     asymmetric cosine: Aiolli 2013, "Efficient Top-N Recommendation for Very Large Scale Binary Rated Datasets".
     """
+
+    scores_rows = True
 
     def __init__(
         self, *, k: int | None = None, shrink: float = 0.0, asymmetry: float = 0.5, user_power: float = 0.0

@@ -8,11 +8,13 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import row_sums
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class Popularity(Recommender):
-    """Sum of an item's weights, the same for every user: what any other recommender must beat."""
+class Popularity(CollaborativeFilter):
+    """Sum of an item's weights, the same for every user: what any other filter must beat."""
+
+    scores_rows = True
 
     def settings(self) -> dict[str, Any]:
         """No argument."""

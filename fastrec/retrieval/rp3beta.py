@@ -8,10 +8,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class RP3Beta(Recommender):
+class RP3Beta(CollaborativeFilter):
     """Probability of reaching an item by user → item → user → item, over the item's popularity to a power.
 
     Args:
@@ -23,6 +23,8 @@ class RP3Beta(Recommender):
     Interactive Applications".
     """
 
+    scores_rows = True
+
     def __init__(self, *, alpha: float = 1.0, beta: float = 0.5, k: int | None = None) -> None:
         super().__init__()
         self.alpha, self.beta, self.k = alpha, beta, k
@@ -33,10 +35,18 @@ class RP3Beta(Recommender):
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         popularity = row_sums(matrix.T)
-        to_item = scaled(matrix, rows=1 / row_sums(matrix)).power(self.alpha)
+        to_item = self._to_items(matrix)
         to_user = scaled(csr_matrix(matrix.T), rows=1 / popularity).power(self.alpha)
         walk = scaled(without_diagonal(to_user @ to_item), columns=popularity**-self.beta)
         return {"first": csr_matrix(to_item), "walk": largest_of_rows(walk, self.k)}
 
     def _rows(self, users: np.ndarray) -> np.ndarray:
         return (self._learned["first"][users] @ self._learned["walk"]).toarray()
+
+    def _to_items(self, matrix: csr_matrix) -> csr_matrix:
+        sums = row_sums(matrix)
+        return csr_matrix(scaled(matrix, rows=1 / np.where(sums > 0, sums, 1)).power(self.alpha))
+
+    def score_rows(self, matrix: csr_matrix) -> np.ndarray:
+        """Scores of all items for histories of anybody, see ``CollaborativeFilter.score_rows``."""
+        return (self._to_items(matrix) @ self._learned["walk"]).toarray()

@@ -9,10 +9,10 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
 
 from fastrec.retrieval._matrix import row_sums, scaled
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class SpectralFilter(Recommender):
+class SpectralFilter(CollaborativeFilter):
     """A user's row passed through the item graph's linear filter and its ideal low-pass filter.
 
     With ``R = D_u^-1/2 X D_i^-1/2`` and its first right singular vectors ``V``, scores are
@@ -24,6 +24,8 @@ class SpectralFilter(Recommender):
 
     Source: Shen et al. 2021, "How Powerful is Graph Convolution for Recommendation?" (GF-CF).
     """
+
+    scores_rows = True
 
     def __init__(self, *, factors: int = 128, alpha: float = 0.3) -> None:
         super().__init__()

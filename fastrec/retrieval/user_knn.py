@@ -8,10 +8,10 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
-from fastrec.retrieval.base import Recommender
+from fastrec.retrieval.base import CollaborativeFilter
 
 
-class UserKNN(Recommender):
+class UserKNN(CollaborativeFilter):
     """Sum of the cosines of a user with those others that had the item.
 
     Args:

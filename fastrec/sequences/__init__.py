@@ -1,6 +1,82 @@
 """Sessions: who looked at what in which order → what is next.
 
 In: logs of events, or list columns. Out: scores of all items for every session, the best of them first.
+``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``sequence_scores.py`` says how good a
+ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions that are like one (``vsknn.py``,
+``stan.py``, ``vstan.py``; ``session_knn.py``), items that stand near its last ones (``co_visitation.py``), popularity
+(``popularity.py``), several together (``session_blend.py``).
+
+Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
+changed in training), ``sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py`` turn a session into a
+vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the two,
+``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
 """
 
-__all__: list[str] = []
+from fastrec.sequences.base import SessionModel
+from fastrec.sequences.bert4rec import BERT4Rec
+from fastrec.sequences.chunked_loss import linear_cross_entropy
+from fastrec.sequences.co_visitation import CoVisitation
+from fastrec.sequences.gru4rec import GRU4Rec
+from fastrec.sequences.item_tower import ItemTower
+from fastrec.sequences.losses import GBCE, BPRMax, FullSoftmax, SampledSoftmax, SessionLoss
+from fastrec.sequences.narm import NARM
+from fastrec.sequences.next_item_net import NextItemNet
+from fastrec.sequences.one_cycle_in_time import OneCycleInTime
+from fastrec.sequences.popularity import PopularItems
+from fastrec.sequences.ranked import best_items
+from fastrec.sequences.sasrec import ESASRec, SASRec
+from fastrec.sequences.sequence_scores import sequence_metrics, target_ranks
+from fastrec.sequences.session_blend import SessionBlend
+from fastrec.sequences.session_frame import SessionFrame
+from fastrec.sequences.session_knn import SessionKNN
+from fastrec.sequences.session_learner import NextItemMetric, SessionLearner, session_learner
+from fastrec.sequences.session_loader import SessionLoader, session_dataloaders
+from fastrec.sequences.session_net import SessionNet
+from fastrec.sequences.splits import by_session, by_time, given_split, leave_one_out, prefixes
+from fastrec.sequences.stan import STAN
+from fastrec.sequences.vsknn import VSKNN
+from fastrec.sequences.vstan import VSTAN
+from fastrec.sequences.warm_start import ppmi_svd
+from fastrec.sequences.xlnet import XLNet
+
+__all__ = [
+    "GBCE",
+    "NARM",
+    "STAN",
+    "VSKNN",
+    "VSTAN",
+    "BERT4Rec",
+    "BPRMax",
+    "CoVisitation",
+    "ESASRec",
+    "FullSoftmax",
+    "GRU4Rec",
+    "ItemTower",
+    "NextItemMetric",
+    "NextItemNet",
+    "OneCycleInTime",
+    "PopularItems",
+    "SASRec",
+    "SampledSoftmax",
+    "SessionBlend",
+    "SessionFrame",
+    "SessionKNN",
+    "SessionLearner",
+    "SessionLoader",
+    "SessionLoss",
+    "SessionModel",
+    "SessionNet",
+    "XLNet",
+    "best_items",
+    "by_session",
+    "by_time",
+    "given_split",
+    "leave_one_out",
+    "linear_cross_entropy",
+    "ppmi_svd",
+    "prefixes",
+    "sequence_metrics",
+    "session_dataloaders",
+    "session_learner",
+    "target_ranks",
+]

@@ -67,6 +67,15 @@ def test_scores_equal_a_loop(bias):
         assert score == pytest.approx(wanted, abs=1e-4)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_vectors_of_users_and_items_give_the_scores(bias):
+    net = MatrixFactorization([(5, 3), (7, 3)], dim=6, bias=bias, mean=2.0, std=0.5)
+    pairs = torch.cartesian_prod(torch.arange(5), torch.arange(7))
+    scores = net.user_vectors() @ net.item_vectors().T
+    assert scores.shape == (5, 7)
+    torch.testing.assert_close(scores + 2.0, net(pairs).view(5, 7))
+
+
 def test_the_mean_is_the_score_of_nothing_known():
     net = MatrixFactorization(SIZES, mean=3.5, y_range=(0.5, 5.5), std=1e-9)
     assert net(ids())[:, 0].tolist() == pytest.approx([3.5] * 13, abs=1e-5)

@@ -18,15 +18,15 @@ from fastrec.errors import DataError, MissingFileError, NotFittedError, Unreadab
 from fastrec.retrieval import (
     EASE,
     BPRFactors,
+    CollaborativeFilter,
     ImplicitALS,
     ItemKNN,
     Popularity,
-    Recommender,
     RP3Beta,
     SpectralFilter,
     UserKNN,
 )
-from fastrec.retrieval.base import RECOMMENDERS
+from fastrec.retrieval.base import COLLABORATIVE_FILTERS
 
 MODELS = {
     "BPRFactors": lambda: BPRFactors(factors=3, epochs=2, bs=16),
@@ -49,12 +49,12 @@ def make(request):
     return MODELS[request.param]
 
 
-def fitted(make, pairs=PAIRS, weight=None) -> Recommender:
+def fitted(make, pairs=PAIRS, weight=None) -> CollaborativeFilter:
     return make().fit(pairs.user, pairs.item, weight)
 
 
 def test_every_class_is_tried():
-    ours = {n for n, c in RECOMMENDERS.items() if c.__module__.startswith("fastrec.")}
+    ours = {n for n, c in COLLABORATIVE_FILTERS.items() if c.__module__.startswith("fastrec.")}
     assert ours - {"FactorModel"} == {type(make()).__name__ for make in MODELS.values()}
 
 
@@ -140,7 +140,7 @@ def test_one_user_or_one_item(make):
 def test_save_and_load(make, tmp_path):
     model = fitted(make, weight=np.linspace(1, 2, len(PAIRS)))
     model.save(tmp_path / "m")
-    for cls in (Recommender, type(model)):
+    for cls in (CollaborativeFilter, type(model)):
         again = cls.load(tmp_path / "m")
         assert again.settings() == model.settings()
         assert torch.equal(again.score(EVERY.user, EVERY.item), model.score(EVERY.user, EVERY.item))
@@ -155,8 +155,8 @@ def test_a_new_process_scores_the_same(tmp_path):
     for name, make in MODELS.items():
         fitted(make).save(tmp_path / name)
     code = (
-        "import json, sys; from fastrec.retrieval import Recommender; from pathlib import Path\n"
-        "print(json.dumps({p.name: Recommender.load(p).score([1, 2, 3], [4, 5, 6]).tolist() "
+        "import json, sys; from fastrec.retrieval import CollaborativeFilter; from pathlib import Path\n"
+        "print(json.dumps({p.name: CollaborativeFilter.load(p).score([1, 2, 3], [4, 5, 6]).tolist() "
         "for p in Path(sys.argv[1]).iterdir()}))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
@@ -168,7 +168,7 @@ def test_a_new_process_scores_the_same(tmp_path):
 
 def test_damage_is_named(tmp_path):
     with pytest.raises(MissingFileError):
-        Recommender.load(tmp_path)
+        CollaborativeFilter.load(tmp_path)
     with pytest.raises(NotFittedError, match="ItemKNN"):
         ItemKNN().save(tmp_path / "none")
     fitted(MODELS["ItemKNN"]).save(tmp_path / "m")
@@ -176,10 +176,10 @@ def test_damage_is_named(tmp_path):
     whole = path.read_text()
     path.write_text(whole.replace('"shrink"', '"shrunk"'))
     with pytest.raises(UnreadableFileError, match="shrunk"):
-        Recommender.load(tmp_path / "m")
+        CollaborativeFilter.load(tmp_path / "m")
     path.write_text(whole.replace('"ItemKNN"', '"Nobody"'))
     with pytest.raises(DataError, match=r"'Nobody'.*not known"):
-        Recommender.load(tmp_path / "m")
+        CollaborativeFilter.load(tmp_path / "m")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
     with pytest.raises(WriteError):

@@ -21,7 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["compiled", "frames", "groups", "net", "shared", "steps", "threads_for", "view", "without_compiled"]
+__all__ = [
+    "compiled",
+    "frames",
+    "groups",
+    "net",
+    "sessions",
+    "shared",
+    "steps",
+    "threads_for",
+    "view",
+    "without_compiled",
+]
 
 _EACH = 1 << 16  # numbers that a thread should have to do
 _WORTH = 1 << 14  # numbers: who has fewer should not have to wait for a compiler
@@ -86,6 +97,15 @@ def groups() -> ModuleType:
     from fastrec._core.kernels import group_loops
 
     return group_loops
+
+
+@cache
+def sessions() -> ModuleType:
+    """Loops over sessions."""
+    _start()
+    from fastrec._core.kernels import session_loops
+
+    return session_loops
 
 
 @cache

@@ -1,0 +1,258 @@
+"""``Index``: the nearest of many vectors, exactly or as well as it says."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError, UnreadableFileError
+from fastrec.retrieval._approximate import Approximate, graph, inverted_file
+from fastrec.sequences import best_items
+from fastrec.table import Column, Vocab, as_column, load_state, save_state
+
+Kind = Literal["auto", "exact", "ivf", "hnsw"]
+_FEW = 50_000  # vectors: of fewer exact search is the fastest
+_CELLS = 1 << 25  # scores in memory at a time
+_HELD_OUT = 128  # queries to choose by, and as many to measure recall on
+_AT = 100  # recall at so many
+
+
+class Index:
+    """Vectors to search: those with the highest dot product (or cosine) with a query.
+
+    Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
+    how many is raised until the recall that is measured on held-out queries reaches the goal. Where half of the lists
+    do not (many tight clusters), exact search takes their place. ``about`` says what was chosen, and it is printed.
+
+    Args:
+        vectors: float ``[n, d]``, finite.
+        ids: ``[n]`` ids of any key type, all different; None: 0 to n - 1.
+        metric: ``"dot"`` or ``"cosine"``.
+        kind: ``"exact"``, ``"ivf"`` (lists) or ``"hnsw"`` (a graph); ``"auto"``: by size and recall.
+        recall: the goal, of the 100 nearest; ``"ivf"`` and ``"hnsw"`` come as near to it as they can.
+        queries: float ``[q, d]`` such as will be asked, to measure recall on; None: some of the vectors, each of which
+            is no answer to itself.
+        verbose: print ``about``.
+
+    Attributes:
+        kind: what was chosen.
+        recall: what was measured; 1 for exact search.
+        about: a line on both.
+
+    Raises:
+        DataError: shapes do not fit, a number is not finite, an id occurs twice.
+        MissingPackageError: there are more vectors, and no ``faiss-cpu``.
+    """
+
+    def __init__(
+        self,
+        vectors: Tensor,
+        ids: Any = None,
+        *,
+        metric: Literal["dot", "cosine"] = "dot",
+        kind: Kind = "auto",
+        recall: float = 0.98,
+        queries: Tensor | None = None,
+        verbose: bool = True,
+    ) -> None:
+        if metric not in ("dot", "cosine") or kind not in ("auto", "exact", "ivf", "hnsw"):
+            raise DataError(f"metric={metric!r}, kind={kind!r}", remedy="See the arguments of Index")
+        self.metric = metric
+        self.vectors = self._checked(torch.as_tensor(vectors), "vectors")
+        if not len(self.vectors):
+            raise DataError("there is no vector", remedy="Give one or more")
+        self.ids = _vocab(torch.arange(len(self.vectors)) if ids is None else ids, len(self.vectors))
+        started = time.perf_counter()
+        self._found: Approximate | None = None
+        self.kind, self.recall = "exact", 1.0
+        if kind != "exact" and (kind != "auto" or len(self.vectors) > _FEW):
+            self._choose(kind, recall, None if queries is None else self._checked(queries, "queries"))
+        how = "" if self._found is None else f" ({self._found.text})"
+        measured = "every vector is compared" if self._found is None else f"recall@{_AT} {self.recall:.4f} measured"
+        self.about = (
+            f"Index of {len(self.vectors):,} × {self.vectors.shape[1]}: {self.kind}{how}, {measured}, "
+            f"{time.perf_counter() - started:.1f} s"
+        )
+        if verbose:
+            print(self.about)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    def search(self, queries: Tensor, k: int, *, allowed: Any = None) -> tuple[Tensor, Tensor]:
+        """The nearest vectors of each query.
+
+        Args:
+            queries: float ``[q, d]``.
+            k: how many.
+            allowed: which vectors may be found: bool ``[n]``, or ids; None: all.
+
+        Returns:
+            Places of vectors int64 ``[q, k]``, the nearest first (by exact search the lower place of equal ones), and
+            their scores float32; -1 and -inf where there are fewer. ``decode`` turns places into ids.
+
+        Raises:
+            DataError: shapes do not fit, a number is not finite, ``k`` is below 1, or an allowed id is not known.
+        """
+        if k < 1:
+            raise DataError(f"k={k} vectors were asked for", remedy="Ask for one or more")
+        queries = self._checked(queries, "queries")
+        mask = None if allowed is None else self._mask(allowed)
+        if self._found is None:
+            return self._exact(queries, k, mask)
+        if mask is None:
+            return self._found.search(queries, min(k, len(self)), k)
+        count = int(mask.sum())
+        wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
+        if count <= _FEW or wanted > _FEW // 10:
+            return self._exact(queries, k, mask)
+        return self._filtered(queries, k, mask, wanted)
+
+    def decode(self, places: Tensor) -> Column:
+        """Ids of places, flattened; missing where a place is -1."""
+        return as_column(self.ids.decode(places.reshape(-1).clamp_min(-1) + 1), name="id")
+
+    def save(self, folder: str | Path) -> None:
+        """Write vectors, ids and what was built, without pickle; an earlier save is replaced in one step.
+
+        Raises:
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        about = {"kind": self.kind, "metric": self.metric, "recall": self.recall, "about": self.about}
+        found = None if self._found is None else self._found.to_state()
+        save_state(folder, {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Index:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            MissingPackageError: it needs ``faiss-cpu``.
+        """
+        state = load_state(folder)
+        made = cls.__new__(cls)
+        try:
+            for name in ("kind", "metric", "recall", "about", "vectors"):
+                setattr(made, name, state[name])
+            made.ids = Vocab.from_state(state["ids"])
+            found = state["found"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableFileError(
+                f"the saved index cannot be read ({error})", file=folder, remedy="Save it again"
+            ) from error
+        made._found = None if found is None else Approximate.from_state(found, made.vectors)
+        return made
+
+    def _choose(self, kind: Kind, goal: float, queries: Tensor | None) -> None:
+        """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""
+        name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
+        found = build(self.vectors)
+        recall = _Trial(self, queries).tune(found, goal)
+        if recall >= goal or kind != "auto":
+            self._found, self.kind, self.recall = found, name, recall
+
+    def _filtered(self, queries: Tensor, k: int, mask: Tensor, wanted: int) -> tuple[Tensor, Tensor]:
+        """Look for more than ``k``, and drop what is not allowed; exactly where that leaves too few."""
+        assert self._found is not None
+        places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
+        scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
+        best, order = torch.sort(scores, dim=1, descending=True, stable=True)
+        places, scores = places.gather(1, order)[:, :k], best[:, :k].contiguous()
+        few = (scores[:, -1] == -torch.inf).nonzero().squeeze(1)
+        if len(few):
+            places[few], scores[few] = self._exact(queries[few], k, mask)
+        return places, scores
+
+    def _exact(self, queries: Tensor, k: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        rows = None if mask is None else mask.nonzero().squeeze(1)
+        vectors = self.vectors if rows is None else self.vectors[rows]
+        places = torch.full((len(queries), k), -1, dtype=torch.int64)
+        scores = torch.full((len(queries), k), -torch.inf)
+        step = max(1, _CELLS // max(1, len(vectors)))
+        for a in range(0, len(queries) if len(vectors) else 0, step):
+            found, best = best_items(queries[a : a + step] @ vectors.T, k)
+            found = found if rows is None else rows[found]
+            places[a : a + step] = found.masked_fill(best == -torch.inf, -1)
+            scores[a : a + step] = best
+        return places, scores
+
+    def _mask(self, allowed: Any) -> Tensor:
+        """Bool ``[n]``."""
+        if isinstance(allowed, Tensor) and allowed.dtype == torch.bool:
+            if allowed.shape != (len(self),):
+                raise DataError(
+                    f"a mask of {tuple(allowed.shape)} for {len(self)} vectors", remedy="Give True or False for each"
+                )
+            return allowed.cpu()
+        column = as_column(allowed, name="allowed")
+        codes = self.ids.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
+        if bool((codes == 0).any()):
+            row = int((codes == 0).nonzero()[0])
+            raise DataError("an allowed id is not in the index", row=row, remedy="Allow ids that are there")
+        mask = torch.zeros(len(self), dtype=torch.bool)
+        mask[codes - 1] = True
+        return mask
+
+    def _checked(self, given: Tensor, name: str) -> Tensor:
+        """Vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
+        vectors = torch.as_tensor(given).detach().float().cpu().contiguous()
+        width = self.vectors.shape[1] if hasattr(self, "vectors") else None
+        if vectors.dim() != 2 or vectors.shape[1] != (width or vectors.shape[1]) or not vectors.shape[1]:
+            wanted = "[n, d]" if width is None else f"[n, {width}]"
+            raise DataError(f"{name} of {tuple(vectors.shape)}", remedy=f"Give float {wanted}")
+        finite = torch.isfinite(vectors).all(1)
+        if not bool(finite.all()):
+            row = int((~finite).nonzero()[0])
+            raise DataError(f"{name} hold a number that is not finite", row=row, remedy="Drop such vectors")
+        return torch.nn.functional.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
+
+
+class _Trial:
+    """Held-out queries, and what exact search finds for them: half to choose by, half to measure."""
+
+    def __init__(self, index: Index, queries: Tensor | None) -> None:
+        random = torch.Generator().manual_seed(0)
+        source = index.vectors if queries is None else queries
+        rows = torch.randperm(len(source), generator=random)[: 2 * _HELD_OUT]
+        self.own = rows if queries is None else torch.full_like(rows, -1)
+        self.queries = source[rows]
+        self.k = min(_AT, len(index) - 1)
+        self.expected = self._others(index._exact(self.queries, self.k + 1)[0], slice(None))
+
+    def tune(self, found: Approximate, goal: float) -> float:
+        """Look harder until the recall of the second half is as wished, or there is no more to try: it is returned."""
+        half = len(self.queries) // 2
+        while True:
+            if self._recall(found, slice(0, half)) >= goal:
+                measured = self._recall(found, slice(half, None))
+                if measured >= goal:
+                    return measured
+            if not found.harder():
+                return self._recall(found, slice(half, None))
+
+    def _recall(self, found: Approximate, part: slice) -> float:
+        got = self._others(found.search(self.queries[part], self.k + 1, self.k + 1)[0], part)
+        hits = (got[:, :, None] == self.expected[part][:, None, :]).any(2)
+        return float(hits.double().mean())
+
+    def _others(self, places: Tensor, part: slice) -> Tensor:
+        """The first ``k`` that are not the query itself."""
+        order = torch.argsort((places == self.own[part, None]).int(), dim=1, stable=True)
+        return places.gather(1, order)[:, : self.k]
+
+
+def _vocab(ids: Any, count: int) -> Vocab:
+    column = as_column(ids, name="ids")
+    known = Vocab.fit(column)
+    codes = known.encode(column)
+    if len(codes) != count or len(known) - 1 != count or bool((codes == 0).any()):
+        raise DataError(
+            f"{len(codes)} ids, {len(known) - 1} of them different, of {count} vectors",
+            remedy="Give each vector an id of its own, none missing",
+        )
+    return Vocab(known.decode(codes), name="id")

@@ -1,0 +1,11 @@
+"""Retrieve, filter, score, order: the four stages from sessions to what is shown.
+
+``recommender.py`` puts the stages together, ``filters.py`` holds what takes candidates away, ``orders.py`` what puts
+those that are left in another order than their scores'.
+"""
+
+from fastrec.retrieval.pipeline.filters import Available, InSegment, Seen
+from fastrec.retrieval.pipeline.orders import MMR, Boost, Quota
+from fastrec.retrieval.pipeline.recommender import Recommender
+
+__all__ = ["MMR", "Available", "Boost", "InSegment", "Quota", "Recommender", "Seen"]

@@ -1,0 +1,93 @@
+"""What takes candidates away: items that were seen, that are not to be had, or not for this segment.
+
+A filter is called with the table of candidates (``session`` and ``item``, numbers and codes) and the sessions; it gives
+a bool for each row: whether it stays. One of your own may be any function of these two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import MissingColumnError
+from fastrec.sequences import SessionFrame
+from fastrec.table import Table, Vocab, as_column
+from fastrec.table.offsets import rows_of
+
+
+class Seen:
+    """Takes away the session's own items."""
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Bool ``[rows]``: True where the candidate is none of them."""
+        codes = len(sessions.items)
+        own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
+        return ~torch.isin(table["session"].values * codes + table["item"].values, own)
+
+
+class Available:
+    """Leaves only items that are to be had; ``set`` says anew which, between requests.
+
+    Args:
+        ids: of the items.
+    """
+
+    def __init__(self, ids: Any) -> None:
+        self.set(ids)
+
+    def set(self, ids: Any) -> None:
+        """From now on these items are to be had."""
+        self.ids, self._vocab = ids, None
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Bool ``[rows]``."""
+        if self._vocab is not sessions.items:
+            self._mask, self._vocab = _mask(self.ids, sessions.items), sessions.items
+        return self._mask[table["item"].values]
+
+
+class InSegment:
+    """Leaves only items that are for the session's segment.
+
+    Args:
+        segment: a side feature of events (``SessionFrame(features=…)``); a session is of its last event's.
+        allowed: the segment's name → ids of its items; sessions of other segments keep all.
+    """
+
+    def __init__(self, segment: str, allowed: Mapping[str, Any]) -> None:
+        self.segment, self.allowed = segment, dict(allowed)
+
+    def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
+        """Bool ``[rows]``.
+
+        Raises:
+            MissingColumnError: the sessions have no such side feature.
+        """
+        if self.segment not in sessions.sides or sessions.codings[self.segment].vocab is None:
+            raise MissingColumnError(
+                "sessions have no such side feature of codes",
+                column=self.segment,
+                remedy="Name it in SessionFrame(features=…)",
+            )
+        filled = sessions.lengths > 0
+        of_session = torch.zeros(len(sessions), dtype=torch.int64)
+        of_session[filled] = sessions.sides[self.segment][sessions.offsets[1:][filled] - 1]
+        segment, item = of_session[table["session"].values], table["item"].values
+        stays = torch.ones(len(table), dtype=torch.bool)
+        for code, name in enumerate(map(str, sessions.codings[self.segment].vocab.classes)):
+            if name in self.allowed:
+                rows = segment == code
+                stays[rows] = _mask(self.allowed[name], sessions.items)[item[rows]]
+        return stays
+
+
+def _mask(ids: Any, items: Vocab) -> Tensor:
+    """Bool ``[codes]``: whether the item is among the ids; unknown ids say nothing."""
+    mask = torch.zeros(len(items), dtype=torch.bool)
+    if len(ids):
+        mask[items.encode(as_column(ids, name="item"))] = True
+    mask[: len(items.reserved)] = False
+    return mask

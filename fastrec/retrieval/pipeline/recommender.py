@@ -1,0 +1,211 @@
+"""``Recommender``: from sessions to the items that are shown, in four stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.estimators import Estimator
+from fastrec.retrieval.candidates import CandidateFeatures, Candidates, CandidateSource, sample_negatives
+from fastrec.retrieval.pipeline.orders import best_first
+from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
+from fastrec.table import Table, as_column, concat
+from fastrec.table.offsets import offsets_of
+from fastrec.validate import Lists
+
+STAGES = ("retrieve", "filter", "score", "order")
+_IDS = ("session", "item")
+_FUSED = 60
+
+
+class Recommender:
+    """Retrieves candidates, filters them, scores them by a ranker, and puts them in order.
+
+    Args:
+        retriever: ``Candidates``, one source, or a model of sessions.
+        filters: what takes candidates away: ``Seen()``, ``Available(ids)``, ``InSegment(…)``, or functions like these.
+        ranker: an estimator of ranking, which gets the candidates' columns as numbers; or what has ``predict(table)``,
+            as a run directory opened by ``SavedRun``, which gets them with the items' ids. None: the source's own
+            scores, of several sources the sum of ``1 / (60 + rank)``.
+        features: adds columns for the ranker: called with table and sessions; with ``fit(sessions)`` if it has to
+            learn. None: ``CandidateFeatures()`` where the ranker is an estimator.
+        order: what puts candidates in another order: ``Boost(…)``, ``Quota(…)``, ``MMR(…)``, one after the other.
+        depth: how many candidates a single source or model retrieves.
+
+    Attributes:
+        seconds: what each stage of the last call took.
+
+    Source of that sum: Cormack, Clarke, Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and individual
+    rank learning methods".
+
+    Example:
+        >>> import pandas as pd
+        >>> from fastrec.retrieval import Recommender, Seen
+        >>> from fastrec.sequences import CoVisitation, SessionFrame
+        >>> log = SessionFrame(pd.DataFrame({"items": [["a", "b"], ["a", "b"], ["a", "c"]]}), item="items")
+        >>> shop = Recommender(CoVisitation(), filters=[Seen()]).fit(log)
+        >>> shop.recommend_one(["a"], 2)["item"].to_arrow().to_pylist()
+        ['b', 'c']
+    """
+
+    def __init__(
+        self,
+        retriever: Candidates | CandidateSource | SessionModel,
+        *,
+        filters: Sequence[Callable[[Table, SessionFrame], Tensor]] = (),
+        ranker: Any = None,
+        features: Any = None,
+        order: Sequence[Callable[..., tuple[Tensor, Tensor]]] = (),
+        depth: int = 200,
+    ) -> None:
+        self.retriever = retriever if isinstance(retriever, Candidates) else Candidates({"found": retriever}, depth)
+        if ranker is not None and not hasattr(ranker, "predict"):
+            raise DataError(
+                f"a {type(ranker).__name__} is no ranker: it has no predict",
+                remedy="Give an estimator, or a run directory as fastrec.competition.SavedRun(folder)",
+            )
+        self.filters, self.ranker, self.order = list(filters), ranker, list(order)
+        self.features = CandidateFeatures() if features is None and isinstance(ranker, Estimator) else features
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    def fit(
+        self, sessions: SessionFrame, *, share: float = 0.12, most: int = 30_000, negatives: int = 60, seed: int = 0
+    ) -> Self:
+        """Fit the retriever, and the ranker where it is an estimator.
+
+        The ranker learns from the last sessions what came next, out of candidates of a retriever that learned from the
+        sessions before them; then the retriever learns from all.
+
+        Args:
+            sessions: the log, the past first or with times.
+            share: of the sessions, the last, that the ranker learns from.
+            most: how many events it learns from, drawn at random.
+            negatives: how many wrong candidates of each it sees.
+            seed: of what is drawn, and of the ranker.
+
+        Raises:
+            DataError: no candidate of the last sessions is right.
+        """
+        if isinstance(self.ranker, Estimator):
+            past, late = by_time(sessions, share)
+            asked = prefixes(late)
+            drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[:most].sort().values
+            self._fit_ranker(past, asked.take(drawn), negatives, seed)
+        self._fit_retriever(sessions)
+        return self
+
+    def _fit_retriever(self, sessions: SessionFrame) -> None:
+        self.retriever.fit(sessions)
+        if hasattr(self.features, "fit"):
+            self.features.fit(sessions)
+
+    def _fit_ranker(self, past: SessionFrame, asked: SessionFrame, negatives: int, seed: int) -> None:
+        self._fit_retriever(past)
+        parts, labels, groups = [], [], []
+        for table in self.retriever.stream(asked):
+            label = self.retriever.label(table, asked.target)
+            rows = sample_negatives(table, label, negatives, seed=seed)
+            full = table if self.features is None else self.features(table, asked)
+            parts.append(full.take(rows))
+            labels.append(label[rows])
+            groups.append(table["session"].values[rows])
+        table, label = (concat(parts) if len(parts) > 1 else parts[0]), torch.cat(labels)
+        if not bool(label.any()):
+            raise DataError("no candidate of the last sessions is right", remedy="Give more sources or sessions")
+        self.ranker.fit(Lists(table, torch.cat(groups), conts=self._columns(table), label=label), None, seed=seed)
+
+    def recommend(self, sessions: SessionFrame, k: int = 20) -> Table:
+        """The items to show for each session.
+
+        Args:
+            sessions: any.
+            k: how many, at most.
+
+        Returns:
+            ``session`` (its number), ``item`` (its id), ``score`` (float32) and ``rank`` (from 1), sessions in the
+            order given, items in the order in which they are shown.
+
+        Raises:
+            DataError: ``k`` is below 1.
+        """
+        if k < 1:
+            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        items = next(iter(self.retriever.sources.values())).items
+        sessions = sessions if items is None else sessions.recode(items)
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        stream = self.retriever.stream(sessions)
+        while True:
+            with self._timed("retrieve"):
+                table = next(stream, None)
+            if table is None:
+                break
+            found.append(self._block(table, sessions, k))
+        session, item, score = (torch.cat(x) for x in zip(*found, strict=True))
+        rank = torch.arange(len(session)) - torch.searchsorted(session, session) + 1
+        return Table({"session": session, "item": sessions.decode(item), "score": score, "rank": rank})
+
+    def recommend_one(self, items: Any, k: int = 20) -> Table:
+        """The items to show for one session.
+
+        Args:
+            items: ids of its items so far, the last one last; unknown ones are left out.
+            k: how many, at most.
+
+        Returns:
+            As ``recommend``.
+        """
+        known = next(iter(self.retriever.sources.values())).items
+        if known is None:
+            raise DataError("the retriever has not been fitted", remedy="Call fit first")
+        codes = known.encode(as_column(items, name="item")) if len(items) else torch.zeros(0, dtype=torch.int64)
+        codes = codes[codes >= len(known.reserved)]
+        return self.recommend(SessionFrame.of(codes, offsets_of(torch.tensor([len(codes)])), known), k)
+
+    def _block(self, table: Table, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        with self._timed("filter"):
+            for keep in self.filters:
+                table = table.take(keep(table, sessions))
+        with self._timed("score"):
+            score = self._scores(table, sessions)
+        with self._timed("order"):
+            session, item = table["session"].values, table["item"].values
+            rows = best_first(session, score)
+            session, item, score = session[rows], item[rows], score[rows]
+            for put in self.order:
+                rows, score = put(session, item, score, sessions.items, k)
+                session, item = session[rows], item[rows]
+            shown = torch.arange(len(session)) - torch.searchsorted(session, session) < k
+        return session[shown], item[shown], score[shown]
+
+    def _scores(self, table: Table, sessions: SessionFrame) -> Tensor:
+        if self.ranker is None:
+            return _without_ranker(table, list(self.retriever.sources))
+        full = table if self.features is None else self.features(table, sessions)
+        if isinstance(self.ranker, Estimator):
+            said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
+        else:
+            said = self.ranker.predict(full.with_columns({"item": sessions.decode(table["item"].values)}))
+        return torch.as_tensor(said).float()
+
+    def _columns(self, table: Table) -> list[str]:
+        return [n for n in table.names if n not in _IDS]
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[stage] += time.perf_counter() - started
+
+
+def _without_ranker(table: Table, sources: list[str]) -> Tensor:
+    """Scores by the sources alone: float32 ``[rows]``."""
+    if len(sources) == 1:
+        return table[f"{sources[0]}_score"].values
+    return sum((1 / (_FUSED + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)

@@ -1,0 +1,170 @@
+"""``SessionModel``: what learns from sessions and scores all items for other ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.sequences.ranked import best_items, hide_items
+from fastrec.sequences.session_frame import SessionFrame
+from fastrec.table import Vocab, load_state, save_state
+
+__all__ = ["SESSION_MODELS", "SessionModel"]
+
+SESSION_MODELS: dict[str, type[SessionModel]] = {}  # by name
+_CELLS = 1 << 24  # scores that are in memory at a time
+
+
+class SessionModel(ABC):
+    """Learns from sessions; scores every item for a session by its events so far: the higher, the likelier it is next.
+
+    Scores are of the codes of the vocabulary that it was trained with (``items``): float32 ``[b, len(items)]``, code 0
+    (no item) always -inf. Sessions coded by another vocabulary are recoded first.
+
+    One of your own has ``settings``, ``_fit``, ``_block``, ``_state`` and ``_restore``.
+    """
+
+    items: Vocab | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        SESSION_MODELS[cls.__name__] = cls
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments, as JSON values."""
+
+    @abstractmethod
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        """Learn; ``sessions`` are coded by ``self.items``."""
+
+    @abstractmethod
+    def _block(self, sessions: SessionFrame) -> torch.Tensor:
+        """Scores of all codes for some sessions: float32 ``[b, codes]``; column 0 is overwritten."""
+
+    @abstractmethod
+    def _state(self) -> dict[str, Any]:
+        """What was learned: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
+
+    @abstractmethod
+    def _restore(self, state: dict[str, Any]) -> None:
+        """The inverse of ``_state``; ``self.items`` is there already."""
+
+    def fit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
+        """Learn from sessions.
+
+        Args:
+            sessions: every event but the first of a session is one that followed what stands before it.
+            seed: of everything random.
+            minutes: the wall time that it may take; None: as much as the settings say. Models that take seconds need
+                not look at it.
+
+        Raises:
+            DataError: no session has two events.
+        """
+        if not bool((sessions.lengths > 1).any()):
+            raise DataError(
+                "no session has two events: nothing says what follows what",
+                remedy="Check the columns of sessions and items, and that items are known to the vocabulary",
+            )
+        self.items = sessions.items
+        self._fit(sessions, seed=seed, minutes=minutes)
+        return self
+
+    def score(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Scores of all items, block by block, sessions of equal length together.
+
+        Args:
+            sessions: any; an empty one gets what the model thinks of everybody.
+
+        Yields:
+            The numbers of some sessions, int64 ``[b]``, and their scores, float32 ``[b, len(items)]``: every session
+            comes once. The scores may be changed.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
+        items = self._known()
+        sessions = sessions.recode(items)
+        order = torch.argsort(sessions.lengths, stable=True)
+        for rows in order.split(max(1, _CELLS // len(items))):
+            scores = self._block(sessions.take(rows))
+            scores[:, : len(items.reserved)] = -torch.inf
+            yield rows, scores
+
+    def recommend(
+        self, sessions: SessionFrame, k: int, exclude_seen: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best items of each session.
+
+        Args:
+            sessions: any.
+            k: how many.
+            exclude_seen: leave out the session's own items.
+
+        Returns:
+            Codes int64 ``[n, k]``, the best first (of equal scores the lower code), and their scores float32
+            ``[n, k]``; 0 and -inf where there are fewer.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: ``k`` is below 1.
+        """
+        if k < 1:
+            raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
+        sessions = sessions.recode(self._known())
+        items = torch.zeros(len(sessions), k, dtype=torch.int64)
+        found = torch.full((len(sessions), k), -torch.inf)
+        for rows, scores in self.score(sessions):
+            if exclude_seen:
+                seen = sessions.take(rows)
+                hide_items(scores, seen.values, seen.offsets)
+            items[rows], found[rows] = best_items(scores, k)
+        return items, found
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and what was learned as JSON and safetensors; an earlier save is replaced in one step.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        about = {"class": type(self).__name__, "settings": self.settings(), "items": self._known().to_state()}
+        save_state(folder, {**about, "learned": self._state()})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            DataError: it holds a model of another class, or of one that is not known.
+        """
+        state = load_state(folder)
+        found = SESSION_MODELS.get(str(state.get("class")))
+        if found is None or not issubclass(found, cls):
+            known = "not known here" if found is None else f"no {cls.__name__}"
+            raise DataError(
+                f"it holds a {state.get('class')!r}, which is {known}",
+                file=folder,
+                remedy="Use SessionModel.load, and import the module that defines a class of your own first",
+            )
+        try:
+            made = found(**state["settings"])
+            made.items = Vocab.from_state(state["items"])
+            made._restore(state["learned"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UnreadableFileError(
+                f"the saved model cannot be read ({error})", file=folder, remedy="Save it again"
+            ) from error
+        return made
+
+    def _known(self) -> Vocab:
+        if self.items is None:
+            raise NotFittedError(f"{type(self).__name__} has not been trained", remedy="Call fit first")
+        return self.items

@@ -1,0 +1,175 @@
+"""``NextItemNet``: a net of this room as a ``SessionModel``: fit, score, recommend, save, load."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import torch
+from fastai.torch_core import set_seed
+from torch import Tensor
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.errors import DataError
+from fastrec.optim import adamw
+from fastrec.sequences._sides import Coding
+from fastrec.sequences.base import SessionModel
+from fastrec.sequences.bert4rec import BERT4Rec
+from fastrec.sequences.gru4rec import GRU4Rec
+from fastrec.sequences.item_tower import ItemTower
+from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss
+from fastrec.sequences.narm import NARM
+from fastrec.sequences.net_scores import item_keys, net_scores
+from fastrec.sequences.one_cycle_in_time import OneCycleInTime
+from fastrec.sequences.sasrec import ESASRec, SASRec
+from fastrec.sequences.session_frame import SessionFrame
+from fastrec.sequences.session_learner import session_learner
+from fastrec.sequences.session_loader import session_dataloaders
+from fastrec.sequences.session_net import SessionNet
+from fastrec.sequences.warm_start import ppmi_svd
+from fastrec.sequences.xlnet import XLNet
+
+__all__ = ["NETS", "NextItemNet"]
+
+NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in (SASRec, ESASRec, GRU4Rec, NARM, BERT4Rec, XLNet)}
+
+
+class NextItemNet(SessionModel):
+    """A net that is trained on every event of every session to tell the next one.
+
+    Args:
+        net: its class's name, one of ``NETS``.
+        width: of items' and sessions' vectors.
+        epochs: passes over the sessions; with ``minutes`` as many of them as fit, the learning rate reaching its end.
+        lr: the highest learning rate.
+        tokens: positions in a batch; fewer where that would make fewer than 16 batches.
+        max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
+        negatives: items that a batch is compared with beside its own; with fewer items than that all are.
+        decay: weight decay.
+        warm: the items' vectors begin as ``ppmi_svd``'s.
+        half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
+        options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
+
+    Attributes:
+        device: where it is trained; None: ``FASTREC_DEVICE``, else the CPU.
+    """
+
+    device: DeviceLike = None
+
+    def __init__(
+        self,
+        net: str = "SASRec",
+        *,
+        width: int = 96,
+        epochs: int = 10,
+        lr: float = 3e-3,
+        tokens: int = 2048,
+        max_len: int | None = None,
+        negatives: int = 2048,
+        decay: float = 0.01,
+        warm: bool = True,
+        half: bool | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if net not in NETS:
+            raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
+        self._settings: dict[str, Any] = {"net": net, "width": width, "epochs": epochs, "lr": lr, "tokens": tokens}
+        self._settings |= {"max_len": max_len, "negatives": negatives, "decay": decay, "warm": warm, "half": half}
+        self._settings["options"] = dict(options or {})
+        self.model: SessionNet | None = None
+        self._keys: Tensor | None = None
+        self.counts = torch.zeros(0)
+        self.losses: list[float] = []
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return dict(self._settings)
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        asked, began = self._settings, time.monotonic()
+        set_seed(seed)
+        max_len = asked["max_len"] or _usual_length(sessions)
+        self.counts = torch.bincount(sessions.values, minlength=len(sessions.items)).float()
+        task = NETS[asked["net"]].task
+        # a small log has a few batches in an epoch, too
+        tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed, device=self.device)
+        start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
+        learn = session_learner(
+            dls,
+            NETS[asked["net"]],
+            width=asked["width"],
+            loss=self._loss(len(sessions.items)),
+            start=start,
+            config=asked["options"],
+            sparse=len(sessions.items) > _LARGE,
+            metrics=[],
+            opt_func=partial(adamw, sqr_mom=0.999, eps=1e-8),
+            wd=asked["decay"],
+        )
+        self.model, self._keys = learn.model, None
+        limit = None if minutes is None else max(60 * minutes - (time.monotonic() - began), 1.0)
+        with learn.no_bar(), learn.no_logging():
+            _without_validation(learn)
+            learn.fit(asked["epochs"], cbs=OneCycleInTime(asked["lr"], limit))
+        self.losses = [float(v) for v in learn.recorder.losses]
+
+    def _loss(self, codes: int) -> SessionLoss:
+        negatives, half = self._settings["negatives"], self._settings["half"]
+        half = _has_bfloat16(resolve_device(self.device)) if half is None else half
+        return FullSoftmax(half=half) if codes <= 2 * negatives else SampledSoftmax(negatives, half=half)
+
+    def _block(self, sessions: SessionFrame) -> Tensor:
+        assert self.model is not None
+        found = torch.empty(len(sessions), len(sessions.items))
+        if self._keys is None:  # the same for every block
+            self._keys = item_keys(self.model)
+        for rows, scores in net_scores(self.model, sessions, self._keys):
+            found[rows] = scores
+        empty = sessions.lengths == 0
+        if bool(empty.any()):
+            found[empty] = self.counts / self.counts.max().clamp_min(1.0)
+        return found
+
+    def _state(self) -> dict[str, Any]:
+        net = self.model
+        assert net is not None
+        about = {"codings": [c.to_state() for c in net.codings], "max_len": net.max_len, "counts": self.counts}
+        about["item_codings"] = {n: c.to_state() for n, c in net.items.codings.items()}
+        return {**about, "weights": dict(net.state_dict())}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        asked, weights = self._settings, state["weights"]
+        kind = NETS[asked["net"]]
+        codings = {n: Coding.from_state(c) for n, c in state["item_codings"].items()}
+        assert self.items is not None
+        codes = len(self.items)
+        sides = {n: weights[f"input.items.side_{i}"][:codes] for i, n in enumerate(codings)}
+        items = ItemTower(codes, asked["width"], extra=kind.virtual, codings=codings, sides=sides)
+        events = [Coding.from_state(c) for c in state["codings"]]
+        self.model = kind(items, events, **{**asked["options"], "max_len": state["max_len"]})
+        self.model.load_state_dict(weights)
+        self.counts, self._keys = state["counts"], None
+
+
+_START = 1.0  # length of the vectors that a table begins with
+_BATCHES, _FEWEST = 16, 256
+_LARGE = 100_000  # items: a step of all their rows then takes longer than one of the batch's, found one by one
+
+
+def _usual_length(sessions: SessionFrame) -> int:
+    lengths = sessions.lengths[sessions.lengths > 1].double()
+    return int(min(max(torch.quantile(lengths[:1_000_000], 0.99).item(), 10), 200))
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type != "cpu":
+        return device.type == "cuda"
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()
+
+
+def _without_validation(learn: Any) -> None:
+    """Train only: what is held out is the caller's to judge by."""
+    learn._do_epoch_validate = lambda *args, **kwargs: None

@@ -1,0 +1,227 @@
+"""``SessionBlend``: several models' scores, brought to one scale for each session and added up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fastrec.errors import DataError
+from fastrec.sequences.base import SESSION_MODELS, SessionModel
+from fastrec.sequences.ranked import best_items
+from fastrec.sequences.sequence_scores import sequence_metrics
+from fastrec.sequences.session_frame import SessionFrame
+from fastrec.sequences.splits import by_time, prefixes
+
+__all__ = ["SessionBlend"]
+
+_STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried times these
+_ROUNDS = 3
+
+
+class SessionBlend(SessionModel):
+    """Models whose scores, standardised for each session, are added up with weights chosen on held-out sessions.
+
+    ``fit`` holds the last sessions out, trains every model on the others, chooses the weights by NDCG, and trains all
+    again on all sessions.
+
+    Args:
+        models: name → model.
+        weights: of each; None: chosen when it is trained.
+        k: how many items the choice looks at.
+        share: of the sessions, held out.
+        most: events of held-out sessions that are scored at most, the last ones.
+
+    Attributes:
+        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``.
+    """
+
+    def __init__(
+        self,
+        models: dict[str, SessionModel] | None = None,
+        *,
+        weights: Sequence[float] | None = None,
+        k: int = 20,
+        share: float = 0.1,
+        most: int = 8_000,
+    ) -> None:
+        self.models, self.weights, self.k = dict(models or {}), None if weights is None else list(weights), k
+        self.share, self.most = share, most
+        self.valid: dict[str, dict[str, float]] = {}
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments, the models left out."""
+        return {"weights": self.weights, "k": self.k, "share": self.share, "most": self.most}
+
+    def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
+        if not self.models:
+            raise DataError("a blend of no models", remedy="Give one or more")
+        until = None if minutes is None else time.monotonic() + 60 * minutes
+        if self.weights is None:
+            self.weights = self._choose(sessions, seed, until)
+        self._fit_all(sessions, seed, until)
+
+    def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
+        """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
+        for i, model in enumerate(list(self.models.values())[::-1]):
+            left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / (len(self.models) - i)
+            model.fit(sessions, seed=seed, minutes=left)
+
+    def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> list[float]:
+        """Weights by the last sessions, after training on the others in half of the time."""
+        share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
+        train, held = by_time(sessions, share)
+        asked = prefixes(held)
+        if not len(asked) or not bool((train.lengths > 1).any()):
+            return [1.0] * len(self.models)
+        asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
+        half = None if until is None else time.monotonic() + (until - time.monotonic()) / 2
+        self._fit_all(train, seed, half)
+        for name, model in self.models.items():
+            items = model.recommend(asked, self.k)[0]
+            self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
+        weights = [1.0] * len(self.models)
+        if len(weights) == 1:
+            return weights
+        known = self._best_of_each(asked)
+        for _ in range(_ROUNDS):
+            before = list(weights)
+            for place in range(len(weights) - 1, 0, -1):  # the first model's stays: only ratios count
+                tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
+                ndcg = [self._metrics(known.ranks(w, self.k))[f"ndcg@{self.k}"] for w in tried]
+                weights = tried[max(range(len(tried)), key=ndcg.__getitem__)]
+            if weights == before:
+                break
+        self.valid["blend"] = self._metrics(known.ranks(weights, self.k))
+        return weights
+
+    def _metrics(self, ranks: Tensor) -> dict[str, float]:
+        items = torch.zeros(len(ranks), self.k, dtype=torch.int64)
+        found = (ranks <= self.k).nonzero().squeeze(1)
+        items[found, ranks[found] - 1] = 1
+        return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
+
+    def _best_of_each(self, sessions: SessionFrame) -> _Candidates:
+        """Each model's best items, and all models' scores of them."""
+        target = sessions.target
+        assert target is not None
+        order, parts = [], []
+        for rows, scores in self._parts(sessions):
+            for s in scores:
+                s[:, : len(sessions.items.reserved)] = -torch.inf
+            best = [best_items(s, _LOOKED_AT * self.k)[0] for s in scores]
+            codes = torch.cat(best, 1).sort(1).values
+            order.append(rows)
+            parts.append((codes, torch.stack([s.gather(1, codes) for s in scores], 2)))
+        rows = torch.argsort(torch.cat(order))
+        return _Candidates(torch.cat([c for c, _ in parts])[rows], torch.cat([s for _, s in parts])[rows], target)
+
+    def _parts(self, sessions: SessionFrame) -> Any:
+        """Blocks of sessions, and each model's standardised scores of them."""
+        order = torch.argsort(sessions.lengths, stable=True)
+        for rows in order.split(max(1, _CELLS // max(len(sessions.items), 1))):
+            yield rows, self._standard(sessions.take(rows))
+
+    def _standard(self, sessions: SessionFrame) -> list[Tensor]:
+        return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
+
+    def _block(self, sessions: SessionFrame) -> Tensor:
+        assert self.weights is not None
+        return _sum(self._standard(sessions), self.weights)
+
+    def recommend_each(
+        self, sessions: SessionFrame, k: int, done: Callable[[int], None] | None = None
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """What ``recommend`` gives, of every model and, as ``'blend'``, of all together, scored once.
+
+        Args:
+            sessions: any.
+            k: how many items.
+            done: called with the number of sessions just scored.
+        """
+        assert self.weights is not None
+        sessions = sessions.recode(self._known())
+        names = [*self.models, *(["blend"] if len(self.models) > 1 else [])]
+        found = {n: (torch.zeros(len(sessions), k, dtype=torch.int64), torch.zeros(len(sessions), k)) for n in names}
+        for rows, parts in self._parts(sessions):
+            together = [_sum(parts, self.weights)] if len(parts) > 1 else []
+            for name, scores in zip(names, [*parts, *together], strict=True):
+                scores[:, : len(sessions.items.reserved)] = -torch.inf
+                found[name][0][rows], found[name][1][rows] = best_items(scores, k)
+            if done is not None:
+                done(len(rows))
+        return found
+
+    def _state(self) -> dict[str, Any]:
+        parts = {}
+        for name, model in self.models.items():
+            parts[name] = {"class": type(model).__name__, "settings": model.settings(), "learned": model._state()}
+        return {"models": parts, "valid": self.valid}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.valid = state["valid"]
+        for name, part in state["models"].items():
+            model = SESSION_MODELS[part["class"]](**part["settings"])
+            model.items = self.items
+            model._restore(part["learned"])
+            self.models[name] = model
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Items that a blend may put first, few enough to try many weights on.
+
+    Args:
+        codes: int64 ``[n, c]``, ascending; an item may stand there twice.
+        scores: of each model, float32 ``[n, c, models]``.
+        target: the right items, int64 ``[n]``.
+    """
+
+    codes: Tensor
+    scores: Tensor
+    target: Tensor
+
+    def ranks(self, weights: Sequence[float], k: int) -> Tensor:
+        """The right items' places by some weights, int64 ``[n]``, ``k + 1`` where they are not among the candidates."""
+        total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
+        again = torch.zeros_like(self.codes, dtype=torch.bool)
+        again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]
+        total = total.masked_fill(again | (self.codes == 0), -torch.inf)
+        same = (self.codes == self.target.unsqueeze(1)) & ~again & (self.target > 0).unsqueeze(1)
+        place = same.long().argmax(1, keepdim=True)
+        own = total.gather(1, place)
+        before = torch.arange(total.shape[1]) < place
+        ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
+        return torch.where(same.any(1), ranks, k + 1)
+
+
+_LOOKED_AT = 10  # times as many items of each model as are shown
+_CELLS = 1 << 23  # scores of a model that are in memory at a time
+
+
+def standardised(scores: Tensor, reserved: int) -> Tensor:
+    """Scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
+    known = scores[:, reserved:]
+    known.clamp_(min=-1e30)
+    deviation, mean = torch.std_mean(known, 1, keepdim=True, correction=0)
+    known.sub_(mean).div_(deviation.clamp_min(1e-30))
+    scores[:, :reserved] = 0.0
+    return scores
+
+
+def _dense(model: SessionModel, sessions: SessionFrame) -> Tensor:
+    found = torch.empty(len(sessions), len(sessions.items))
+    for rows, scores in model.score(sessions):
+        found[rows] = scores
+    return found
+
+
+def _sum(parts: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    total = parts[0] * weights[0]
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total.add_(part, alpha=weight)
+    return total

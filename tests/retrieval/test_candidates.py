@@ -1,0 +1,228 @@
+"""Candidates of several sources side by side, against plain loops over their lists."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.retrieval import (
+    Candidates,
+    ModelSource,
+    NearestVectors,
+    RepeatedItems,
+    SegmentPopularity,
+    cut_at,
+    sample_negatives,
+)
+from fastrec.retrieval.candidates import union as module
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame
+from fastrec.table import Table
+
+
+def frame(lists, **options) -> SessionFrame:
+    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
+
+
+def random_lists(seed: int, sessions: int, items: int, longest: int = 8) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(items, size=n).tolist() for n in rng.integers(2, longest, sessions)]
+
+
+LOG = frame(random_lists(1, 80, 20))
+
+
+def both(k=6) -> Candidates:
+    return Candidates({"near": CoVisitation(hops=2), "own": RepeatedItems(), "popular": PopularItems()}, k).fit(LOG)
+
+
+def rows_of_table(table: Table) -> list[dict]:
+    return table.to_arrow().to_pylist()
+
+
+def test_a_source_gives_rows():
+    source = ModelSource(VSTAN(k=9)).fit(LOG)
+    asked = frame([[1, 2], [], [99], [5]], items=LOG.items)
+    items, scores = source.model.recommend(asked, 5)
+    expected = [
+        (s, int(items[s, p]), float(scores[s, p]), p + 1) for s in range(4) for p in range(5) if items[s, p] > 0
+    ]
+    found = [tuple(r.values()) for r in rows_of_table(source.find(asked, 5))]
+    assert found == expected
+
+
+def test_a_fitted_model_stays_as_it_is():
+    model = PopularItems().fit(LOG)
+    source = ModelSource(model, fitted=True)
+    before = source.best(LOG, 3)[0]
+    source.fit(frame([[1, 2], [1, 2]], items=LOG.items))
+    assert torch.equal(source.best(LOG, 3)[0], before)
+
+
+def test_the_union_is_that_of_the_lists(monkeypatch):
+    candidates, asked = both(), frame([*random_lists(2, 30, 22), []], items=LOG.items)
+    whole = rows_of_table(candidates.union(asked))
+    expected: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
+    for name, source in candidates.sources.items():
+        for row in rows_of_table(source.find(asked, 6)):
+            expected[row["session"], row["item"]] |= {f"{name}_score": row["score"], f"{name}_rank": row["rank"]}
+    assert [(r["session"], r["item"]) for r in whole] == sorted(expected)
+    for row in whole:
+        there = expected[row["session"], row["item"]]
+        assert row["sources"] == len(there) / 2
+        for name, value in row.items():
+            if name.endswith(("_score", "_rank")):
+                assert value == pytest.approx(there[name]) if name in there else value is None or math.isnan(value)
+    monkeypatch.setattr(module, "_ROWS", 18 * 4)  # blocks of four sessions
+    blocks = list(candidates.stream(asked))
+    assert len(blocks) == 8
+    assert [str(r) for b in blocks for r in rows_of_table(b)] == [str(r) for r in whole]
+    assert set(candidates.seconds) == {"near", "own", "popular"}
+
+
+def test_what_a_source_is_worth():
+    candidates, asked = both(), frame(random_lists(3, 40, 20), items=LOG.items)
+    wanted = frame([[*s[:3], 77] for s in random_lists(4, 40, 20)], items=LOG.items)
+    table = candidates.union(asked)
+    lists = {n: defaultdict(set) for n in candidates.sources}
+    for row in rows_of_table(table):
+        for name in lists:
+            rank = row[f"{name}_rank"]
+            if rank is not None and rank <= 4:
+                lists[name][row["session"]].add(row["item"])
+    targets = [set(wanted.values[a:b].tolist()) for a, b in zip(wanted.offsets[:-1], wanted.offsets[1:])]
+    total = sum(map(len, targets))
+
+    def share(names):
+        return sum(len(t & set().union(*(lists[n][i] for n in names))) for i, t in enumerate(targets)) / total
+
+    found = {r["source"]: r for r in rows_of_table(candidates.recall(table, wanted, at=4))}
+    assert list(found) == ["near", "own", "popular", "union"]
+    for name in lists:
+        assert found[name]["recall"] == pytest.approx(share([name]))
+        assert found[name]["gain"] == pytest.approx(share(lists) - share([n for n in lists if n != name]))
+        assert found[name]["candidates"] == pytest.approx(sum(map(len, lists[name].values())) / 40)
+    assert found["union"]["recall"] == pytest.approx(share(lists))
+    label = candidates.label(table, wanted)
+    expected = [float(r["item"] in targets[r["session"]]) for r in rows_of_table(table)]
+    assert label.tolist() == expected
+    one = torch.tensor([min(t, default=0) for t in targets])
+    expected = [float(r["item"] == one[r["session"]]) for r in rows_of_table(table)]
+    assert candidates.label(table, one).tolist() == expected
+
+
+def test_own_items():
+    asked = frame([[1, 2, 1], [], [3, 99]], items=LOG.items)
+    source = RepeatedItems(decay=2.0).fit(LOG)
+    rows = rows_of_table(source.find(asked, 5))
+    ids = LOG.items.decode(torch.tensor([r["item"] for r in rows])).to_pylist()
+    assert [(r["session"], i) for r, i in zip(rows, ids)] == [(0, 1), (0, 2), (2, 3)]
+    assert [r["score"] for r in rows] == pytest.approx([1 + math.exp(-1), math.exp(-0.5), 1.0])
+
+
+def test_popularity_of_segments():
+    rng = np.random.default_rng(5)
+    log = pd.DataFrame({"s": np.repeat(np.arange(60), 3), "item": rng.integers(9, size=180)})
+    log["land"] = np.where(log.s % 3 == 0, "de", "fr")
+    sessions = SessionFrame(log, item="item", session="s", features=["land"])
+    source = SegmentPopularity("land", recency=0.5).fit(sessions)
+    items, _ = source.best(sessions, 12)
+    for session, land in ((0, "de"), (1, "fr")):
+        sums = Counter()
+        for row in log[log.land == land].itertuples():
+            sums[row.item] += math.exp(-(1 - row.s / 59) / 0.5)
+        expected = sorted(sums, key=lambda i: (-sums[i], i))
+        assert sessions.items.decode(items[session]).to_pylist() == expected + [None] * (12 - len(expected))
+    other = sessions.new(log.assign(land="xx"))
+    assert (source.best(other, 3)[0] == 0).all()  # nothing was seen there
+    with pytest.raises(MissingColumnError):
+        SegmentPopularity("city").fit(sessions)
+    everywhere = SegmentPopularity(recency=None).fit(LOG)
+    assert torch.equal(everywhere.best(LOG, 4)[0], PopularItems().fit(LOG).recommend(LOG, 4)[0])
+
+
+def test_items_with_near_vectors():
+    random = torch.Generator().manual_seed(0)
+    vectors, ids = torch.randn(12, 4, generator=random), [*range(10), 500, 501]  # two are no items of the log
+    vectors[10:] = torch.tensor([[9.0], [-9.0]])  # these would be nearest to anything
+    source = NearestVectors(vectors, ids, decay=2.0, metric="dot").fit(LOG)
+    asked = frame([[1, 2, 3], [], [15], [99, 4]], items=LOG.items)
+    items, scores = source.best(asked, 3)
+    query = vectors[3] + math.exp(-0.5) * vectors[2] + math.exp(-1) * vectors[1]
+    for row, wanted in ((0, query), (3, vectors[4])):
+        best = torch.argsort(vectors[:10] @ wanted, descending=True)[:3]
+        assert LOG.items.decode(items[row]).to_pylist() == best.tolist()
+        torch.testing.assert_close(scores[row], (vectors[:10] @ wanted)[best])
+    assert (items[[1, 2]] == 0).all()  # 15 has no vector
+
+
+def test_a_log_parted_by_time_hides_the_future():
+    rng = np.random.default_rng(6)
+    log = {n: rng.integers(most, size=200) for n, most in (("s", 20), ("item", 9), ("t", 99))}
+    log = pd.DataFrame(log)
+    sessions = SessionFrame(log, item="item", session="s", order="t")
+    known, asked, wanted = cut_at(sessions, 60)
+    assert known.times.max() < 60 <= wanted.times.min()
+    assert len(known.values) == (log.t < 60).sum()
+    early, late = log[log.t < 60], log[log.t >= 60]
+    some = [s for s in sessions.sessions.to_arrow().to_pylist() if (early.s == s).any() and (late.s == s).any()]
+    assert asked.sessions.to_arrow().to_pylist() == wanted.sessions.to_arrow().to_pylist() == some
+    for i, s in enumerate(some):
+        for part, rows in ((asked, early), (wanted, late)):
+            codes = part.values[part.offsets[i] : part.offsets[i + 1]]
+            assert sorted(part.items.decode(codes).to_pylist()) == sorted(rows.item[rows.s == s])
+    # what comes later changes no candidate
+    changed = log.assign(item=np.where(log.t >= 60, (log.item + 1) % 9, log.item))
+    other = cut_at(SessionFrame(changed, item="item", session="s", order="t", items=sessions.items), 60)
+    sources = {"near": CoVisitation(), "own": RepeatedItems()}
+    tables = [rows_of_table(Candidates(sources, 4).fit(k).union(a)) for k, a in ((known, asked), other[:2])]
+    assert str(tables[0]) == str(tables[1])
+    with pytest.raises(DataError, match="no times"):
+        cut_at(LOG, 60)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(0, 5))
+def test_negatives(seed, most):
+    random = torch.Generator().manual_seed(seed)
+    session = torch.randint(0, 6, (40,), generator=random)
+    label = (torch.rand(40, generator=random) < 0.15).float()
+    rows = sample_negatives(Table({"session": session}), label, most, seed=seed)
+    assert rows.tolist() == sorted(set(rows.tolist()))
+    for s in range(6):
+        mine = session == s
+        kept = rows[session[rows] == s]
+        positives, negatives = int((label[mine] > 0).sum()), int((label[mine] == 0).sum())
+        assert int((label[kept] > 0).sum()) == positives
+        assert int((label[kept] == 0).sum()) == (min(most, negatives) if positives else 0)
+    assert torch.equal(rows, sample_negatives(Table({"session": session}), label, most, seed=seed))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Candidates({}), "sources"),
+        (lambda: Candidates({"a": RepeatedItems()}, {"b": 3}), "k of"),
+        (lambda: RepeatedItems(decay=0), "decay"),
+        (lambda: SegmentPopularity(recency=0), "recency"),
+        (lambda: NearestVectors(torch.ones(1, 1), [1], decay=0), "decay"),
+        (lambda: RepeatedItems().fit(LOG).find(LOG, 0), "k=0"),
+        (lambda: sample_negatives(Table({"session": [1]}), torch.zeros(2), 1), "2 labels"),
+    ],
+)
+def test_what_makes_no_sense(make, words):
+    with pytest.raises(DataError, match=words):
+        make()
+
+
+def test_a_source_is_fitted_first():
+    with pytest.raises(NotFittedError):
+        RepeatedItems().find(LOG, 3)
+    assert len(both().union(LOG.take(torch.zeros(0, dtype=torch.int64)))) == 0

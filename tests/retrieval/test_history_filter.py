@@ -1,0 +1,85 @@
+"""Collaborative filters as models of sessions: scores as if a session were a user of the log."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.sparse import csr_matrix
+
+from fastrec.errors import DataError
+from fastrec.retrieval import (
+    EASE,
+    BPRFactors,
+    HistoryFilter,
+    ImplicitALS,
+    ItemKNN,
+    Popularity,
+    RP3Beta,
+    SpectralFilter,
+    UserKNN,
+)
+from fastrec.sequences import SessionFrame, SessionModel
+
+FILTERS = [
+    lambda: EASE(reg=3.0),
+    lambda: EASE(reg=3.0, max_items=4),
+    lambda: ImplicitALS(factors=3, iterations=3),
+    lambda: ItemKNN(k=4),
+    Popularity,
+    RP3Beta,
+    lambda: SpectralFilter(factors=3),
+]
+
+
+def frame(lists, **options) -> SessionFrame:
+    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
+
+
+RNG = np.random.default_rng(0)
+LOG = [RNG.permutation(9)[:n].tolist() for n in RNG.integers(2, 7, 40)]
+
+
+def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
+    found = torch.zeros(len(sessions), len(model.items))
+    for rows, scores in model.score(sessions):
+        found[rows] = scores
+    return found
+
+
+@pytest.mark.parametrize("make", FILTERS)
+def test_sessions_of_the_log_score_as_its_users(make):
+    sessions = frame(LOG)
+    model = HistoryFilter(make()).fit(sessions)
+    filter = make().fit(*zip(*[(user, item) for user, items in enumerate(LOG) for item in items]))
+    every = np.indices((len(LOG), 9)).reshape(2, -1)
+    expected = filter.score(*every).reshape(len(LOG), 9)
+    torch.testing.assert_close(scores_of(model, sessions)[:, 1:], expected.float(), rtol=1e-4, atol=1e-5)
+
+
+def test_older_items_count_less():
+    model = HistoryFilter(EASE(reg=3.0), decay=2.0).fit(frame(LOG))
+    weights = model.filter.score_rows(csr_matrix(np.eye(9)))
+    got = scores_of(model, frame([[1, 4, 1, 7]], items=model.items))[0, 1:]
+    expected = weights[7] + np.exp(-0.5) * weights[1] + np.exp(-1) * weights[4]
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", FILTERS)
+def test_saved_and_odd_sessions(tmp_path, make):
+    model = HistoryFilter(make(), decay=5.0).fit(frame([*LOG, []]))
+    model.save(tmp_path / "m")
+    again = SessionModel.load(tmp_path / "m")
+    assert again.settings() == model.settings()
+    asked = frame([[], [3], [77], [3] * 4, [1, 2, 3] * 2000], items=model.items)
+    assert torch.equal(scores_of(again, asked), scores_of(model, asked))
+    assert torch.isfinite(scores_of(model, asked)[:, 1:]).all()
+
+
+@pytest.mark.parametrize("make", [UserKNN, BPRFactors])
+def test_filters_of_known_users_are_refused(make):
+    with pytest.raises(DataError, match="only the users"):
+        HistoryFilter(make())
+    with pytest.raises(DataError, match="only the users"):
+        make().score_rows(csr_matrix((1, 3)))

@@ -1,0 +1,269 @@
+"""Retrieve, filter, score, order: each stage against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.estimators import XGBModel
+from fastrec.retrieval import (
+    MMR,
+    Available,
+    Boost,
+    CandidateFeatures,
+    Candidates,
+    InSegment,
+    Quota,
+    Recommender,
+    RepeatedItems,
+    Seen,
+)
+from fastrec.retrieval.candidates import union as module
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame
+from fastrec.table import Table
+
+
+def frame(lists, **options) -> SessionFrame:
+    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
+
+
+def chains(seed: int, sessions: int, items: int) -> list[list[int]]:
+    """Each event is most often the number after the one before it."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(sessions):
+        walk = [int(rng.integers(items))]
+        for _ in range(rng.integers(1, 7)):
+            walk.append((walk[-1] + 1) % items if rng.random() < 0.8 else int(rng.integers(items)))
+        found.append(walk)
+    return found
+
+
+LOG = frame(chains(1, 200, 15))
+
+
+def lists_of(table: Table, sessions: int) -> list[list]:
+    found = [[] for _ in range(sessions)]
+    for row in table.to_arrow().to_pylist():
+        assert row["rank"] == len(found[row["session"]]) + 1
+        found[row["session"]].append(row["item"])
+    return found
+
+
+def test_a_model_alone_gives_what_it_recommends(monkeypatch):
+    asked = frame([*chains(2, 30, 15), [], [99]], items=LOG.items)
+    model = VSTAN(k=20).fit(LOG)
+    expected = [LOG.items.decode(row).to_pylist() for row in model.recommend(asked, 5)[0]]
+    shop = Recommender(VSTAN(k=20), depth=10).fit(LOG)
+    assert lists_of(shop.recommend(asked, 5), 32) == expected
+    assert list(shop.seconds) == ["retrieve", "filter", "score", "order"]
+    assert all(s > 0 for s in shop.seconds.values())
+    monkeypatch.setattr(module, "_ROWS", 70)  # blocks of seven sessions
+    assert lists_of(shop.recommend(asked, 5), 32) == expected
+
+
+def test_several_sources_without_a_ranker_by_their_ranks():
+    asked = LOG.take(torch.arange(20))
+    sources = Candidates({"near": CoVisitation(), "popular": PopularItems(), "own": RepeatedItems()}, 6)
+    shop = Recommender(sources).fit(LOG)
+    sums = [{} for _ in range(20)]
+    for source in sources.sources.values():
+        for row in source.find(asked, 6).to_arrow().to_pylist():
+            held = sums[row["session"]]
+            held[row["item"]] = held.get(row["item"], 0.0) + 1 / (60 + row["rank"])
+    shown = shop.recommend(asked, 30)
+    assert float(shown["score"].values[0]) == pytest.approx(max(sums[0].values()))
+    for items, held in zip(lists_of(shown, 20), sums):
+        best = sorted(held, key=lambda i: (-round(held[i], 7), i))
+        assert items == LOG.items.decode(torch.tensor(best)).to_pylist()
+
+
+def test_one_session_as_in_a_batch():
+    shop = Recommender(CoVisitation(), filters=[Seen()]).fit(LOG)
+    lists = [[3, 4], [7], [], [99, 5], [1] * 9]
+    batch = lists_of(shop.recommend(frame(lists, items=LOG.items), 4), 5)
+    assert [shop.recommend_one(items, 4)["item"].to_arrow().to_pylist() for items in lists] == batch
+    assert batch[2] == []
+
+
+def test_filters():
+    logged = pd.DataFrame({"s": np.repeat(np.arange(200), 2), "item": np.ravel([c[:2] for c in chains(3, 200, 9)])})
+    logged["land"] = np.where(logged.s % 2 == 0, "de", "fr")
+    sessions = SessionFrame(logged, item="item", session="s", features=["land"])
+    stock = Available([1, 2, 3, 4, 77])
+    shop = Recommender(
+        PopularItems(), filters=[Seen(), stock, InSegment("land", {"de": [1, 2], "at": [3]})], depth=20
+    ).fit(sessions)
+    ranked = sessions.items.decode(PopularItems().fit(sessions).recommend(sessions, 9)[0][0]).to_pylist()
+    found = lists_of(shop.recommend(sessions, 9), 200)
+    for s in range(200):
+        own = set(logged.item[logged.s == s])
+        allowed = {1, 2} if s % 2 == 0 else {1, 2, 3, 4}
+        assert found[s] == [i for i in ranked if i in allowed - own]
+    stock.set([5])
+    for s, items in enumerate(lists_of(shop.recommend(sessions, 9), 200)):
+        assert items == ([] if s % 2 == 0 or 5 in set(logged.item[logged.s == s]) else [5])
+    with pytest.raises(MissingColumnError):
+        Recommender(PopularItems(), filters=[InSegment("land", {})]).fit(LOG).recommend(LOG, 3)
+
+
+def test_a_ranker_learns_to_order_candidates():
+    log, late = frame(chains(4, 600, 15)), frame(chains(5, 100, 15))
+    asked = SessionFrame(
+        pd.DataFrame({"items": [c[:-1] for c in chains(5, 100, 15)], "t": [c[-1] for c in chains(5, 100, 15)]}),
+        item="items",
+        target="t",
+        items=log.items,
+    )
+    assert len(late) == len(asked)
+    popular = {"popular": PopularItems(), "near": CoVisitation(before=1.0, again=1.0)}
+    poor = Recommender(Candidates(popular, 15)).fit(log)
+    shop = Recommender(
+        Candidates(popular, 15), ranker=XGBModel(rounds=30, early_stopping_rounds=None, max_depth=3)
+    ).fit(log, share=0.3, seed=1)
+
+    def rate(recommender):
+        found = lists_of(recommender.recommend(asked, 1), 100)
+        wanted = asked.decode(asked.target).to_pylist()
+        return np.mean([items[0] == target for items, target in zip(found, wanted)])
+
+    assert rate(shop) > 0.45 > 0.3 > rate(poor)
+    again = Recommender(
+        Candidates(popular, 15), ranker=XGBModel(rounds=30, early_stopping_rounds=None, max_depth=3)
+    ).fit(log, share=0.3, seed=1)
+    assert str(again.recommend(asked, 5).to_pandas()) == str(shop.recommend(asked, 5).to_pandas())
+
+
+def test_whatever_predicts_a_table_is_a_ranker():
+    class Highest:
+        def predict(self, table):
+            assert set(table.names) == {"session", "item", "found_score", "found_rank", "sources", "twice"}
+            return table["item"].number()
+
+    def twice(table, sessions):
+        return table.with_columns({"twice": 2 * table["found_score"].values})
+
+    shop = Recommender(PopularItems(), ranker=Highest(), features=twice).fit(LOG)
+    assert lists_of(shop.recommend(LOG.take(torch.arange(3)), 4), 3) == [[14, 13, 12, 11]] * 3
+
+
+def test_features_of_candidates():
+    log = frame([[1, 2], [1, 3], [2, 2]])
+    asked = frame([[3, 2], []], items=log.items)
+    table = Candidates({"own": RepeatedItems(decay=1.0), "pop": PopularItems()}, 5).fit(log).union(asked)
+    made = CandidateFeatures().fit(log)(table, asked)
+    rows = made.to_pandas()
+    ids = log.items.decode(made["item"].values).to_pylist()
+    assert [(s, i) for s, i in zip(rows.session, ids)] == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)]
+    assert rows.item_events.tolist() == [2, 3, 1] * 2
+    assert rows.item_events_recent.tolist() == [0, 2, 0] * 2
+    assert rows.session_length.tolist() == [2] * 3 + [0] * 3
+    assert rows.is_last_item.tolist() == [0, 1, 0, 0, 0, 0]
+    assert rows.last_item_events.tolist() == [3] * 3 + [0] * 3
+    np.testing.assert_allclose(rows.own_score_of_top[1:3], [1, np.exp(-1)], rtol=1e-6)
+    np.testing.assert_allclose(rows.pop_score_of_sum, np.array([2, 3, 1] * 2) / 6, rtol=1e-6)
+    assert np.isnan(rows.own_score_of_top[0])
+
+
+# Orders -------------------------------------------------------------------------------------------------------------
+
+ITEMS = frame([list(range(12))]).items
+
+
+def candidates(seed: int):
+    """Sessions 0, 2 and 3 with some items each, best first."""
+    rng = np.random.default_rng(seed)
+    session, item, score = [], [], []
+    for s in (0, 2, 3):
+        n = int(rng.integers(1, 11))
+        session += [s] * n
+        item += (rng.permutation(12)[:n] + 1).tolist()
+        score += sorted(rng.integers(0, 6, n).tolist(), reverse=True)
+    return torch.tensor(session), torch.tensor(item), torch.tensor(score, dtype=torch.float32)
+
+
+def by_session(session, item, score):
+    return {s: [(i, x) for t, i, x in zip(*(v.tolist() for v in (session, item, score))) if t == s] for s in (0, 2, 3)}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_boost(seed):
+    session, item, score = candidates(seed)
+    rows, made = Boost([2, 5, 77], 0.5)(session, item, score, ITEMS, 4)
+    for s, pairs in by_session(session, item, score).items():
+        spread = pairs[0][1] - pairs[-1][1]
+        raised = [(i, x + 0.5 * spread * (i in (3, 6))) for i, x in pairs]
+        expected = sorted(raised, key=lambda p: -p[1])
+        assert by_session(session[rows], item[rows], made)[s] == expected
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 3))
+def test_quota(seed, most):
+    session, item, score = candidates(seed)
+    groups = {i: "ab"[i % 2] for i in range(9)}  # the last three have none
+    rows, made = Quota(list(groups), list(groups.values()), most)(session, item, score, ITEMS, 4)
+    for s, pairs in by_session(session, item, score).items():
+        first, rest, held = [], [], {"a": 0, "b": 0}
+        for i, x in pairs:
+            group = groups.get(i - 1)
+            if group is not None:
+                held[group] += 1
+            (rest if group is not None and held[group] > most else first).append((i, x))
+        assert by_session(session[rows], item[rows], made)[s] == first + rest
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([0.0, 0.3, 0.7, 1.0]), st.integers(1, 5))
+def test_mmr(seed, share, k):
+    session, item, score = candidates(seed)
+    vectors = torch.randn(9, 3, generator=torch.Generator().manual_seed(seed))
+    rows, made = MMR(vectors, list(range(9)), share=share, depth=2)(session, item, score, ITEMS, k)
+    normal = torch.nn.functional.normalize(vectors, dim=1)
+
+    def cosine(a, b):
+        return float(normal[a - 1] @ normal[b - 1]) if max(a, b) <= 9 else 0.0
+
+    for s, pairs in by_session(session, item, score).items():
+        low, high = pairs[-1][1], pairs[0][1]
+        left, chosen = pairs[: 2 * k], []
+        while left and len(chosen) < k:
+            values = [
+                share * (x - low) / ((high - low) or 1) - (1 - share) * max([0.0, *(cosine(i, j) for j, _ in chosen)])
+                for i, x in left
+            ]
+            best = next(n for n, v in enumerate(values) if v > max(values) - 1e-6)
+            chosen.append(left.pop(best))
+        expected = chosen + [p for p in pairs if p not in chosen]
+        assert by_session(session[rows], item[rows], made)[s] == expected
+
+
+def test_orders_follow_one_another():
+    shop = Recommender(PopularItems(), order=[Boost([3], 9.0), Quota([3, 4], ["x", "x"], 1)]).fit(LOG)
+    found = lists_of(shop.recommend(LOG.take(torch.arange(2)), 15), 2)
+    assert found[0][0] == 3
+    assert found[0][-1] == 4
+    assert len(shop.recommend(LOG.take(torch.zeros(0, dtype=torch.int64)), 3)) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Recommender(PopularItems(), ranker="runs/x"), "no ranker"),
+        (lambda: Recommender(PopularItems()).fit(LOG).recommend(LOG, 0), "k=0"),
+        (lambda: Recommender(PopularItems()).recommend_one([1]), "not been fitted"),
+        (lambda: Quota([1], ["a", "b"], 1), "2 groups"),
+        (lambda: Quota([1], ["a"], 0), "at most 0"),
+        (lambda: MMR(torch.ones(2, 2), [1]), "1 ids"),
+        (lambda: MMR(torch.ones(1, 2), [1], share=2), "share=2"),
+    ],
+)
+def test_what_makes_no_sense(make, words):
+    with pytest.raises(DataError, match=words):
+        make()

@@ -1,0 +1,101 @@
+"""Candidates put in order by trees, as a model of sessions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fastrec.errors import DataError
+from fastrec.retrieval import RankedCandidates
+from fastrec.sequences import CoVisitation, PopularItems, SessionFrame, SessionModel
+
+
+def frame(lists, **options) -> SessionFrame:
+    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
+
+
+def chains(seed: int, sessions: int, items: int) -> list[list[int]]:
+    """Each event is most often the number after the one before it."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(sessions):
+        walk = [int(rng.integers(items))]
+        for _ in range(rng.integers(1, 7)):
+            walk.append((walk[-1] + 1) % items if rng.random() < 0.8 else int(rng.integers(items)))
+        found.append(walk)
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Models that say nothing of direction, with trees that can learn it."""
+    models = {"popular": PopularItems(), "around": CoVisitation(before=1.0), "next": CoVisitation(before=0.0, window=1)}
+    return RankedCandidates(models, k=15, share=0.3, rounds=20).fit(frame(chains(1, 500, 15)), seed=1)
+
+
+def first_right(model: SessionModel, walks: list[list[int]]) -> float:
+    asked = frame([w[:-1] for w in walks], items=model.items)
+    best = model.items.decode(model.recommend(asked, 1)[0][:, 0]).to_pylist()
+    return float(np.mean([b == w[-1] for b, w in zip(best, walks)]))
+
+
+def test_trees_order_better_than_the_first_model(fitted):
+    walks = chains(2, 150, 15)
+    assert first_right(fitted, walks) > 0.6
+    assert first_right(fitted.models["around"], walks) < 0.5
+
+
+def test_scores_are_probabilities_of_candidates_alone(fitted):
+    asked = frame([[1, 2], [], [99], [3] * 50], items=fitted.items)
+    for rows, scores in fitted.score(asked):
+        table = fitted._candidates.union(asked.take(rows))
+        there = torch.zeros_like(scores, dtype=torch.bool)
+        there[table["session"].values, table["item"].values] = True
+        assert ((scores > 1e-20) == there)[:, 1:].all()
+        assert (scores[there] <= 1).all()
+
+
+def test_a_session_alone_scores_as_among_others(fitted):
+    asked = frame(chains(3, 12, 15), items=fitted.items)
+    items, scores = fitted.recommend(asked, 5)
+    for i in range(len(asked)):
+        alone = fitted.recommend(asked.take(torch.tensor([i])), 5)
+        assert torch.equal(alone[0][0], items[i])
+        torch.testing.assert_close(alone[1][0], scores[i])
+
+
+def test_saved_and_read_again(tmp_path, fitted):
+    fitted.save(tmp_path / "m")
+    again = SessionModel.load(tmp_path / "m")
+    assert again.settings() == fitted.settings()
+    asked = frame([*chains(4, 20, 15), []], items=fitted.items)
+    assert torch.equal(again.recommend(asked, 7)[0], fitted.recommend(asked, 7)[0])
+
+
+def test_few_sessions_and_the_usual_models(tmp_path):
+    model = RankedCandidates(rounds=3).fit(frame([["a", "b"], ["a", "c"], ["a", "b"]]))
+    items, _ = model.recommend(frame([["a"], []], items=model.items), 3)
+    assert (items > 0).all()
+    model.save(tmp_path / "m")
+    assert torch.equal(SessionModel.load(tmp_path / "m").recommend(frame([["a"]], items=model.items), 3)[0], items[:1])
+
+
+def test_the_time_given_is_shared_out():
+    given = []
+
+    class Slow(PopularItems):
+        def _fit(self, sessions, *, seed, minutes):
+            given.append(minutes)
+            super()._fit(sessions, seed=seed, minutes=minutes)
+
+    models = {"slow": Slow(), "quick": PopularItems(recency=0.5)}
+    RankedCandidates(models, k=5, rounds=2).fit(frame(chains(5, 60, 15)), minutes=10)
+    assert given[0] == pytest.approx(5, abs=0.5)  # half of the time for the past, the quick model took none
+    assert given[1] == pytest.approx(10, abs=0.5)
+
+
+def test_what_makes_no_sense():
+    with pytest.raises(DataError, match="0 models"):
+        RankedCandidates({})

@@ -1,0 +1,228 @@
+"""Popularity, co-visitation and blends of session models, against plain loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec._core import kernels
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
+from fastrec.sequences import _near_items as near
+
+
+def frame(lists, **options) -> SessionFrame:
+    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
+
+
+def random_lists(seed: int, sessions: int, items: int, longest: int = 8) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(items, size=n).tolist() for n in rng.integers(2, longest, sessions)]
+
+
+def scores_of(model: SessionModel, sessions: SessionFrame) -> torch.Tensor:
+    found = torch.zeros(len(sessions), len(model.items))
+    for rows, scores in model.score(sessions):
+        found[rows] = scores
+    return found
+
+
+@pytest.fixture(params=["loops", "tensors"])
+def way(request, monkeypatch):
+    if request.param == "loops":
+        pytest.importorskip("numba")
+        monkeypatch.setattr(kernels, "_WORTH", 0)
+        monkeypatch.setattr(kernels, "threads_for", lambda numbers: 3)
+        yield
+    else:
+        monkeypatch.setattr(near, "_PAIRS", 40)
+        with kernels.without_compiled():
+            yield
+
+
+def test_popularity_counts_events():
+    log = [[1, 2], [2, 2, 3], [3, 1]]
+    model = PopularItems().fit(frame(log))
+    counts = Counter(itertools.chain(*log))
+    assert scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist() == [counts[i] for i in (1, 2, 3)]
+    recent = PopularItems(recency=0.5).fit(frame(log))
+    expected = [1 * math.exp(-2) + 1, math.exp(-2) + 2 * math.exp(-1), math.exp(-1) + 1]
+    assert scores_of(recent, frame([[1]], items=model.items))[0, 1:].tolist() == pytest.approx(expected)
+
+
+def plain_near(log, model, items):
+    """``w(i, j)`` by two loops."""
+    counts = Counter(itertools.chain(*log))
+    found = np.zeros((items, items))
+    for n, session in enumerate(log):
+        age = 0.0 if model.recency is None else (1 - n / (len(log) - 1)) / model.recency
+        for p, i in enumerate(session):
+            for q, j in enumerate(session):
+                d = abs(p - q)
+                if i != j and 0 < d <= model.window:
+                    found[i, j] += math.exp(-(d - 1) / model.near) * (model.before if q < p else 1) * math.exp(-age)
+    for i in range(items):
+        for j in range(items):
+            found[i, j] /= (max(1, counts[i]) * max(1, counts[j])) ** model.norm
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"before": 0.0}, {"recency": 0.4, "norm": 0.7, "window": 3}])
+def test_co_visitation_is_a_sum_over_pairs(way, options):
+    log = [*random_lists(1, 60, 11), list(range(11))]
+    model = CoVisitation(keep=30, again=0.0, **options).fit(frame(log))
+    asked = random_lists(2, 10, 11)
+    weights = plain_near(log, model, 11)
+    expected = [sum(math.exp(-d / model.own) * weights[i] for d, i in enumerate(q[::-1])) for q in asked]
+    got = scores_of(model, frame(asked, items=model.items))
+    np.testing.assert_allclose(got[:, 1:], expected, rtol=2e-3, atol=1e-5)  # events below 1e-4 are left out
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_candidates_are_the_best_of_all_scores(way, hops):
+    log = random_lists(8, 60, 15)
+    model = CoVisitation(hops=hops, keep=6).fit(frame(log))
+    asked = frame([*random_lists(9, 20, 16), [], [99]], items=model.items)
+    items, found = model.candidates(asked, 9)
+    everything, scores = model.recommend(asked, 9)
+    near_enough = scores > 1e-20  # the rest is by popularity
+    assert ((found > 0) == near_enough).all()
+    torch.testing.assert_close(found[near_enough], scores[near_enough])
+    same = (items == everything) | ((found[:, :, None] - scores[:, None, :]).abs() < 1e-5).sum(2).gt(1)
+    assert same[near_enough].all()
+    assert (items[~near_enough] == 0).all()
+
+
+def test_kinds_gaps_and_own_items():
+    log = pd.DataFrame({"s": 1, "item": list("abcd"), "t": [0, 1, 2, 500], "kind": ["click", "cart", "view", "cart"]})
+    sessions = SessionFrame(log, item="item", session="s", order="t", features=["kind"])
+    options = {"norm": 0.0, "near": None, "before": 1.0, "own": None}
+    model = CoVisitation(**options, event="kind", weights={"click": 1.0, "cart": 3.0}, gap=10, again=0.5).fit(sessions)
+    asked = sessions.take(torch.tensor([0])).cut(torch.tensor([0]), torch.tensor([1]))  # a, clicked
+    items, scores = model.recommend(asked, 4)
+    assert model.items.decode(items[0]).to_pylist()[:2] == ["b", "a"]
+    assert scores[0].tolist()[:2] == [3.0, 1.5]
+    assert scores[0, 2] < 1e-20  # c is no kind that counts, d is too late
+    with pytest.raises(MissingColumnError):
+        model.score(frame([["a"]], items=model.items)).__next__()
+
+
+def test_two_hops(way):
+    log = [*random_lists(3, 40, 9, 4), list(range(9))]
+    model = CoVisitation(keep=30, hops=2, hop=0.3, again=0.0).fit(frame(log))
+    once = plain_near(log, model, 9)
+    shares = once / once.sum(1, keepdims=True)
+    twice = once + 0.3 * once.sum(1, keepdims=True) * (shares @ shares)
+    np.fill_diagonal(twice, 0)
+    got = scores_of(model, frame([[i] for i in range(9)], items=model.items))
+    np.testing.assert_allclose(got[:, 1:], twice, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 12), st.integers(1, 30))
+def test_near_items_by_loops_and_tensors(seed, k, cap):
+    pytest.importorskip("numba")
+    random = torch.Generator().manual_seed(seed)
+    sessions = frame(random_lists(seed, 40, 15))
+    count, codes = len(sessions.values), len(sessions.items)
+    after, before, weights, times = (torch.rand(n, generator=random) for n in (3, 2, count, count))
+    given = near.Nearness(after, before, weights, times, 0.5, cap)
+    asked = (sessions.values, sessions.offsets, torch.rand(codes, generator=random) + 0.1, given, k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(near, "_PAIRS", 30)
+        with kernels.without_compiled():
+            plainly = near.near_items(*asked)
+        patch.setattr(kernels, "_WORTH", 0)
+        compiled = near.near_items(*asked)
+        torch.testing.assert_close(compiled[1], plainly[1])
+        agree = (compiled[0] == plainly[0]) | (compiled[1] - plainly[1]).abs().lt(1e-5)
+        assert agree.all()
+        twice = near.two_hops(*compiled, 0.4, 20, width=4)
+        with kernels.without_compiled():
+            torch.testing.assert_close(near.two_hops(*compiled, 0.4, 20, width=4)[1], twice[1])
+
+
+def test_near_items_count_the_last_events_only(way):
+    log = frame([[1, 2]] * 5 + [[1, 3]] * 2)
+    given = near.Nearness(torch.ones(1), torch.ones(1), cap=3)
+    items, scores = near.near_items(log.values, log.offsets, torch.ones(4), given, 2)
+    assert items[1].tolist() == [3, 2]
+    assert scores[1].tolist() == [2, 1]
+
+
+def blend() -> SessionBlend:
+    return SessionBlend({"knn": VSTAN(k=5), "near": CoVisitation()}, weights=[1, 2])
+
+
+@pytest.mark.parametrize("make", [PopularItems, CoVisitation, blend])
+def test_saved_read_and_asked_for_odd_sessions(tmp_path, make):
+    model = make().fit(frame([*random_lists(5, 60, 9), []]))
+    model.save(tmp_path / "m")
+    again = SessionModel.load(tmp_path / "m")
+    assert again.settings() == model.settings()
+    asked = frame([[], [3], [77], [3] * 5, np.tile([1, 2, 3], 33_334).tolist()], items=model.items)
+    assert torch.equal(scores_of(again, asked), scores_of(model, asked))
+    items, found = model.recommend(asked, 5)
+    assert (items > 0).all()
+    assert torch.isfinite(found).all()
+
+
+def test_a_blend_adds_standardised_scores():
+    log = frame(random_lists(6, 60, 9))
+    first, second = VSTAN(k=5).fit(log), PopularItems().fit(log)
+    asked = frame(random_lists(7, 5, 9), items=log.items)
+    total = 0
+    for model, weight in ((first, 1.0), (second, 0.5)):
+        scores = scores_of(model, asked)[:, 1:]
+        total = total + weight * (scores - scores.mean(1, keepdim=True)) / scores.std(1, keepdim=True, correction=0)
+    fitted = SessionBlend({"knn": VSTAN(k=5), "popular": PopularItems()}, weights=[1.0, 0.5]).fit(log)
+    torch.testing.assert_close(scores_of(fitted, asked)[:, 1:], total)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: PopularItems(recency=0), "recency"),
+        (lambda: CoVisitation(window=0), "window"),
+    ],
+)
+def test_what_makes_no_sense(make, words):
+    with pytest.raises(DataError, match=words):
+        make()
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 12))
+def test_the_best_of_a_row_by_loops(seed, k, codes):
+    pytest.importorskip("numba")
+    random = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, 4, (6, codes), generator=random).float()
+    scores[torch.rand(scores.shape, generator=random) < 0.3] = -torch.inf
+    with kernels.without_compiled():
+        plainly = best_items(scores, k)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_WORTH", 0)
+        compiled = best_items(scores, k)
+    assert torch.equal(compiled[0], plainly[0])
+    assert torch.equal(compiled[1], plainly[1])
+    for row, items in zip(scores.tolist(), plainly[0].tolist()):
+        order = sorted((c for c in range(codes) if row[c] > -math.inf), key=lambda c: (-row[c], c))[:k]
+        assert items == order + [0] * (k - len(order))
+
+
+def test_sessions_of_the_same_pairs_in_other_rows():
+    """What is kept is a function of the log: an item's own events are no neighbours."""
+    found = defaultdict(float)
+    model = CoVisitation(norm=0.0, near=None, before=1.0, own=None, again=0.0).fit(frame([[1, 1, 2], [1, 1]]))
+    for code, score in enumerate(scores_of(model, frame([[1]], items=model.items))[0, 1:].tolist()):
+        found[code] = score
+    assert found[0] < 1e-20
+    assert found[1] == 2

@@ -1,0 +1,188 @@
+"""``NextItemNet`` and ``SessionBlend``: what every model of sessions keeps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from fastrec._core.atomic import atomic_folder
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.sequences import (
+    VSTAN,
+    NextItemNet,
+    SessionBlend,
+    SessionFrame,
+    SessionModel,
+    prefixes,
+    sequence_metrics,
+)
+from fastrec.sequences.session_blend import standardised
+
+SMALL = {"width": 8, "tokens": 64, "epochs": 3}
+
+
+def cycle(n: int = 120, items: int = 12) -> SessionFrame:
+    """Every item is followed by the next letter."""
+    letters = "abcdefghijkl"
+    lists = [[letters[(i + j) % items] for j in range(2 + i % 5)] for i in range(n)]
+    return SessionFrame({"items": lists, "next": ["b"] * n}, item="items")
+
+
+MODELS = {
+    "NextItemNet": lambda: NextItemNet(**SMALL),
+    "BERT4Rec": lambda: NextItemNet("BERT4Rec", **SMALL, warm=False),
+    "SessionBlend": lambda: SessionBlend({"net": NextItemNet(**SMALL), "knn": VSTAN()}, most=100),
+}
+
+
+@pytest.fixture(params=sorted(MODELS))
+def model(request):
+    return MODELS[request.param]()
+
+
+def test_a_saved_model_recommends_the_same(model, tmp_path):
+    frame = cycle()
+    model.fit(frame, seed=1)
+    test = frame.new({"items": [["a"], ["k", "l"], [], ["c", "d", "e", "f", "g", "h"] * 10]})
+    items, scores = model.recommend(test, 5)
+    assert bool((items > 0).all())
+    model.save(tmp_path / "m")
+    assert {p.suffix for p in (tmp_path / "m").iterdir()} == {".json", ".safetensors"}
+    loaded = SessionModel.load(tmp_path / "m")
+    assert type(loaded) is type(model)
+    again = loaded.recommend(test, 5)
+    assert torch.equal(again[0], items)
+    torch.testing.assert_close(again[1], scores)
+    state = json.loads((tmp_path / "m" / "state.json").read_text())
+    del state["learned"]
+    (tmp_path / "m" / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UnreadableFileError):
+        SessionModel.load(tmp_path / "m")
+    with pytest.raises(MissingFileError):
+        SessionModel.load(tmp_path / "none")
+
+
+def test_scores_come_once_for_every_session_and_never_code_0(model):
+    frame = cycle()
+    model.fit(frame)
+    asked = prefixes(frame)
+    rows = []
+    for part, scores in model.score(asked):
+        assert scores.dtype == torch.float32
+        assert scores.shape == (len(part), len(frame.items))
+        assert bool((scores[:, 0] == -torch.inf).all())
+        assert bool(scores[:, 1:].isfinite().all())
+        rows += part.tolist()
+    assert sorted(rows) == list(range(len(asked)))
+    seen = model.recommend(frame, 12, exclude_seen=True)[0]
+    for row, own in zip(seen.tolist(), frame.values.split(frame.lengths.tolist()), strict=True):
+        assert set(row) & set(own.tolist()) <= {0}
+
+
+def test_the_same_seed_gives_the_same_model(model):
+    frame = cycle()
+    settings = model.settings()
+    first = model.fit(frame, seed=3).recommend(frame, 4)[1]
+    again = type(model)(**settings) if not isinstance(model, SessionBlend) else MODELS["SessionBlend"]()
+    torch.testing.assert_close(again.fit(frame, seed=3).recommend(frame, 4)[1], first)
+
+
+def test_sessions_of_another_vocabulary_are_recoded(model):
+    frame = cycle()
+    model.fit(frame)
+    other = SessionFrame({"items": [["zz", "c"], ["d", "a"]]}, item="items")
+    same = frame.new({"items": [["c"], ["d", "a"]]})
+    torch.testing.assert_close(model.recommend(other, 3), model.recommend(same, 3))
+
+
+def test_a_limit_of_time_is_kept_and_the_rate_reaches_its_end():
+    frame = cycle(2000)
+    model = NextItemNet(**{**SMALL, "epochs": 100_000}).fit(frame, minutes=0.02)
+    assert 0 < len(model.losses) < 100_000
+    assert model.losses[-1] < model.losses[0]
+
+
+def test_a_net_beats_popularity_where_order_says_all():
+    frame = cycle(400)
+    model = NextItemNet(width=16, tokens=128, epochs=10).fit(frame)
+    asked = prefixes(frame)
+    assert sequence_metrics(model.score(asked), asked.target, 1)["hr@1"] > 0.95
+
+
+def test_side_features_are_saved_with_a_net(tmp_path):
+    log = {"s": [i // 3 for i in range(90)], "i": [i % 7 for i in range(90)], "p": [float(i % 4) for i in range(90)]}
+    about = {"i": list(range(7)), "v": [0.5 * i for i in range(7)], "b": list("aabbccd")}
+    frame = SessionFrame({**log, "k": [("u", "v")[i % 2] for i in range(90)]}, item="i", session="s",
+                         features=["p", "k"], item_table=about)  # fmt: skip
+    model = NextItemNet(**SMALL).fit(frame)
+    model.save(tmp_path / "m")
+    torch.testing.assert_close(NextItemNet.load(tmp_path / "m").recommend(frame, 3), model.recommend(frame, 3))
+
+
+def test_models_say_what_is_wrong():
+    with pytest.raises(NotFittedError):
+        NextItemNet().recommend(cycle(), 1)
+    with pytest.raises(DataError, match="no session has two events"):
+        NextItemNet().fit(SessionFrame({"items": [[1], []]}, item="items"))
+    with pytest.raises(DataError, match="no net"):
+        NextItemNet("GRU5Rec")
+    with pytest.raises(DataError, match="no models"):
+        SessionBlend({}).fit(cycle())
+    with pytest.raises(DataError, match="k=0"):
+        NextItemNet(**SMALL).fit(cycle()).recommend(cycle(), 0)
+
+
+class Fixed(SessionModel):
+    """Scores that are known beforehand."""
+
+    def __init__(self, good: bool) -> None:
+        self.good = good
+
+    def settings(self):
+        return {"good": self.good}
+
+    def _fit(self, sessions, *, seed, minutes):
+        self.codes = len(sessions.items)
+
+    def _block(self, sessions):
+        right = sessions.values[sessions.offsets[1:] - 1] % (self.codes - 1) + 1
+        if not self.good:
+            right = torch.full_like(right, 1)
+        return torch.nn.functional.one_hot(right, self.codes).float()
+
+    def _state(self):
+        return {"codes": self.codes}
+
+    def _restore(self, state):
+        self.codes = state["codes"]
+
+
+def test_weights_follow_what_held_out_sessions_say(tmp_path):
+    frame = cycle()
+    blend = SessionBlend({"bad": Fixed(False), "good": Fixed(True)}, k=1, share=0.3).fit(frame)
+    assert blend.weights[1] > blend.weights[0]
+    assert blend.valid["good"]["hr@1"] == 1.0
+    assert blend.valid["blend"]["hr@1"] == 1.0
+    each = blend.recommend_each(frame, 2)
+    assert list(each) == ["bad", "good", "blend"]
+    for name, (items, scores) in each.items():
+        if name == "blend":
+            torch.testing.assert_close(blend.recommend(frame, 2), (items, scores))
+    assert SessionBlend({"bad": Fixed(False), "good": Fixed(True)}, k=1, weights=[1.0, 0.0]).fit(frame).valid == {}
+
+
+def test_scores_are_standardised_by_row():
+    scores = torch.tensor([[9.0, 1.0, 3.0], [9.0, 5.0, 5.0], [9.0, -torch.inf, 1.0]])
+    found = standardised(scores, 1)
+    torch.testing.assert_close(found[:2], torch.tensor([[0.0, -1.0, 1.0], [0.0, 0.0, 0.0]]))
+    assert bool(found.isfinite().all())
+    assert found[2, 2] > found[2, 1]
+
+
+def test_folders_are_replaced_whole(tmp_path):
+    with atomic_folder(tmp_path / "m") as part:
+        (part / "state.json").write_text("{}")
+    NextItemNet(**SMALL).fit(cycle()).save(tmp_path / "m")
+    NextItemNet.load(tmp_path / "m")

@@ -1,0 +1,175 @@
+"""Sessions of logs and of lists: what is packed, in which order, and what odd input becomes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.sequences import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
+
+
+def lists_of(frame: SessionFrame) -> list[list]:
+    """Each session's item ids."""
+    return [frame.decode(p).to_pylist() for p in frame.values.split(frame.lengths.tolist())]
+
+
+LOG = {
+    "s": ["b", "a", "b", "a", "b"],
+    "i": ["x", "y", "z", "x", "y"],
+    "t": [3, 1, 1, 1, 3],
+    "p": [1.0, 2.0, 3.0, 4.0, 5.0],
+    "k": ["u", "v", "u", None, "w"],
+}
+
+
+def test_a_log_of_any_library_becomes_sessions_in_order(df_module):
+    frame = SessionFrame(df_module.frame(LOG), item="i", session="s", order="t", features=["p", "k"])
+    assert frame.sessions.to_arrow().to_pylist() == ["b", "a"]  # as they first appear
+    assert lists_of(frame) == [["z", "x", "y"], ["y", "x"]]  # ties in t keep the order of the rows
+    assert frame.times.tolist() == [1, 3, 3, 1, 1]
+    assert frame.gaps.tolist() == [0, 2, 0, 0, 0]
+    assert frame.ends.tolist() == [3, 1]
+    np.testing.assert_allclose(frame.sides["p"], [0, -math.sqrt(2), math.sqrt(2), -math.sqrt(0.5), math.sqrt(0.5)])
+    assert frame.codings["k"].vocab.decode(frame.sides["k"]).to_pylist() == ["u", "u", "w", "v", None]
+
+
+def test_a_parquet_file_of_lists_is_the_same_as_its_log(tmp_path):
+    lists = [["c", "a"], [], ["b"], ["a", "a", "d"]]
+    pd.DataFrame({"items": lists, "next": ["a", "b", "q", "d"]}).to_parquet(tmp_path / "train.parquet")
+    frame = SessionFrame(tmp_path / "train.parquet", item="items")
+    assert lists_of(frame) == lists
+    log = [(s, i) for s, items in enumerate(lists) for i in items]
+    other = SessionFrame(pd.DataFrame(log, columns=["s", "items"]), item="items", session="s")
+    assert lists_of(other) == [items for items in lists if items]
+    test = frame.new(tmp_path / "train.parquet", target="next")
+    assert frame.decode(test.target).to_pylist() == ["a", "b", None, "d"]
+    assert lists_of(test.with_target()) == [["c", "a", "a"], ["b"], ["b"], ["a", "a", "d", "d"]]
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.one_of(st.none(), st.integers(-5, 5)), st.integers(0, 3)), min_size=1))
+def test_a_log_equals_a_plain_loop(rows):
+    table = {"s": [r[0] for r in rows], "i": pd.array([r[1] for r in rows], "Int64"), "t": [r[2] for r in rows]}
+    frame = SessionFrame(pd.DataFrame(table), item="i", session="s", order="t")
+    found: dict[int, list] = {}
+    for s, i, t in rows:
+        found.setdefault(s, []).append((t, i))
+    wanted = [[i for _, i in sorted(v, key=lambda r: r[0]) if i is not None] for v in found.values()]
+    assert lists_of(frame) == wanted
+    assert frame.sessions.to_arrow().to_pylist() == list(found)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [2**53 + 1, 2**53, 7],
+        ["ü", "", "a b"],
+        [1.5, -0.5, 3.0],
+        [True, False, True],
+        [dt.datetime(2020, 1, 2), dt.datetime(2020, 1, 1), dt.datetime(2021, 1, 1)],
+        np.array([2**63 + 5, 1, 2], dtype=np.uint64),
+    ],
+    ids=["large", "text", "floats", "bools", "times", "uint64"],
+)
+def test_ids_of_any_type_come_back(ids):
+    frame = SessionFrame(pd.DataFrame({"s": [0, 0, 1], "i": ids}), item="i", session="s")
+    assert [v for part in lists_of(frame) for v in part] == list(ids)
+
+
+def test_unseen_items_are_dropped_or_kept_as_unknown():
+    train = pd.DataFrame({"items": [[1, 2], [3, 2]]})
+    test = pd.DataFrame({"items": [[9, 2, None], [9]], "y": [3, 9]})
+    dropped = SessionFrame(train, item="items").new(test, target="y")
+    assert lists_of(dropped) == [[2], []]
+    assert dropped.target.tolist() == [3, 0]
+    kept = SessionFrame(train, item="items", unknown="keep").new(test)
+    assert lists_of(kept) == [[None, 2], [None]]
+
+
+def test_features_of_lists_follow_their_items_and_bad_ones_are_named():
+    table = {"items": [["a", None], ["b"]], "price": [[1.0, 5.0], [3.0]], "t": [[2, 1], [1]]}
+    frame = SessionFrame(pd.DataFrame(table), item="items", features=["price"], order="t")
+    assert lists_of(frame) == [["a"], ["b"]]
+    np.testing.assert_allclose(frame.sides["price"], [(1 - 3) / math.sqrt(8 / 3), 0.0], atol=1e-6)
+    with pytest.raises(DataError, match="not as long"):
+        SessionFrame(pd.DataFrame({**table, "price": [[1.0], [3.0]]}), item="items", features=["price"])
+    with pytest.raises(DataError, match="one value a row"):
+        SessionFrame(pd.DataFrame({**table, "price": [1.0, 3.0]}), item="items", features=["price"])
+    with pytest.raises(DataError, match="no column says which session"):
+        SessionFrame(pd.DataFrame(LOG), item="i")
+    with pytest.raises(DataError, match="belongs to no session"):
+        SessionFrame(pd.DataFrame({"s": [1.0, None], "i": [1, 2]}), item="i", session="s")
+    with pytest.raises(MissingColumnError):
+        SessionFrame(pd.DataFrame(LOG), item="j", session="s")
+
+
+def test_a_table_of_items_is_laid_out_by_code():
+    about = pd.DataFrame({"i": ["z", "x", "none"], "brand": ["A", "B", "A"], "v": [1.0, 3.0, 2.0]})
+    frame = SessionFrame(pd.DataFrame(LOG), item="i", session="s", item_table=about)
+    assert frame.items.classes == ["#na#", "x", "y", "z"]
+    assert frame.item_sides["brand"].tolist() == [0, 2, 0, 1]
+    np.testing.assert_allclose(frame.item_sides["v"], [0, math.sqrt(1.5), 0, -math.sqrt(1.5)], atol=1e-6)
+    with pytest.raises(DataError, match="several rows"):
+        SessionFrame(pd.DataFrame(LOG), item="i", session="s", item_table=pd.concat([about, about]))
+
+
+def test_nothing_but_empty_sessions():
+    frame = SessionFrame(pd.DataFrame({"items": [[], []]}), item="items")
+    assert len(frame) == 2
+    assert frame.lengths.tolist() == [0, 0]
+
+
+def test_a_session_of_a_hundred_thousand_events():
+    frame = SessionFrame({"items": [list(range(100_000)), [1]]}, item="items")
+    assert frame.last(3).values.tolist() == [99_998, 99_999, 100_000, 2]
+    assert frame.take(torch.tensor([1, 0])).lengths.tolist() == [1, 100_000]
+
+
+def test_recoding_keeps_what_is_known():
+    frame = SessionFrame({"items": [["a", "b"], ["c"]], "y": ["c", "a"]}, item="items", target="y")
+    other = SessionFrame({"items": [["b", "d", "c"]]}, item="items")
+    moved = frame.recode(other.items)
+    assert lists_of(moved) == [["b"], ["c"]]
+    assert moved.target.tolist() == [2, 0]
+    assert frame.recode(frame.items) is frame
+
+
+def test_splits_equal_plain_loops():
+    lists = [[1, 2, 3], [4], [], [5, 6]]
+    frame = SessionFrame({"items": lists, "id": list("abcd")}, item="items", session="id")
+    train, valid = leave_one_out(frame)
+    assert lists_of(train) == [[1, 2], [4], [], [5]]
+    assert lists_of(valid) == [[1, 2], [5]]
+    assert frame.decode(valid.target).to_pylist() == [3, 6]
+    assert valid.sessions.to_arrow().to_pylist() == ["a", "d"]
+    asked = prefixes(frame)
+    assert lists_of(asked) == [[1], [1, 2], [5]]
+    assert frame.decode(asked.target).to_pylist() == [2, 3, 6]
+    assert asked.sessions.to_arrow().to_pylist() == ["a", "a", "d"]
+    assert [lists_of(p) for p in by_time(frame, 0.25)] == [[[1, 2, 3], [4], []], [[5, 6]]]
+    a, b = given_split(frame, torch.tensor([True, False, False, True]))
+    assert (lists_of(a), lists_of(b)) == ([[4], []], [[1, 2, 3], [5, 6]])
+    a, b = by_session(frame, 0.5, seed=3)
+    assert sorted(lists_of(a) + lists_of(b)) == sorted(lists)
+    assert len(a) == len(b) == 2
+
+
+def test_a_split_by_time_goes_by_the_last_event():
+    log = pd.DataFrame({"s": [0, 1, 1, 2], "i": [1, 2, 3, 4], "t": [5, 1, 9, 7]})
+    train, valid = by_time(SessionFrame(log, item="i", session="s", order="t"), 0.3)
+    assert (lists_of(train), lists_of(valid)) == ([[1], [4]], [[2, 3]])
+
+
+def test_splits_refuse_what_they_cannot_do():
+    frame = SessionFrame({"items": [[1, 2]]}, item="items")
+    with pytest.raises(DataError, match="share"):
+        by_time(frame, 1.0)
+    with pytest.raises(DataError, match="mask"):
+        given_split(frame, torch.tensor([1]))

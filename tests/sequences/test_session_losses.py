@@ -1,0 +1,147 @@
+"""Losses of sessions against plain torch on small cases."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from fastrec.sequences import (
+    GBCE,
+    BPRMax,
+    FullSoftmax,
+    ItemTower,
+    SampledSoftmax,
+    SessionNet,
+    chunked_loss,
+    linear_cross_entropy,
+)
+from fastrec.sequences.negatives import ItemDraw
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def net_of(codes: int = 12, width: int = 5, cosine: float | None = None) -> SessionNet:
+    net = SessionNet(ItemTower(codes, width, extra=1), cosine=cosine).double()
+    return net
+
+
+def case(codes: int = 12, width: int = 5):
+    hidden = torch.randn(3, 4, width, dtype=torch.float64, requires_grad=True)
+    target = torch.randint(0, codes, (3, 4))
+    target[0, 0] = 0
+    target[0, 1] = 3
+    return hidden, target
+
+
+@pytest.mark.parametrize("cells", [1, 40, 1 << 22])
+def test_blocks_give_the_gradients_of_autograd(monkeypatch, cells):
+    monkeypatch.setattr(chunked_loss, "_CELLS", cells)
+    monkeypatch.setattr(chunked_loss, "_FEWEST", 1)
+    h = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    y, bias, own = torch.randint(0, 9, (7,)), torch.randn(9).double(), torch.randn(7).double()
+    plain = h @ w.T + bias + F.one_hot(y, 9) * own.unsqueeze(1)
+    wanted = F.cross_entropy(plain, y)
+    expected = torch.autograd.grad(3 * wanted, (h, w))
+    found = linear_cross_entropy(h, w, y, bias=bias, own=own)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(torch.autograd.grad(3 * found, (h, w)), expected)
+
+
+def test_gradients_by_differences():
+    h = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    w = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 3, 3])
+    assert torch.autograd.gradcheck(lambda a, b: linear_cross_entropy(a, b, y), (h, w))
+
+
+def test_half_precision_is_near():
+    h, w, y = torch.randn(50, 16, requires_grad=True), torch.randn(40, 16), torch.randint(0, 40, (50,))
+    exact, near = (linear_cross_entropy(h, w, y, half=half) for half in (False, True))
+    assert abs(float((exact - near).detach())) < 0.05
+    a, b = (torch.autograd.grad(x, h)[0] for x in (exact, near))
+    assert float((a - b).norm() / a.norm()) < 0.03
+
+
+def test_no_position_and_no_gradient():
+    w = torch.randn(4, 3, requires_grad=True)
+    assert linear_cross_entropy(torch.zeros(0, 3), w, torch.zeros(0, dtype=torch.int64)).item() == 0
+    with torch.no_grad():
+        assert float(linear_cross_entropy(torch.randn(2, 3), w, torch.tensor([1, 2]))) > 0
+
+
+@pytest.mark.parametrize("cosine", [None, 7.0])
+def test_full_softmax_is_cross_entropy_over_known_items(cosine):
+    net, (hidden, target) = net_of(cosine=cosine), case()
+    table = net.items.table.weight[1:12]
+    rows, right = hidden[target > 0], target[target > 0]
+    if cosine:
+        rows, table = F.normalize(rows, dim=1), cosine * F.normalize(table, dim=1)
+    torch.testing.assert_close(FullSoftmax()(hidden, target, net), F.cross_entropy(rows @ table.T, right - 1))
+
+
+def test_sampled_softmax_is_cross_entropy_over_the_batch_and_drawn_items():
+    net, (hidden, target) = net_of(), case()
+    loss = SampledSoftmax(0, "in_batch", log_q=False)
+    codes = target[target > 0].unique()
+    logits = hidden[target > 0] @ net.items.table.weight[codes].T
+    place = torch.searchsorted(codes, target[target > 0])
+    torch.testing.assert_close(loss(hidden, target, net), F.cross_entropy(logits, place))
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "popularity"])
+def test_log_q_makes_the_sum_over_drawn_items_that_of_all(sampling):
+    """The mean over draws of what stands for the softmax's denominator is the denominator itself."""
+    codes, positions = 30, 20
+    counts = torch.arange(codes).float()
+    draw = ItemDraw(codes, counts, sampling, device=torch.device("cpu"))
+    size = torch.linspace(0.5, 3.0, codes)
+    total = torch.zeros(())
+    for _ in range(3000):
+        target = torch.multinomial(counts, positions, replacement=True)
+        drawn = draw.among(target, 10)
+        assert torch.equal(drawn.codes[drawn.place], target)
+        assert len(drawn.codes.unique()) == len(drawn.codes)
+        total += (size[drawn.codes] / drawn.chance).sum()
+    assert float(total / 3000) == pytest.approx(float(size[1:].sum()), rel=0.02)
+
+
+def test_sampled_softmax_comes_near_the_full_one_with_many_negatives():
+    net, (hidden, target) = net_of(), case()
+    loss = SampledSoftmax(4000)
+    loss.counts = torch.ones(12)
+    torch.testing.assert_close(loss(hidden, target, net), FullSoftmax()(hidden, target, net), rtol=1e-3, atol=1e-3)
+
+
+def test_gbce_equals_the_papers_formula(monkeypatch):
+    net, (hidden, target) = net_of(codes=12), case()
+    loss = GBCE(4, calibration=0.5)
+    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 7]))
+    share = 4 / 11
+    beta = share * (0.5 * (1 - 1 / share) + 1 / share)
+    total = 0.0
+    for row, right in zip(hidden[target > 0], target[target > 0].tolist(), strict=True):
+        scores = (net.items.table.weight @ row).detach()
+        total -= beta * math.log(torch.sigmoid(scores[right]))
+        total -= sum(math.log(1 - torch.sigmoid(scores[i])) for i in (2, 3, 7, 7) if i != right)
+    assert loss(hidden, target, net).item() == pytest.approx(total / int((target > 0).sum()))
+
+
+def test_bpr_max_equals_the_papers_formula(monkeypatch):
+    net, (hidden, target) = net_of(codes=12), case()
+    loss = BPRMax(4, decay=0.1)
+    monkeypatch.setattr(ItemDraw, "draw", lambda self, n: torch.tensor([2, 3, 7, 9]))
+    total = 0.0
+    for row, right in zip(hidden[target > 0], target[target > 0].tolist(), strict=True):
+        scores = (net.items.table.weight @ row).detach()
+        wrong = torch.stack([scores[i] for i in (2, 3, 7, 9) if i != right])
+        shares = wrong.softmax(0)
+        total -= float(torch.log((shares * torch.sigmoid(scores[right] - wrong)).sum()))
+        total += 0.1 * float((shares * wrong**2).sum())
+    assert loss(hidden, target, net).item() == pytest.approx(total / int((target > 0).sum()))

@@ -1,0 +1,219 @@
+"""Nets of sessions: what they see, what they must not see, how large they are, and that they learn."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastrec.errors import DataError
+from fastrec.sequences import (
+    GRU4Rec,
+    ItemTower,
+    NextItemMetric,
+    SampledSoftmax,
+    SASRec,
+    SessionFrame,
+    SessionLearner,
+    XLNet,
+    ppmi_svd,
+    session_dataloaders,
+    session_learner,
+)
+from fastrec.sequences.next_item_net import NETS
+
+WIDTH, CODES = 8, 20
+NAMES = sorted(NETS)
+
+
+def net_of(name: str, **options):
+    torch.manual_seed(0)
+    made = NETS[name](ItemTower(CODES, WIDTH, extra=1), max_len=7, dropout=0.3, **options)
+    for p in made.parameters():  # places and distances begin at zero, and would say nothing
+        if p.abs().max() == 0:
+            torch.nn.init.normal_(p, std=0.3)
+    return made.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_session_alone_scores_as_in_a_batch(name):
+    net = net_of(name)
+    items = torch.tensor([[3, 4, 5, 6], [7, 3, 0, 0], [9, 0, 0, 0]])
+    lengths = torch.tensor([4, 2, 1])
+    together = net.scores(items, lengths)
+    for row, n in enumerate(lengths.tolist()):
+        alone = net.scores(items[row : row + 1, :n], lengths[row : row + 1])
+        torch.testing.assert_close(alone[0], together[row])
+    garbage = items.clone()
+    garbage[1, 2:] = torch.tensor([11, 12])  # what stands behind the end is nothing
+    torch.testing.assert_close(net.scores(garbage, lengths)[1], together[1])
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if NETS[n].task == "causal"])
+def test_a_later_item_moves_no_earlier_output(name):
+    net = net_of(name)
+    items = torch.randint(1, CODES, (5, 7))
+    lengths = torch.full((5,), 7)
+    outputs = net(items, lengths)
+    for place in range(1, 7):
+        changed = items.clone()
+        changed[:, place] = changed[:, place] % (CODES - 1) + 1
+        other = net(changed, lengths)
+        torch.testing.assert_close(other[:, :place], outputs[:, :place])
+        assert float((other[:, place] - outputs[:, place]).abs().max()) > 1e-4
+
+
+def test_a_hidden_event_is_told_by_others_and_not_by_itself():
+    for name in ("BERT4Rec", "XLNet"):
+        net = net_of(name)
+        items = torch.tensor([[3, CODES, 5, 6]])
+        output = net(items, torch.tensor([4]))[0, 1]
+        for place in (0, 2, 3):
+            other = items.clone()
+            other[0, place] = 9
+            assert float((net(other, torch.tensor([4]))[0, 1] - output).abs().max()) > 1e-4
+
+
+def test_permuted_events_see_only_those_told_before():
+    net = net_of("XLNet")
+    items, lengths, order = torch.tensor([[3, 4, 5, 6]]), torch.tensor([4]), torch.tensor([[2, 0, 1, 3]])
+    outputs = net(items, lengths, order)[0]
+    for changed in range(4):
+        other = items.clone()
+        other[0, changed] = 9
+        moved = (net(other, lengths, order)[0] - outputs).abs().amax(1) > 1e-5
+        for asked in (0, 2, 3):
+            assert bool(moved[asked]) == (int(order[0, changed]) < int(order[0, asked]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_every_parameter(name):
+    net = net_of(name).train()
+    items = torch.randint(1, CODES, (4, 6))
+    if NETS[name].task == "masked":
+        items[:, 2] = CODES
+    out = net.query(net(items, torch.tensor([6, 5, 4, 3])))[:, 1:3] @ net.keys(net.items.all()).T
+    torch.nn.functional.cross_entropy(out.flatten(0, 1), torch.randint(1, CODES, (8,))).backward()
+    silent = [n for n, p in net.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)]
+    assert not silent
+
+
+def count(net) -> int:
+    return sum(p.numel() for p in net.parameters())
+
+
+def test_parameters_are_as_many_as_the_papers_parts_have():
+    d, table = WIDTH, (CODES + 1) * WIDTH
+    block = 4 * d + 4 * d * d + 4 * d + (2 * d * d + 2 * d) + (2 * d * d + d)
+    assert count(net_of("SASRec", blocks=3)) == table + 7 * d + 3 * block + 2 * d
+    gates, swiglu = 2 * (d * d + d), 3 * d * (4 * d // 3)
+    assert count(net_of("ESASRec")) == table + 7 * d + 4 * d + 4 * d * d + 4 * d + gates + swiglu + 2 * d
+    gru = 6 * d * d + 6 * d
+    assert count(net_of("GRU4Rec")) == table + gru + d * d + d
+    assert count(net_of("NARM")) == table + gru + 2 * d * d + d + d + 2 * d * d
+    assert count(net_of("BERT4Rec")) == table + 7 * d + 2 * block + 2 * d
+    assert count(net_of("XLNet")) == table + d + 2 * 2 * 15 + 2 * block + 2 * d
+
+
+def test_side_features_reach_an_item_that_no_session_has():
+    about = {"items": [1, 2, 3], "v": [0.0, 0.0, 9.0], "brand": ["a", "a", "b"]}
+    frame = SessionFrame({"items": [[1, 2], [2, 1, 3]]}, item="items", item_table=about)
+    tower = ItemTower(len(frame.items), 4, codings=frame.item_codings, sides=frame.item_sides)
+    torch.nn.init.zeros_(tower.table.weight)
+    for reader in tower.readers:
+        torch.nn.init.ones_(reader.weight if hasattr(reader, "weight") else reader.linear.weight)
+    found = tower.all()
+    torch.testing.assert_close(found[1], found[2])
+    assert float((found[3] - found[1]).abs().sum()) > 0
+    torch.testing.assert_close(tower(torch.tensor([[3, 1]]))[0, 0], found[3])
+
+
+def cycle(n: int = 200, items: int = 12) -> SessionFrame:
+    """Every item is followed by the next number."""
+    return SessionFrame({"items": [[(i + j) % items for j in range(2 + i % 5)] for i in range(n)]}, item="items")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nets_learn_what_always_follows(name):
+    torch.manual_seed(0)
+    frame = cycle()
+    dls = session_dataloaders(frame, frame.take(torch.arange(40)), task=NETS[name].task, tokens=128, max_len=8, seed=0)
+    learn = session_learner(dls, NETS[name], width=16, config={"dropout": 0.0})
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(12 if NETS[name].task == "causal" else 25, 2e-2)
+    assert learn.validate()[1] == 1.0  # HR@20 of 12 items
+    assert learn.validate()[2] > (0.95 if NETS[name].task == "causal" else 0.9)
+    test = frame.new({"items": [[3, 4], [11]]})
+    items, scores = learn.recommend(test, 3)
+    assert frame.decode(items[:, 0]).to_pylist() == [5, 0]
+    assert bool((scores[:, 0] >= scores[:, 1]).all())
+    hidden, _ = learn.recommend(test, 12, exclude_seen=True)
+    assert not {3, 4} & set(frame.decode(hidden[0]).to_pylist())
+
+
+def test_permutations_are_learned_from():
+    torch.manual_seed(0)
+    frame = cycle()
+    dls = session_dataloaders(frame, frame.take(torch.arange(40)), task="permuted", tokens=128, max_len=8, seed=0)
+    learn = session_learner(dls, XLNet, width=16, config={"dropout": 0.0})
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(25, 2e-2)
+    assert learn.validate()[2] > 0.95
+    assert frame.decode(learn.recommend(frame.new({"items": [[3, 4]]}), 1)[0]).to_pylist() == [5]
+
+
+def test_results_are_shown_by_name():
+    frame = SessionFrame({"items": [["tea", "cup"], ["cup", "tea"], ["pot"]]}, item="items")
+    learn = session_learner(session_dataloaders(frame, frame, seed=0), SASRec, width=4)
+    shown = learn.show_results(k=2)
+    assert isinstance(learn, SessionLearner)
+    assert shown["session"].tolist()[:2] == [["tea"], ["cup"]]
+    assert shown["next"].tolist()[:2] == ["cup", "tea"]
+    assert {v for row in shown["best"] for v in row} <= {"tea", "cup", "pot"}
+
+
+def test_learners_refuse_what_does_not_fit():
+    frame = cycle(20)
+    with pytest.raises(DataError, match="learns 'causal'"):
+        session_learner(session_dataloaders(frame, task="masked"), GRU4Rec)
+    with pytest.raises(DataError, match="two events"):
+        session_learner(session_dataloaders(SessionFrame({"items": [[1], [2]]}, item="items")), SASRec)
+    with pytest.raises(DataError, match="no metric"):
+        NextItemMetric("auc")
+
+
+def test_row_sparse_gradients_train_as_well():
+    torch.manual_seed(0)
+    dls = session_dataloaders(cycle(), tokens=128, max_len=8, seed=0)
+    learn = session_learner(dls, SASRec, width=16, sparse=True, loss=SampledSoftmax(4), config={"dropout": 0.0})
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(12, 2e-2)
+    assert learn.validate()[2] > 0.95
+
+
+def test_ppmi_vectors_bring_together_what_stands_together():
+    lists = [[g * 10 + i for i in torch.randperm(10).tolist()[:5]] for g in range(3) for _ in range(60)]
+    frame = SessionFrame({"items": lists}, item="items")
+    vectors = ppmi_svd(frame, 6)
+    assert vectors.shape == (len(frame.items), 6)
+    assert not vectors[0].any()
+    near = torch.nn.functional.normalize(vectors[1:], dim=1)
+    like = near @ near.T
+    groups = torch.tensor(frame.items.values.to_pylist()) // 10
+    same = groups.unsqueeze(1) == groups
+    assert float(like[same].mean()) > 0.8
+    assert float(like[~same].abs().mean()) < 0.1
+
+
+def test_ppmi_is_the_matrix_itself_where_all_of_it_fits():
+    frame = SessionFrame({"items": [[1, 2], [2, 3], [1, 2, 3], [3, 4]]}, item="items")
+    vectors = ppmi_svd(frame, 5, window=1)
+    near = torch.zeros(5, 5)
+    for a, b in ((1, 2), (2, 3), (1, 2), (2, 3), (3, 4)):
+        near[a, b] += 1
+        near[b, a] += 1
+    total = near.sum(1)
+    information = (near * total.sum() / (total.unsqueeze(1) * total).clamp_min(1e-9)).clamp_min(1e-9).log().clamp_min(0)
+    values, turn = torch.linalg.eigh(information.double())
+    wanted = (turn * values.abs()) @ turn.T  # what the vectors' products are, their signs left out
+    found = vectors.double() @ vectors.double().T
+    torch.testing.assert_close(found / found.norm(), wanted / wanted.norm(), rtol=1e-3, atol=1e-4)
