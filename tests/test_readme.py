@@ -13,7 +13,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
-OPTIONAL = {"catboost", "cudf", "cuml", "cupy", "faiss", "lightgbm", "numba", "onnx", "onnxruntime", "onnxscript", "optuna"}
+OPTIONAL = {
+    "catboost",
+    "cudf",
+    "cuml",
+    "cupy",
+    "faiss",
+    "lightgbm",
+    "numba",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "optuna",
+}
 OPTIONAL |= {"orjson", "polars", "redis", "rmm"}
 # by what we ask for: fastai shows its progress by a web framework
 BROUGHT = {"fastcore", "fasttransform", "markupsafe", "scipy", "sklearn", "starlette", "threadpoolctl", "uvicorn"}

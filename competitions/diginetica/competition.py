@@ -14,7 +14,8 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec.competition import NextItemCompetition
-from fastrec.sequences import VSTAN, NextItemNet, SessionModel
+from fastrec.retrieval import RankedCandidates
+from fastrec.sequences import NextItemNet, SessionModel
 
 
 class Diginetica(NextItemCompetition):
@@ -23,7 +24,7 @@ class Diginetica(NextItemCompetition):
     name = "Diginetica"
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "knn": VSTAN()}
+        return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "ranked": RankedCandidates()}
 
 
 if __name__ == "__main__":
