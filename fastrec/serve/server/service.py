@@ -166,7 +166,10 @@ class Service:
         scorer = Scorer(folder, threads=self.limits.threads)
         if scorer.spec.made and self.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
-            raise DataError("its columns from events have nothing to make them", file=folder, column=names)
+            raise DataError(
+                "its columns from events have nothing to make them", file=folder, column=names,
+                remedy="Export the run with --data: the tables of events so far go along",
+            )  # fmt: skip
         scorer.warm()
         return scorer
 
