@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -42,6 +42,9 @@ class NextItemCompetition(Competition):
         target: the column with the item that follows: in ``test`` where it is known, in ``train`` if need be.
         k: how many items are submitted.
         separator: what stands between them.
+        hold: what is held out to choose the blend's weights by: the last ``'sessions'``, or each one's last of its
+            ``'events'`` (see ``SessionBlend``).
+        exclude_seen: nothing comes twice in a session: its own items are left out.
         minutes: wall time of all training, unless ``fastrec run --minutes`` says another.
     """
 
@@ -52,6 +55,8 @@ class NextItemCompetition(Competition):
     target = "target"
     k = 20
     separator = " "
+    hold: Literal["sessions", "events"] = "sessions"
+    exclude_seen = False
     minutes = 14.0
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
@@ -105,7 +110,7 @@ def run_next_item(
         train, test = recipe.read(data, rows)
         advance(len(train) + len(test))
     limit = recipe.minutes if minutes is None else minutes
-    blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k)
+    blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k, hold=recipe.hold, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
         net.device = device
     with stages.stage("train", unit="sessions") as advance:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.sequences.base import SESSION_MODELS, SessionModel
-from fastrec.sequences.ranked import best_items
+from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.sequence_scores import sequence_metrics
 from fastrec.sequences.session_frame import SessionFrame
-from fastrec.sequences.splits import by_time, prefixes
+from fastrec.sequences.splits import by_time, leave_one_out, prefixes
 
 __all__ = ["SessionBlend"]
 
@@ -26,8 +26,8 @@ _ROUNDS = 3
 class SessionBlend(SessionModel):
     """Models whose scores, standardised for each session, are added up with weights chosen on held-out sessions.
 
-    ``fit`` holds the last sessions out, trains every model on the others, chooses the weights by NDCG, and trains all
-    again on all sessions.
+    ``fit`` holds the last sessions out, or each one's last event, trains every model on the others, chooses the weights
+    by NDCG, and trains all again on all sessions.
 
     Args:
         models: name → model.
@@ -35,6 +35,10 @@ class SessionBlend(SessionModel):
         k: how many items the choice looks at.
         share: of the sessions, held out.
         most: events of held-out sessions that are scored at most, the last ones.
+        hold: ``'sessions'``: the last ones are held out, and every event of theirs is asked for; ``'events'``: the last
+            of each session, where sessions are users who come back.
+        exclude_seen: a session's own items are never asked for: they are left out when weights are chosen, and by
+            ``recommend_each``.
 
     Attributes:
         valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``.
@@ -48,14 +52,19 @@ class SessionBlend(SessionModel):
         k: int = 20,
         share: float = 0.1,
         most: int = 8_000,
+        hold: Literal["sessions", "events"] = "sessions",
+        exclude_seen: bool = False,
     ) -> None:
+        if hold not in ("sessions", "events"):
+            raise DataError(f"a blend cannot hold out {hold!r}", remedy="Use 'sessions' or 'events'")
         self.models, self.weights, self.k = dict(models or {}), None if weights is None else list(weights), k
-        self.share, self.most = share, most
+        self.share, self.most, self.hold, self.exclude_seen = share, most, hold, exclude_seen
         self.valid: dict[str, dict[str, float]] = {}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments, the models left out."""
-        return {"weights": self.weights, "k": self.k, "share": self.share, "most": self.most}
+        names = ("weights", "k", "share", "most", "hold", "exclude_seen")
+        return {n: getattr(self, n) for n in names}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         if not self.models:
@@ -73,16 +82,19 @@ class SessionBlend(SessionModel):
 
     def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> list[float]:
         """Weights by the last sessions, after training on the others in half of the time."""
-        share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
-        train, held = by_time(sessions, share)
-        asked = prefixes(held)
+        if self.hold == "events":
+            train, asked = leave_one_out(sessions)
+        else:
+            share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
+            train, held = by_time(sessions, share)
+            asked = prefixes(held)
         if not len(asked) or not bool((train.lengths > 1).any()):
             return [1.0] * len(self.models)
         asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
         half = None if until is None else time.monotonic() + (until - time.monotonic()) / 2
         self._fit_all(train, seed, half)
         for name, model in self.models.items():
-            items = model.recommend(asked, self.k)[0]
+            items = model.recommend(asked, self.k, self.exclude_seen)[0]
             self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
         weights = [1.0] * len(self.models)
         if len(weights) == 1:
@@ -112,7 +124,7 @@ class SessionBlend(SessionModel):
         order, parts = [], []
         for rows, scores in self._parts(sessions):
             for s in scores:
-                s[:, : len(sessions.items.reserved)] = -torch.inf
+                self._hide(s, sessions, rows)
             best = [best_items(s, _LOOKED_AT * self.k)[0] for s in scores]
             codes = torch.cat(best, 1).sort(1).values
             order.append(rows)
@@ -125,6 +137,13 @@ class SessionBlend(SessionModel):
         order = torch.argsort(sessions.lengths, stable=True)
         for rows in order.split(max(1, _CELLS // max(len(sessions.items), 1))):
             yield rows, self._standard(sessions.take(rows))
+
+    def _hide(self, scores: Tensor, sessions: SessionFrame, rows: Tensor) -> None:
+        """Leave out of some sessions' scores what is no item and, if asked, what they have already."""
+        scores[:, : len(sessions.items.reserved)] = -torch.inf
+        if self.exclude_seen:
+            seen = sessions.take(rows)
+            hide_items(scores, seen.values, seen.offsets)
 
     def _standard(self, sessions: SessionFrame) -> list[Tensor]:
         return [standardised(_dense(m, sessions), len(sessions.items.reserved)) for m in self.models.values()]
@@ -150,7 +169,7 @@ class SessionBlend(SessionModel):
         for rows, parts in self._parts(sessions):
             together = [_sum(parts, self.weights)] if len(parts) > 1 else []
             for name, scores in zip(names, [*parts, *together], strict=True):
-                scores[:, : len(sessions.items.reserved)] = -torch.inf
+                self._hide(scores, sessions, rows)
                 found[name][0][rows], found[name][1][rows] = best_items(scores, k)
             if done is not None:
                 done(len(rows))

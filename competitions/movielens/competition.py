@@ -1,0 +1,59 @@
+"""MovieLens 1M, leave one out: which film does each user rate next, of all films not rated yet.
+
+Run it with ``fastrec run competitions/movielens --data DIR --out DIR``, or as a script.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+if __package__ in (None, ""):  # run as a script, or loaded by path: the workspace's folders are found from its root
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from fastrec.competition import NextItemCompetition
+from fastrec.errors import MissingFileError
+from fastrec.retrieval import EASE, HistoryFilter
+from fastrec.sequences import CoVisitation, NextItemNet, SessionFrame, SessionModel
+
+_FILES = {"train": "gsasrec_train_input.txt", "test": "gsasrec_test_input.txt", "target": "gsasrec_test_output.txt"}
+
+
+class MovieLens(NextItemCompetition):
+    """A line is a user's films in the order of time; a film is rated once."""
+
+    name = "MovieLens 1M"
+    k = 10
+    hold, exclude_seen = "events", True
+
+    def read(self, data: Path, rows: int | None) -> tuple[SessionFrame, SessionFrame]:
+        train = _films(data, _FILES["train"])
+        train = train if rows is None else train[-rows:]
+        asked = {"items": _films(data, _FILES["test"])}
+        if (data / _FILES["target"]).exists():
+            asked["target"] = [line[0] for line in _films(data, _FILES["target"])]
+        sessions = SessionFrame(pa.table({"items": train}), item="items")
+        return sessions, sessions.new(pa.table(asked), target="target" if "target" in asked else None)
+
+    def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
+        return {
+            "net": NextItemNet(max_len=200, **({} if bs is None else {"tokens": bs})),
+            "ease": HistoryFilter(EASE(), decay=10.0),
+            "directed": CoVisitation(before=0.0, near=4.0, own=4.0, norm=0.5),
+        }
+
+
+def _films(data: Path, name: str) -> list[list[int]]:
+    path = data / name
+    if not path.is_file():
+        raise MissingFileError("there is no such file", file=path, remedy="Give the folder of the gSASRec files")
+    return [[int(word) for word in line.split()] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+if __name__ == "__main__":
+    from fastrec.cli import script
+
+    script(MovieLens)
