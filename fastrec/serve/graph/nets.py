@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastrec.serve.graph.builder import OPSET, Cut, Graph
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
+from fastrec.serve.pt2 import program_of
 from fastrec.tabular import FillMissing, Normalize, RankGauss
 from fastrec.tabular.procs import ContProc, Features
 
@@ -156,25 +157,33 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
         net: in evaluation, on the CPU.
         inputs: width and dtype of the categories' codes and of the numbers.
     """
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     net = net.cpu().eval()
-    given = tuple(torch.zeros((3, width), dtype=dtype) for width, dtype in inputs)
-    rows = torch.export.Dim("rows", min=1)
-    with torch.no_grad(), _quiet():
-        width = int(net(*given).shape[1])
-        program = torch.onnx.export(
-            net, given, dynamo=True, opset_version=OPSET, dynamic_shapes=tuple({0: rows} for _ in given), verbose=False
-        )
-    proto = program.model_proto
+    with torch.no_grad():
+        width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
+    proto = onnx_of(net, inputs)
     names = [i.name for i in proto.graph.input]
     read = {n for node in proto.graph.node for n in node.input}
     # the exporter keeps inputs that nothing reads
-    if len(names) == len(given):
-        return NetModelProto(proto, [True] * len(given), width)
+    if len(names) == len(inputs):
+        return NetModelProto(proto, [True] * len(inputs), width)
     used = [w > 0 for w, _ in inputs]
     if sum(used) != len(names) or not read:
         raise DataError("a net's graph has other inputs than the net", remedy="Report this")
     return NetModelProto(proto, used, width)
+
+
+def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
+    """A net as an ONNX model for any number of rows, lists padded with -1 (see ``fastrec.serve.pt2.program_of``).
+
+    Args:
+        net: in evaluation, on the CPU.
+        inputs: width and dtype of codes, of numbers, and of each vector column.
+        n_lists: how many list columns come between numbers and vectors.
+    """
+    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
+    with torch.no_grad(), _quiet():
+        program = program_of(net, inputs, n_lists)
+        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
 
 
 @contextmanager
