@@ -56,6 +56,10 @@ PARTS = (
     Part("trees", {"catboost": "1.2.7", "lightgbm": "4.3"}, "CatBoostModel, LGBMModel"),
     Part("compiled", {"numba": "0.60"}, "compiled loops"),
     Part("tune", {"optuna": "4.0"}, "fastrec tune"),
+    Part("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
+    Part("serve", {"onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"}, "fastrec serve"),
+    Part("redis", {"redis": "5.0"}, "events kept in Redis"),
+    Part("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
     Part("polars", {"polars": "1.0"}, "polars frames in and out"),
     Part("gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"),
 )

@@ -87,7 +87,7 @@ def _on_circle(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     first, second = torch.where(across, cos, sin), torch.where(across, sin, cos)
     lower = (quarter == 2) | (quarter == 3)
     left = (quarter == 1) | (quarter == 2)
-    return torch.where(lower, -first, first), torch.where(left, -second, second)
+    return torch.where(lower, 0 - first, first), torch.where(left, 0 - second, second)
 
 
 _SIN = (
