@@ -89,7 +89,14 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_run_directory_is_complete(made):
     names = {"config.json", "curves.json", "features", "importance.json", "lists.parquet", "models", "oof"}
-    names |= {"decision.json", "folds.parquet", "permutation.json", "sample.parquet", "sample_labelled.parquet", "stack"}
+    names |= {
+        "decision.json",
+        "folds.parquet",
+        "permutation.json",
+        "sample.parquet",
+        "sample_labelled.parquet",
+        "stack",
+    }
     assert {p.name for p in made.iterdir()} == names | {"report.html", "scores.json", "submission.csv", "test"}
     for split in ("oof", "test"):
         assert sorted(p.stem for p in (made / split).iterdir()) == sorted(MODELS)
