@@ -11,6 +11,7 @@ from fastrec.serve.metric_loss import metric_loss
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
 from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.server.make import make_app
+from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Limits
 from fastrec.serve.triton import write_triton
@@ -22,6 +23,7 @@ __all__ = [
     "MemoryStore",
     "Online",
     "RedisStore",
+    "Refusal",
     "Scorer",
     "Verified",
     "export_pt2",
