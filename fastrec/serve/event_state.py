@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from fastrec.competition.predict import SavedRun, _files
 from fastrec.errors import DataError
-from fastrec.serve.graph.columns import NO_INTEGER, type_of_input
+from fastrec.serve.graph.columns import described
 from fastrec.serve.online import write_online_state
 from fastrec.serve.online.plan import HISTORY
-from fastrec.table import Column, Table
+from fastrec.table import Table
 
 FEATURES, EVENTS = "features", "events"
 
@@ -54,22 +52,3 @@ def write_events(
 
 def _columns(table: Table, names: Sequence[str]) -> dict[str, Any]:
     return {n: described(n, table[n]) for n in names}
-
-
-def described(name: str, column: Column) -> dict[str, Any]:
-    """A column as ``serving.json`` describes inputs."""
-    kind = type_of_input(column)
-    missing: Any = {"string": "", "int64": int(NO_INTEGER)}.get(kind)
-    time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
-    return {"name": name, "type": kind, "missing": missing, "time": time}
-
-
-def features_of(folder: Path, requests: Mapping[str, Any] | pa.Table) -> pa.Table:
-    """The made columns of requests, from an export's events."""
-    from fastrec.serve.online import Online
-
-    online = Online.load(Path(folder) / EVENTS)
-    try:
-        return online.features(requests)
-    finally:
-        online.close()

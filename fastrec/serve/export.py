@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 
 from fastrec import __version__
@@ -25,12 +24,10 @@ from fastrec.serve.event_state import write_events
 from fastrec.serve.graph import list_features  # noqa: F401 - its writers
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import (
-    NO_INTEGER,
-    NO_TEXT,
-    OTHER_NO_TEXT,
     GraphTable,
+    described,
     input_column,
-    type_of_input,
+    no_text_of,
 )
 from fastrec.serve.graph.compress import Compress, compressed
 from fastrec.serve.graph.estimators import GraphRows, prediction
@@ -40,7 +37,6 @@ from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
 from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
-from fastrec.table.key_types import is_text
 
 _FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
 _FORMAT = 1
@@ -76,7 +72,7 @@ def export_run(
     """Write a run as a graph from raw columns to the score.
 
     What features cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
-    graph: ``serving.json`` says so, and the features are kept beside it for who makes them.
+    graph, and ``serving.json`` says so; with ``data`` the features and their events are kept beside it.
 
     Args:
         run: the run directory.
@@ -122,8 +118,7 @@ def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
     for name in asked:
         if name not in known and name in sample:
-            no_text = OTHER_NO_TEXT if _holds_empty_text(sample[name]) else NO_TEXT
-            about["inputs"].append(_described(name, sample[name], no_text, False))
+            about["inputs"].append(described(name, sample[name]))
 
 
 def read_sample(run: Path) -> Table:
@@ -163,9 +158,8 @@ def make_graph(
     @cache
     def given(name: str, outside: bool = False) -> Column:
         column = sample[name]
-        no_text = OTHER_NO_TEXT if _holds_empty_text(column) else NO_TEXT
-        inputs[name] = _described(name, column, no_text, outside)
-        return input_column(graph, name, column, no_text=no_text)
+        inputs[name] = described(name, column, made=outside)
+        return input_column(graph, name, column, no_text=no_text_of(column))
 
     list_column = saved.config.get("list_column") if saved.target is None else None
     raw = _raw_needed(saved, steps, made)
@@ -217,19 +211,6 @@ def _raw_needed(saved: SavedRun, steps: Sequence[Any], made: set[str]) -> list[s
     hidden = set() if saved.target is None else set(saved.target.names)
     extra = list(saved.stack.extra)
     return [n for n in dict.fromkeys([*saved.cats, *saved.conts, *read, *extra]) if n not in made | hidden]
-
-
-def _holds_empty_text(column: Column) -> bool:
-    if column.kind != "category" or not is_text(column.distinct.type):
-        return False
-    return bool(pc.any(pc.equal(column.distinct, "")).as_py())
-
-
-def _described(name: str, column: Column, no_text: str, made: bool) -> dict[str, Any]:
-    kind = type_of_input(column)
-    missing = {"string": no_text, "int64": int(NO_INTEGER)}.get(kind)
-    time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
-    return {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
 
 
 def _restored(saved: SavedRun, score: Any) -> Any:

@@ -28,7 +28,6 @@ from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import Cross, FeatureSet, TargetEncode
 from fastrec.serve.export import export_run, feeds_of, read_sample
 from fastrec.serve.verify import open_graph, read_about
-from fastrec.stacking import Stack
 
 TEXT = [f"text{i}" for i in range(12)]
 IDS = [f"id{i}" for i in range(8)]
@@ -52,9 +51,6 @@ class Planted(Competition):
             NetModel("net", model="TabularNet", epochs=2),
             XGBModel("xgb", rounds=200, max_depth=5, early_stopping_rounds=None),
         ]
-
-    def stack(self):
-        return Stack(rounds=0) if hasattr(Stack, "rounds") else Stack()
 
 
 def planted(rows: int, seed: int) -> pd.DataFrame:

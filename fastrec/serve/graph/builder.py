@@ -10,22 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fastrec._core.optional import require
 from fastrec.errors import DataError
+from fastrec.serve.forest._onnx import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
 ROWS = "rows"  # what the first dimension of inputs and outputs is called
 _LARGE = 1 << 10  # bytes: smaller constants stay in the file beside external data
 _LIMIT = 2_000_000_000  # protobuf's largest message is 2 GiB
-
-
-def onnx() -> Any:
-    """The package ``onnx``.
-
-    Raises:
-        MissingPackageError: it is not installed.
-    """
-    return require("onnx", "onnx", "pip install 'fastrec-tabular[export]'")
 
 
 @dataclass

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec.serve.graph import torch_ops  # noqa: F401 - its handlers
@@ -219,6 +220,21 @@ def type_of_input(column: Column) -> str:
     if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
         return "int64"
     return "float32" if column.kind == "number" and column.values.dtype == torch.float32 else "float64"
+
+
+def no_text_of(column: Column) -> str:
+    """What stands for missing text in a column like this one, where ``""`` may be a value of its own."""
+    if column.kind != "category" or not is_text(column.distinct.type):
+        return NO_TEXT
+    return OTHER_NO_TEXT if pc.any(pc.equal(column.distinct, "")).as_py() else NO_TEXT
+
+
+def described(name: str, column: Column, *, made: bool = False) -> dict[str, Any]:
+    """A column as ``serving.json`` describes inputs; ``made``: the server makes it from events."""
+    kind = type_of_input(column)
+    missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)
+    time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
+    return {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
 
 
 def encode(vocab: Vocab, column: Column) -> Any:

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from fastrec.errors import FastrecError
-from fastrec.features._inputs import as_columns, as_list, name_of
+from fastrec.features._inputs import as_columns
 from fastrec.features.base import Feature, Fitted, Grouped, RowWise
-from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, encode
+from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.tensor import GraphTensor, NotInGraphError
+from fastrec.serve.graph.tensor import NotInGraphError
 from fastrec.table import Column
 
 _WRITERS: dict[str, Callable[[Any, GraphTable, Places], dict[str, Column]]] = {}
@@ -195,6 +195,3 @@ def written(
             continue
         table = table.with_columns(columns)  # type: ignore[assignment]
     return table, served
-
-
-__all__ = ["GraphColumn", "GraphTensor", "Places", "Served", "as_list", "in_lists", "name_of", "write_step", "written"]

@@ -11,7 +11,7 @@ import torch
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, cast, value_of
 from fastrec.table import Keys
-from fastrec.table.key_types import UNITS_PER_SECOND, is_text, match_type
+from fastrec.table.key_types import is_text, match_type
 from fastrec.table.keys import _dense
 
 _DENSE = 1 << 22  # codes of two columns together: below, a table of all pairs
@@ -125,8 +125,3 @@ def _incomparable(column: Any, kind: pa.DataType) -> NotInGraphError:
     return NotInGraphError(
         f"its values are compared with {kind}", column=column.name or None, remedy="Compute it outside of the graph"
     )
-
-
-def seconds_of(unit: str) -> int:
-    """How many of a unit there are in a second."""
-    return UNITS_PER_SECOND[unit]

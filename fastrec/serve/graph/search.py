@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.tensor import GraphTensor, N, value_of
 
 _LEQ, _LT = 0, 1  # a TreeEnsemble's modes
@@ -108,6 +107,3 @@ def interpolated(
     x_left, y_left = x[left], y[left]
     part = (clipped - x_left) / (x[right] - x_left)
     return torch.where(gone, missing, y_left + part * (y[right] - y_left))
-
-
-__all__ = ["Graph", "count_below", "interpolated"]

@@ -11,7 +11,7 @@ from fastrec.estimators import Estimator
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.serve.forest import forest_of_xgboost
 from fastrec.serve.graph.columns import GraphColumn, GraphTable
-from fastrec.serve.graph.estimators import GraphRows, margins, mean, prediction, tree_matrix, writer
+from fastrec.serve.graph.estimators import GraphRows, margins, prediction, tree_matrix, writer
 from fastrec.serve.graph.tensor import GraphTensor
 from fastrec.stacking import StackModel
 from fastrec.stacking.row_inputs import as_task, in_columns, names_of
@@ -98,6 +98,3 @@ def _tree_blend(blend: Any, two: GraphRows) -> Any:
         return (sums[0] + start).double().softmax(1)
     total = torch.stack([s[:, 0] for s in sums], 1) + start
     return as_task(total.double() if two.task == "regression" else total.double().sigmoid(), two)
-
-
-__all__ = ["blended", "in_list", "mean"]
