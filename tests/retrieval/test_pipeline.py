@@ -26,23 +26,7 @@ from fastrec.retrieval import (
 from fastrec.retrieval.candidates import union as module
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame
 from fastrec.table import Table
-
-
-def frame(lists, **options) -> SessionFrame:
-    return SessionFrame(pd.DataFrame({"items": lists}), item="items", **options)
-
-
-def chains(seed: int, sessions: int, items: int) -> list[list[int]]:
-    """Each event is most often the number after the one before it."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(sessions):
-        walk = [int(rng.integers(items))]
-        for _ in range(rng.integers(1, 7)):
-            walk.append((walk[-1] + 1) % items if rng.random() < 0.8 else int(rng.integers(items)))
-        found.append(walk)
-    return found
-
+from tests.retrieval.walks import chains, frame
 
 LOG = frame(chains(1, 200, 15))
 

@@ -19,6 +19,7 @@ from fastrec.estimators import NetModel, NetRanker, XGBModel, XGBRanker
 from fastrec.features import Cross, Cyclic, DatePart, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
 from fastrec.serve import Online, Scorer, export_run, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
+from fastrec.serve.graph.columns import described
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
 
@@ -231,3 +232,9 @@ def test_a_server_loads_it(clicks, exported):
     said = scorer.score({n: one[n].to_numpy() for n in ("price", "place", "city")})
     run = SavedRun(clicks / "run")
     np.testing.assert_allclose(said, run.predict(one).numpy(), atol=1e-5)
+
+
+def test_empty_text_is_a_value_where_it_is_one():
+    table = Table.read({"a": ["", "x", None], "b": ["y", "x", None]})
+    said = {n: described(n, table[n])["missing"] for n in table.names}
+    assert said == {"a": "\0", "b": ""}
