@@ -26,7 +26,7 @@ OPTIONAL = {
     "onnxscript",
     "optuna",
 }
-OPTIONAL |= {"orjson", "polars", "redis", "rmm"}
+OPTIONAL |= {"accelerate", "dask", "distributed", "orjson", "polars", "redis", "rmm", "sentence_transformers", "timm"}
 # by what we ask for: fastai shows its progress by a web framework
 BROUGHT = {"fastcore", "fasttransform", "markupsafe", "scipy", "sklearn", "starlette", "threadpoolctl", "uvicorn"}
 

@@ -1,0 +1,3 @@
+"""When one machine or one device is too small: Dask frames, several processes, tables larger than a device."""
+
+__all__: list[str] = []
