@@ -25,7 +25,7 @@ def folded(net: nn.Module) -> nn.Module:
     if not isinstance(first, nn.Linear) or net.embeds is None or not net.embeds.n_columns:
         return net
     columns = _columns_that_fit(net, first.out_features)
-    return _Folded(net, columns) if columns else net
+    return _Folded(net, columns).eval() if columns else net
 
 
 def _columns_that_fit(net: TabularNet, width: int) -> list[int]:

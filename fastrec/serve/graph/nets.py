@@ -124,8 +124,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
 
 def _nothing(graph: Graph, dtype: torch.dtype) -> str:
     """A matrix of no columns: the number of rows is that of any input."""
-    name = next(iter(graph._inputs))
-    rows = graph.op("Shape", name)
+    rows = graph.op("Shape", graph.inputs[0])
     shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
     return graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
 

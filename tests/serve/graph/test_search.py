@@ -22,7 +22,9 @@ def test_count_below(way, right, sizes, monkeypatch):
     rng = np.random.default_rng(len(sizes))
     edges = [np.unique(rng.normal(size=4 * k).round(3))[:k] for k in sizes]
     rows = np.stack([np.r_[e[[0, -1, len(e) // 2]], e[0] - 1, e[-1] + 1, rng.normal(size=20)] for e in edges], 1)
-    rows = np.r_[rows, np.full((1, len(sizes)), np.nan), np.full((1, len(sizes)), np.inf), np.full((1, len(sizes)), -np.inf)]
+    rows = np.r_[
+        rows, np.full((1, len(sizes)), np.nan), np.full((1, len(sizes)), np.inf), np.full((1, len(sizes)), -np.inf)
+    ]
     graph = Graph()
     columns = [graph.input(f"x{i}", np.float64) for i in range(len(sizes))]
     given = torch.stack([GraphTensor(graph, c, torch.empty(N, dtype=torch.float64, device="meta")) for c in columns], 1)
