@@ -174,6 +174,7 @@ def vocabularies(folder: Path, keys: int) -> list[_timing.Record]:
         memory = max(m for _, m in runs) * 1024
         case = f"load {keys:,} {kind} keys"
         found.append(_timing.record(case, "fastrec", keys, timing, timing, bytes=memory, goal_seconds=goal))
+        megabytes = [round(b / 1e6) for b in (memory, path.stat().st_size)]
         print(f"{case}: {timing.seconds:.2f} s (goal {goal}), {megabytes[0]} MB, file {megabytes[1]} MB")
     return found
 

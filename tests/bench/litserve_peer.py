@@ -1,7 +1,7 @@
 """The peer of ``bench_serve.py``: the same ONNX file behind LitServe, JSON columns in, scores out, batches of its own.
 
-In an environment with ``litserve`` and ``onnxruntime``: ``python litserve_peer.py DIR --port 8200``; then the same load as
-for ``fastrec serve DIR --port 8100``:
+In an environment with ``litserve`` and ``onnxruntime``: ``python litserve_peer.py DIR --port 8200``; then the same load
+as for ``fastrec serve DIR --port 8100``:
 ``wrk -t1 -c64 -d10 -s post.lua http://127.0.0.1:8200/predict`` with a body of ``bench_serve.py bodies DIR``.
 """
 
