@@ -98,7 +98,10 @@ _FLOW = [
     ("trials", "what an idea is worth", 545, 350, 170),
     ("tuning", "better settings", 165, 350, 150),
     ("sequences", "what is next", 165, 150, 150),
-    ("serve", "raw columns to scores", 745, 350, 150),
+    ("serve", "raw columns to scores", 745, 430, 150),
+    ("registry", "versions, and back", 545, 430, 170),
+    ("monitor", "drift, gates, retraining", 345, 430, 170),
+    ("scale", "Dask, processes, disks", 165, 430, 150),
 ]
 _ARROWS = [
     (130, 97, 163, 97),
@@ -110,6 +113,7 @@ _ARROWS = [
     (820, 150, 820, 126),
     (715, 165, 743, 126),
     (820, 324, 820, 356),
+    (820, 398, 820, 428),
     (750, 378, 717, 378),
     (315, 297, 343, 297),
     (515, 297, 543, 297),
@@ -134,9 +138,9 @@ def rooms(title: str) -> str:
     parts += [_line(*a, "arrow") for a in _ARROWS]
     parts.append(_text(905, 370, "a run directory:", "small", "end"))
     parts.append(_text(905, 385, "submission, scores, report", "small", "end"))
-    parts += [_box(0, 400, 905, 34, "ground", 6)]
-    parts.append(_text(452, 417, "_core: device, memory, threads, whole files", "small"))
-    return _svg(910, 440, parts, title)
+    parts += [_box(0, 500, 905, 34, "ground", 6)]
+    parts.append(_text(452, 517, "_core: device, memory, threads, whole files", "small"))
+    return _svg(910, 540, parts, title)
 
 
 def _svg(width: float, height: float, parts: list[str], title: str) -> str:

@@ -186,9 +186,8 @@ def make_graph(
     score = _restored(saved, score)
     width = None if score.ndim == 1 else int(score.shape[1])
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
-    used = _read_inputs(graph)
+    used = graph.drop_unread_inputs()
     about = _about(saved, [d for n, d in inputs.items() if n in used], width)
-    _keep_only(graph, used)
     return graph, about, served
 
 
@@ -240,16 +239,6 @@ def _classes(target: Any) -> list[Any] | None:
     if target is None or target.classes is None:
         return None
     return [c if isinstance(c, bool | int | float | str) else str(c) for c in target.classes.values.to_pylist()]
-
-
-def _read_inputs(graph: Graph) -> set[str]:
-    """The inputs that the score depends on."""
-    model = graph.model()
-    return {n for node in model.graph.node for n in node.input} & set(graph._inputs)
-
-
-def _keep_only(graph: Graph, used: set[str]) -> None:
-    graph._inputs = {n: t for n, t in graph._inputs.items() if n in used}
 
 
 def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:

@@ -2,32 +2,39 @@
 
 ``python tests/bench/bench_serving.py [--rows 20000] [--repeats 30]`` trains a net and 200 trees of depth 5 on a planted
 table of 60 columns (12 of text, 8 of whole numbers, 40 numbers; 21 target encodings), exports the run and scores
-batches of 1 and 1,024 rows. Writes ``runs/bench/serving.json``.
+batches of 1, 64 and 1,024 rows; then it loads vocabularies of 1,000,000 keys. Writes ``runs/bench/serving.json``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
-import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from rich.console import Console
-from rich.table import Table as RichTable
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _timing
 
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import Cross, FeatureSet, TargetEncode
 from fastrec.serve.export import export_run, feeds_of, read_sample
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import OTHER_NO_TEXT, encode, input_column
+from fastrec.serve.graph.tensor import value_of
 from fastrec.serve.verify import open_graph, read_about
+from fastrec.table import Table, Vocab
 
 TEXT = [f"text{i}" for i in range(12)]
 IDS = [f"id{i}" for i in range(8)]
@@ -72,58 +79,103 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--keys", type=int, default=1_000_000, help="keys of the vocabularies whose loading is timed")
     args = parser.parse_args()
-    torch.set_num_threads(1)
+    _timing.use_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(Path(folder), args.rows, args.repeats)
-    table = RichTable("case", "system", "CPU ms", "rows/s", title="serving, one thread")
-    for m in measured:
-        table.add_row(m["case"], m["system"], f"{m['seconds'] * 1e3:.2f}", f"{m['rows_per_s']:,.0f}")
-    Console().print(table)
-    out = Path("runs/bench")
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "serving.json").write_text(json.dumps(measured, indent=1))
+        measured = [*measure(Path(folder), args.rows, args.repeats), *vocabularies(Path(folder), args.keys)]
+    console = Console(record=True, width=130)
+    console.print(_timing.heading(_timing.command_line()))
+    _timing.show(console, measured, title="serving, one thread: raw columns to score")
+    _timing.write(Path("runs/bench/serving.json"), measured, console.export_text())
 
 
-def measure(folder: Path, rows: int, repeats: int) -> list[dict]:
+def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
+    """The exported graph beside fastai, XGBoost and torch: batches of 1, 64 and 1,024 rows."""
     data = folder / "data"
     data.mkdir()
-    planted(rows, 0).to_parquet(data / "train.parquet")
+    frame = planted(rows, 0)
+    frame.to_parquet(data / "train.parquet")
     planted(4_096, 1).drop(columns="y").to_parquet(data / "test.parquet")
     run = run_competition(Planted(), data, folder / "run")
     made = export_run(run, folder / "export", fold=0)
-    begun = time.perf_counter()
     session = open_graph(made.folder / "model.onnx")
-    loaded = time.perf_counter() - begun
     sample = read_sample(Path(run))
     feeds = feeds_of(read_about(made.folder), sample)
-    size = (made.folder / "model.onnx").stat().st_size
-    print(f"{len(session.get_inputs())} inputs, {size / 1e6:.1f} MB, loaded in {loaded:.2f} s")
     saved = SavedRun(run)
     models = {n: Estimator.load(saved.folder / "models" / n / "fold0") for n in ("net", "xgb")}
     made_rows = saved.rows(sample.drop(list(saved.features.outputs)))
     matrix = models["xgb"]._inputs.matrix(made_rows.table).numpy()
     net = models["net"]._nets[0]
+    ours = "fastrec, raw columns to score"
     systems = {
-        "fastrec, raw columns to score": lambda n: session.run(None, {k: v[:n] for k, v in feeds.items()}),
+        ours: lambda n: session.run(None, {k: v[:n] for k, v in feeds.items()}),
         "XGBoost inplace_predict, trees alone": lambda n: models["xgb"]._parts[0].inplace_predict(matrix[:n]),
         "the net in torch, codes to score": lambda n: torched(net, made_rows, n),
     }
+    learner = fastais(frame)
     found = []
     for n in (1, 64, 1_024):
-        each = {name: [] for name in systems}
-        for _ in range(repeats + 3):
-            for name, call in systems.items():
-                begun = time.process_time()
-                call(n)
-                each[name].append(time.process_time() - begun)
-        ours = float(np.median(each["fastrec, raw columns to score"][3:]))
-        for name, seconds in each.items():
-            median = float(np.median(seconds[3:]))
-            found.append(
-                {"case": f"{n} rows", "system": name, "rows": n, "seconds": median, "rows_per_s": n / max(median, 1e-9),
-                 "ratio": median / ours}
-            )  # fmt: skip
+        own = (
+            systems
+            if n > 1
+            else {**systems, "fastai learn.predict, its net alone": lambda n: predicted(learner, frame)}
+        )
+        timings, _ = _timing.race({name: lambda c=call, n=n: c(n) for name, call in own.items()}, repeats)
+        found += [_timing.record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items()]
+    return found
+
+
+def fastais(frame: pd.DataFrame):
+    """A net of fastai's own on the same columns, of which one batch is learned."""
+    from fastai.tabular.all import (
+        Categorify,
+        CategoryBlock,
+        FillMissing,
+        Normalize,
+        TabularDataLoaders,
+        tabular_learner,
+    )
+
+    dls = TabularDataLoaders.from_df(
+        frame.head(5_000), procs=[Categorify, FillMissing, Normalize], cat_names=[*TEXT, *IDS], cont_names=NUMBERS,
+        y_names="y", y_block=CategoryBlock(), bs=4_096, num_workers=0,
+    )  # fmt: skip
+    return tabular_learner(dls, layers=[256, 128])
+
+
+def predicted(learner, frame: pd.DataFrame):
+    """One row by fastai's ``predict``."""
+    with learner.no_bar(), learner.no_logging(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return learner.predict(frame.iloc[0])
+
+
+def vocabularies(folder: Path, keys: int) -> list[_timing.Record]:
+    """A file whose only work is to find keys: seconds and bytes until it can answer, each in a process of its own."""
+    found = []
+    for kind, goal in (("int64", 0.5), ("string", 2.5)):
+        table = Table.read({"key": np.arange(keys) * 7919 + (1 << 53)}) if kind == "int64" else None
+        table = table or Table.read({"key": [f"key-{i * 7919}" for i in range(keys)]})
+        graph = Graph()
+        column = input_column(graph, "key", table["key"], no_text=OTHER_NO_TEXT)
+        codes = encode(Vocab.fit(table["key"]), column)
+        graph.output("code", value_of(graph, codes, torch.int64), np.int64)
+        path = folder / f"{kind}.onnx"
+        path.write_bytes(graph.model().SerializeToString())
+        program = (
+            "import json, resource, sys, time; import onnxruntime as ort; before = resource.getrusage(0).ru_maxrss;"
+            "o = ort.SessionOptions(); o.intra_op_num_threads = 1; t = time.perf_counter();"
+            "ort.InferenceSession(sys.argv[1], o);"
+            "print(json.dumps([time.perf_counter() - t, resource.getrusage(0).ru_maxrss - before]))"
+        )
+        runs = [json.loads(subprocess.check_output([sys.executable, "-c", program, str(path)])) for _ in range(3)]
+        timing = _timing.Timing.of([seconds for seconds, _ in runs])
+        memory = max(m for _, m in runs) * 1024
+        case = f"load {keys:,} {kind} keys"
+        found.append(_timing.record(case, "fastrec", keys, timing, timing, bytes=memory, goal_seconds=goal))
+        megabytes = [round(b / 1e6) for b in (memory, path.stat().st_size)]
+        print(f"{case}: {timing.seconds:.2f} s (goal {goal}), {megabytes[0]} MB, file {megabytes[1]} MB")
     return found
 
 

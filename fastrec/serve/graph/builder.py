@@ -82,6 +82,17 @@ class Graph:
         self._inputs[name] = self.type_of(dtype), 1
         return name
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the inputs, in the order in which they were asked for."""
+        return tuple(self._inputs)
+
+    def drop_unread_inputs(self) -> set[str]:
+        """Forget the inputs that no output depends on; the names of the others."""
+        read = {n for node in self.model().graph.node for n in node.input} & set(self._inputs)
+        self._inputs = {n: t for n, t in self._inputs.items() if n in read}
+        return read
+
     def output(self, name: str, value: str, dtype: Any, width: int | None = None) -> None:
         """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
         self._outputs[name] = value, self.type_of(dtype), width

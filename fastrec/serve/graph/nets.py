@@ -16,6 +16,7 @@ from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
 from fastrec.serve.graph.builder import OPSET, Cut, Graph
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
+from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
 from fastrec.serve.pt2 import program_of
@@ -123,8 +124,7 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
 
 def _nothing(graph: Graph, dtype: torch.dtype) -> str:
     """A matrix of no columns: the number of rows is that of any input."""
-    name = next(iter(graph._inputs))
-    rows = graph.op("Shape", name)
+    rows = graph.op("Shape", graph.inputs[0])
     shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
     return graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
 
@@ -160,7 +160,7 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
     net = net.cpu().eval()
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
-    proto = onnx_of(net, inputs)
+    proto = onnx_of(folded(net), inputs)
     names = [i.name for i in proto.graph.input]
     read = {n for node in proto.graph.node for n in node.input}
     # the exporter keeps inputs that nothing reads
