@@ -155,6 +155,11 @@ class RealMLP(FieldNet):
             self._begin(x.detach())
         return self.squeeze(self.layers(x))
 
+    def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
+        """As ``FieldNet.fetch_ahead``; one-hot columns have no table."""
+        own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
+        super().fetch_ahead(own, x_cont, *extras)
+
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)
