@@ -206,6 +206,17 @@ class EmbeddingTables(nn.Module):
                     places.index_copy_(1, getattr(self, f"_columns_{group}"), slots.to(places.dtype))
         return weights, places
 
+    def count(self, x_cat: Tensor) -> None:
+        """Count how often rows will be looked up, so that the hottest of ``'cached'`` tables are there from the start.
+
+        Args:
+            x_cat: ids ``[n, columns]`` of training rows, all or a sample of them.
+        """
+        self.check(x_cat)
+        for group, rows in self.rows_by_group(x_cat).items():
+            if group.endswith("_cached_rows"):
+                self.placed[group].count(rows)
+
     def fetch_ahead(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> None:
         """Begin to bring the next batch's rows of tables on the host; ids that are out of range are left alone.
 

@@ -116,9 +116,17 @@ class FieldNet(nn.Module):
             x_cont: not used.
             *extras: as for ``forward``.
         """
-        for tables in self.modules():
-            if isinstance(tables, EmbeddingTables) and tables.placed:
-                tables.fetch_ahead(x_cat, extras[: len(tables.list_names)])
+        for tables in self._placed_tables():
+            tables.fetch_ahead(x_cat, extras[: len(tables.list_names)])
+
+    def count_rows(self, x_cat: Tensor) -> None:
+        """Count how often rows will be looked up: ids ``[n, columns]`` of training rows, see ``EmbeddingTables``."""
+        for tables in self._placed_tables():
+            if tables.n_columns:
+                tables.count(x_cat)
+
+    def _placed_tables(self) -> list[EmbeddingTables]:
+        return [m for m in self.modules() if isinstance(m, EmbeddingTables) and m.placed]
 
     def embed(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
         """The embeddings of a batch side by side.

@@ -157,8 +157,11 @@ class RealMLP(FieldNet):
 
     def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
         """As ``FieldNet.fetch_ahead``; one-hot columns have no table."""
-        own = x_cat[:, self._embedded] if self.one_hot is not None and self._embedded else x_cat
-        super().fetch_ahead(own, x_cont, *extras)
+        super().fetch_ahead(None if x_cat is None else x_cat[:, self._embedded], x_cont, *extras)
+
+    def count_rows(self, x_cat: Tensor) -> None:
+        """As ``FieldNet.count_rows``, likewise."""
+        super().count_rows(x_cat[:, self._embedded])
 
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""

@@ -8,8 +8,11 @@ from typing import Any
 from fastai.callback.core import Callback
 
 from fastrec.models import FieldNet
+from fastrec.models.training_rows import training_rows
 
 __all__ = ["FetchRows"]
+
+_COUNTED = 4_000_000  # rows: enough to tell what is looked up often
 
 
 class FetchRows(Callback):
@@ -22,8 +25,13 @@ class FetchRows(Callback):
     order = 90  # before Checkpoint wraps the loader once more
 
     def before_fit(self) -> None:
-        """Find the nets that have such tables."""
+        """Find the nets that have such tables, and count the ids of rows that lie in memory."""
         self._nets = [m for m in self.learn.model.modules() if isinstance(m, FieldNet)]
+        dls = self.learn.dls
+        if len(getattr(dls.train_ds, "packed", ())) and len(dls.cat_names):
+            cats, _, _ = training_rows(dls, _COUNTED)
+            for net in self._nets:
+                net.count_rows(cats)
 
     def before_train(self) -> None:
         """Look ahead in this epoch."""

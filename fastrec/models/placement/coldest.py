@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["Coldest"]
 
-_AT_ONCE = 8  # of the slots: the part of them whose coldest are looked for at a time
+_AT_ONCE = 32  # of the slots: the part of them whose coldest are looked for at a time
 _HALVE = 4096  # batches after which counts are halved, so that what is asked for now counts more than what was
 
 
@@ -33,6 +33,18 @@ class Coldest:
         self._batches += 1
         if self._batches % _HALVE == 0:
             self.counts >>= 1
+
+    def add(self, ids: Tensor) -> None:
+        """Count lookups: ``ids`` int64 ``[n]``, each as often as it is there."""
+        self.counts.index_add_(0, ids, torch.ones(len(ids), dtype=torch.int32))
+
+    def hottest(self, wanted: int) -> Tensor:
+        """The rows that were counted most: int64 ``[wanted]`` or fewer, in order of their numbers."""
+        rows = self.counts.nonzero().squeeze(1)
+        if len(rows) <= wanted:
+            return rows
+        counts = self.counts.index_select(0, rows).numpy()
+        return torch.sort(rows[torch.from_numpy(np.argpartition(-counts, wanted)[:wanted])]).values
 
     def take(self, wanted: int, row_at: Tensor, held: Tensor) -> Tensor:
         """Slots to be emptied.

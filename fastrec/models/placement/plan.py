@@ -89,13 +89,12 @@ class EmbeddingPlan:
         for t in self.tables:
             width = f"{t.width}" if t.width == t.padded else f"{t.width} → {t.padded}"
             numbers = (shown_bytes(t.device_bytes), shown_bytes(t.host_bytes) if t.host_bytes else "")
-            grid.add_row(
-                t.name, f"{t.rows:,}", width, t.place, *numbers, f"{t.hit_rate:.1%}", f"{t.rows_per_batch:,.0f}"
-            )
-        console = Console()
+            shares = (f"{t.hit_rate:.1%}", f"{t.rows_per_batch:,.0f}")
+            grid.add_row(t.name, f"{t.rows:,}", width, t.place, *numbers, *shares)
+        console = Console(width=max(110, Console().width))
         console.print(grid)
         for line in self.notes():
-            console.print(line)
+            console.print(line, highlight=False)
 
     def notes(self) -> list[str]:
         """What is said below the table: bytes, time, and whether rounding widths up pays."""
@@ -168,10 +167,8 @@ def plan_embeddings(
         room = slots.get(group)
         held = None if room is None else cached_rows([sizes[n][0] for n in names], room, skew)
         for i, n in enumerate(names):
-            here = None if held is None else 0 if kinds[n] == "host" else held[i]
-            tables.append(
-                _table(n, sizes[n], wide[n], kinds.get(n), here, (held or [0] * len(names))[i], skew, batch_size)
-            )
+            room = None if held is None else held[i]
+            tables.append(_table(n, sizes[n], wide[n], kinds.get(n), room, skew, batch_size))
     order = list(cards)
     tables.sort(key=lambda t: order.index(t.name))
     moved = sum(t.rows_per_batch * bytes_per_row(t.padded) for t in tables)
@@ -184,12 +181,13 @@ def plan_embeddings(
 
 
 def _table(
-    name: str, size: tuple[int, int], width: int, kind: str | None, hot: int | None, room: int, skew: float, batch: int
+    name: str, size: tuple[int, int], width: int, kind: str | None, room: int | None, skew: float, batch: int
 ) -> TablePlan:
     rows, each = size[0], bytes_per_row(size[1])
     places: dict[str | None, Placement] = {None: "device", "host": "host", "cached": "cached", "sharded": "row-sharded"}
-    if hot is None:
+    if room is None:
         return TablePlan(name, rows, width, size[1], places[kind], rows * each, 0, 1.0, 0.0)
+    hot = 0 if kind == "host" else room
     share, missed = found(rows, hot, skew), rows_missed(rows, hot, skew, batch)
     return TablePlan(name, rows, width, size[1], places[kind], room * each, rows * each, share, missed)
 

@@ -116,6 +116,19 @@ class RowCache:
         self.wait()
         return self.row_at.index_select(0, slots.cpu()).to(slots.device)
 
+    def count(self, rows: Tensor) -> None:
+        """Count lookups to come, and bring the rows of most of them; only before any row has been brought.
+
+        Args:
+            rows: int64, any shape, each as often as it will be looked up.
+        """
+        self.wait()
+        if bool((self.row_at >= 0).any()):
+            return
+        self._coldest.add(rows.reshape(-1).cpu())
+        with torch.no_grad(), self._stream():
+            self._bring(self._coldest.hottest(self.slots), [], must=False, counts=False)
+
     # ---- the next batch
 
     def fetch_ahead(self, rows: Iterable[tuple[str, Tensor]]) -> None:

@@ -170,9 +170,9 @@ def device_slots(
     left = limit - sum(rows * bytes_per_row(width) for rows, width in device_rows.values())
     total = sum(rows * bytes_per_row(width) for _, rows, width in groups.values())
     found = {}
-    for group, (_, rows, width) in groups.items():
+    for group, (kind, rows, width) in groups.items():
         each = bytes_per_row(width)
-        found[group] = min(rows, int(left * (rows * each / total)) // each)
+        found[group] = min(rows, int(left * (rows * each / total)) // each, HOST_SLOTS if kind == "host" else rows)
         if found[group] < min(rows, _LEAST_SLOTS):
             raise DeviceMemoryError(
                 f"device_bytes={limit:,} leaves room for {max(found[group], 0):,} of {rows:,} rows of width {width}",
