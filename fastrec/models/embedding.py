@@ -464,12 +464,11 @@ def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, 
 
 def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Before a state dict is loaded: rows that are not on the device are taken from it here."""
-    own = {group: placed.slots for group, placed in module.placed.items() if placed.sharded}
-    regroup(state, prefix, module.slices, own)
+    own_rows = regroup(state, prefix, module.slices)
     for group, placed in module.placed.items():
         given, weight = state.get(f"{prefix}weights.{group}"), module.weights[group]
         whole = (module.slices_of(group)[-1].stop, weight.shape[1])
-        if given is None or tuple(given.shape) != whole or (placed.sharded and given.shape == weight.shape):
+        if given is None or tuple(given.shape) != whole or (placed.sharded and own_rows):
             continue
         placed.take_all(given)
         state[f"{prefix}weights.{group}"] = weight.detach()

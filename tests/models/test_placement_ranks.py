@@ -101,11 +101,18 @@ def test_two_ranks_are_one_process(ranks, kind):
     torch.testing.assert_close(torch.cat([r["seen"] for r in own]), one["seen"], **near)
 
 
-def test_saved_weights_go_to_a_plain_net_only_whole(ranks):
-    assert "row-sharded" in ranks[0]["refused"]
-    plain, one = make(), make("row-sharded")  # one process has all rows
-    one.load_state_dict(plain.state_dict())
-    assert all(torch.equal(one.embeds.table(n), plain.embeds.table(n)) for n in NAMES)
+def test_tables_on_the_host_are_refused_where_ranks_train(ranks):
+    assert "placement='row-sharded'" in ranks[0]["refused"]
+
+
+def test_weights_come_from_a_plain_net_and_from_the_same_rank():
+    plain, one, other = make(), make("row-sharded"), make("row-sharded")
+    one.load_state_dict({k: v + 1 if v.is_floating_point() else v for k, v in plain.state_dict().items()})
+    other.load_state_dict(one.state_dict())
+    for net in (one, other):
+        assert all(torch.equal(net.embeds.table(n), plain.embeds.table(n) + 1) for n in NAMES)
+    with pytest.raises(DataError, match="one rank's rows"):
+        plain.load_state_dict(one.state_dict())
 
 
 @pytest.mark.parametrize("rows", [1, 7, 100, 1_640_531_527 // 1000])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fastrec.errors import DataError
 from fastrec.models.embedding_layout import KINDS, TableSlice, lay_out
 
 __all__ = ["kind_codes", "regroup"]
@@ -19,21 +20,32 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
     return torch.tensor(found, dtype=torch.uint8)
 
 
-def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], own: Mapping[str, int]) -> None:
+def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice]) -> bool:
     """Lay saved tables out as they are here; where that cannot be done nothing is changed, and loading will say so.
 
     Args:
         saved: a state dict, changed in place.
         prefix: of the names of these tables in it.
         slices: how the tables lie here.
-        own: group whose rows are shared out to ranks → how many this rank has.
+
+    Returns:
+        Whether tables that ranks share are one rank's own rows.
+
+    Raises:
+        DataError: they are, and the tables here are not shared.
     """
     codes = saved.pop(f"{prefix}where", None)
+    if codes is not None and (codes == _SHARDED).any():
+        if not torch.equal(codes.cpu(), kind_codes(slices)):
+            raise DataError(
+                "these are one rank's rows of embedding tables that ranks share",
+                remedy="Make the model with the same placement, or save what embeds.table(name) gives on all ranks",
+            )
+        return True
     here = {s.group: s.stop for s in slices}  # the last slice of a group ends it
     weights = {g.removeprefix(f"{prefix}weights."): w for g, w in saved.items() if g.startswith(f"{prefix}weights.")}
-    sizes = {g: len(w) for g, w in weights.items()}
-    if sizes in (here, {**here, **own}):
-        return
+    if {g: len(w) for g, w in weights.items()} == here:
+        return False
     sizes, names = [(s.stop - s.start, s.width) for s in slices], [s.name for s in slices]
     kinds = {} if codes is None else {n: KINDS[c] for n, c in zip(names, codes.tolist(), strict=False) if c < 255}
     for grads in ("rows", "dense"):
@@ -41,7 +53,7 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
         if {s.group: (s.stop, s.width) for s in there} == {g: tuple(w.shape) for g, w in weights.items()}:
             break
     else:
-        return
+        return False
     parts: dict[str, list[Tensor]] = {}
     for s, t in zip(slices, there, strict=True):
         parts.setdefault(s.group, []).append(weights[t.group][t.start : t.stop])
@@ -49,3 +61,7 @@ def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[Table
         del saved[f"{prefix}weights.{group}"]
     for group, tables in parts.items():
         saved[f"{prefix}weights.{group}"] = tables[0] if len(tables) == 1 else torch.cat(tables)
+    return False
+
+
+_SHARDED = KINDS.index("sharded")
