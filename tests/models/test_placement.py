@@ -116,7 +116,7 @@ def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
 
 @pytest.mark.parametrize("kind", [AdamW, Lamb])
 def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
-    plain, placed = make(), make(Embeddings("cached", device_bytes=2 * LIMIT))
+    plain, placed = make(), make(Embeddings("cached", device_bytes=21_000))
     opts = [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
     for i in range(12):
         losses = [step(n, o, i, ahead=i + 1, update=i % 3 == 2, b=12) for n, o in zip((plain, placed), opts)]
@@ -308,12 +308,12 @@ def test_rows_that_are_asked_for_most_stay():
     tables = EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8)))
     cache = tables.placed["w8_cached_rows"]
     g = torch.Generator().manual_seed(0)
-    for _ in range(60):
-        cold = torch.randint(60, 5000, (30, 1), generator=g)
-        tables(torch.cat([torch.arange(50)[:, None], cold]))
+    for i in range(60):  # half of the hot rows are in every other batch only
+        cold = torch.randint(60, 5000, (40, 1), generator=g)
+        tables(torch.cat([torch.arange(25)[:, None] + 25 * (i % 2), cold]))
     assert cache.slots == 100
     assert (cache.slot_of[:50] >= 0).all()
-    assert cache.found / cache.looked_up == pytest.approx(50 / 80, abs=0.03)
+    assert cache.found / cache.looked_up == pytest.approx(25 / 65, abs=0.03)
 
 
 def test_counted_rows_are_there_from_the_start():

@@ -69,13 +69,24 @@ def outcome(learn):
     return losses, shown, found.tolist()
 
 
+class Look(Callback):
+    """How many rows are on the device when the first epoch begins."""
+
+    def before_train(self):
+        caches = [c for m in self.learn.model.modules() for c in getattr(m, "placed", {}).values()]
+        self.filled = getattr(self, "filled", [int((c.row_at >= 0).sum()) for c in caches])
+
+
 @pytest.mark.parametrize("opt_func", [adamw, lamb])
 def test_it_trains_as_a_plain_learner_to_the_bit(tmp_path, opt_func):
-    plain, placed = (fit(learner(tmp_path, p, opt_func=partial(opt_func, wd=0.1))) for p in (None, CACHED))
+    look, opt_func = Look(), partial(opt_func, wd=0.1)
+    plain = fit(learner(tmp_path, opt_func=opt_func))
+    placed = fit(learner(tmp_path, CACHED, opt_func=opt_func), 2, [look])
     assert any(isinstance(cb, FetchRows) for cb in placed.cbs)
     assert not any(isinstance(cb, FetchRows) for cb in plain.cbs)
     (cache,) = placed.model.embeds.placed.values()
     assert 0.5 < cache.found / cache.looked_up < 1
+    assert look.filled == [cache.slots]  # the hottest of the training rows
     assert cache.looked_up == 2 * 10 * BS * 2  # each lookup of the training batches once
     assert outcome(plain) == outcome(placed)
 

@@ -127,7 +127,8 @@ class RowCache:
             return
         self._coldest.add(rows.reshape(-1).cpu())
         with torch.no_grad(), self._stream():
-            self._bring(self._coldest.hottest(self.slots), [], must=False, counts=False)
+            for part in self._coldest.hottest(self.slots).split(_AT_ONCE):
+                self._bring(part, [], must=False, counts=False)
 
     # ---- the next batch
 
@@ -242,8 +243,8 @@ class RowCache:
         """The store, with all rows as they are now."""
         self.wait()
         with torch.no_grad(), self._stream():
-            slots = self._changed.nonzero().squeeze(1)
-            self._write_back(slots[self.row_at.index_select(0, slots) >= 0])  # stays marked: a step may be to come
+            for slots in self._changed.nonzero().squeeze(1).split(_AT_ONCE):
+                self._write_back(slots)  # they stay marked: a step may be to come
             self.store.settle()
         return self.store
 
@@ -260,8 +261,8 @@ class RowCache:
         """Bring the rows on the device anew: the store's have been changed."""
         self.wait()
         with torch.no_grad(), self._stream():
-            slots = (self.row_at >= 0).nonzero().squeeze(1)
-            self._fill(self.row_at.index_select(0, slots), slots)
+            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(_AT_ONCE):
+                self._fill(self.row_at.index_select(0, slots), slots)
 
     # ---- what an optimizer keeps (see ``fastrec.optim.row_sparse``)
 
@@ -320,7 +321,8 @@ class RowCache:
         self._empty()
 
 
-_MOST_PENDING = 8
+_MOST_PENDING = 8  # times that all rows were to be settled; then it is done, or each row would cost ever more
+_AT_ONCE = 1 << 18  # rows that are copied at a time where all are
 
 
 class _Finished:

@@ -26,6 +26,7 @@ __all__ = [
 Placement = Literal["auto", "device", "host", "cached", "row-sharded"]
 
 HOST_SLOTS = 262_144  # rows of room on the device for tables on the host, where no limit says how many
+_CACHED = 0.05  # of the rows, likewise for cached tables
 _LEAST_SLOTS = 16
 
 
@@ -42,7 +43,8 @@ class Embeddings:
             ``torch.distributed`` process group holds the rows that a hash gives it. ``'auto'``: ``'device'`` if all
             fits ``device_bytes``, else the smallest tables on the device and the others ``'cached'``.
         device_bytes: what the tables and their optimizer's state may take of the device; also what simulates a small
-            device on a CPU. None: 80 % of what is free on a CUDA device, no limit elsewhere.
+            device on a CPU. None: 80 % of what is free on a CUDA device; elsewhere no limit, and 262,144 rows of tables
+            off the device have room on it, of ``'cached'`` ones a twentieth if that is more.
         folder: where rows that are not on the device lie in memory-mapped files instead of the host's memory; the files
             are in a folder of their own there, which goes with the model.
         tables: column → placement, where it is not to be ``placement``.
@@ -69,13 +71,15 @@ class Embeddings:
 
 
 def as_embeddings(given: object) -> Embeddings | None:
-    """What ``placement=`` was given as: a name, ``Embeddings``, a plan, or None.
+    """What ``placement=`` was given as: a name, ``Embeddings`` or a dict of its fields, a plan, or None.
 
     Raises:
         DataError: it is none of these.
     """
     if given is None or isinstance(given, Embeddings):
         return given
+    if isinstance(given, Mapping):
+        return Embeddings(**given)
     if isinstance(given, str):
         return Embeddings(given)  # type: ignore[arg-type]
     planned = getattr(given, "embeddings", None)
@@ -166,7 +170,8 @@ def device_slots(
     """
     limit = asked.device_bytes
     if limit is None:
-        return {g: rows if kind == "cached" else min(rows, HOST_SLOTS) for g, (kind, rows, _) in groups.items()}
+        share = {"host": 0, "cached": _CACHED}
+        return {g: min(rows, max(HOST_SLOTS, int(share[kind] * rows))) for g, (kind, rows, _) in groups.items()}
     left = limit - sum(rows * bytes_per_row(width) for rows, width in device_rows.values())
     total = sum(rows * bytes_per_row(width) for _, rows, width in groups.values())
     found = {}
