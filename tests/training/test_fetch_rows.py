@@ -166,10 +166,10 @@ def test_a_killed_training_goes_on(tmp_path, summed):
     cbs = [partial(GradientAccumulation, 120)] if summed else []
     whole = outcome(fit(learner(tmp_path, CACHED), 2, [cb() for cb in cbs]))
     with pytest.raises(Killed):
-        fit(learner(tmp_path, CACHED), 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=2), Kill(7)])
+        fit(learner(tmp_path, CACHED), 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1), Kill(8)])
     again = learner(tmp_path, CACHED)
     set_seed(9)
-    fit(again, 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=2)])
+    fit(again, 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1)])
     assert whole[0] == pytest.approx(outcome(again)[0], rel=0 if not summed else 1e-5)
     plain = learner(tmp_path)  # the weights go to a net without a placement
     load_checkpoint(tmp_path / "ck", plain.model, best=False)
