@@ -1,4 +1,4 @@
-"""The models, one a file, over one shared embedding module."""
+"""The models, one a file, over one shared embedding module; ``placement/``: tables larger than the device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from fastrec.models.field_net import FieldNet
 from fastrec.models.learned_tables import load_tables, save_tables, table_frame
 from fastrec.models.matrix_factorization import MatrixFactorization
 from fastrec.models.piecewise import PiecewiseLinear, bins_of
+from fastrec.models.placement.plan import EmbeddingPlan, plan_embeddings
+from fastrec.models.placement.settings import Embeddings
 from fastrec.models.real_mlp import RealMLP
 from fastrec.models.tabm import MeanOverMembers, TabM
 from fastrec.models.tabular_net import TabularNet
@@ -21,7 +23,9 @@ __all__ = [
     "DLRM",
     "DCNv2",
     "DeepFM",
+    "EmbeddingPlan",
     "EmbeddingTables",
+    "Embeddings",
     "FieldNet",
     "MatrixFactorization",
     "MeanOverMembers",
@@ -37,6 +41,7 @@ __all__ = [
     "embedding_sizes",
     "item_log_q",
     "load_tables",
+    "plan_embeddings",
     "save_tables",
     "table_frame",
 ]

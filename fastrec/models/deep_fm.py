@@ -13,6 +13,7 @@ from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.fields import LinearTerms, of_width, squash, table_width
 from fastrec.models.mlp import Activation, mlp_blocks
+from fastrec.models.placement.settings import share_out
 
 
 class DeepFM(FieldNet):
@@ -62,7 +63,8 @@ class DeepFM(FieldNet):
     ) -> None:
         width = table_width(emb_dim, inputs)
         inputs["list_szs"] = of_width(inputs.get("list_szs", ()), width)
-        super().__init__(of_width(emb_szs, width), n_cont, **inputs)
+        own, inputs["placement"] = share_out(inputs.get("placement"), [width, out_sz])
+        super().__init__(of_width(emb_szs, width), n_cont, **{**inputs, "placement": own})
         self.emb_dim = width
         vector_szs = inputs.get("vector_szs", ())
         self.n_vectors = self.n_fields + n_cont + len(vector_szs)

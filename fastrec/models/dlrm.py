@@ -109,10 +109,10 @@ class DLRM(FieldNet):
 
     def _reset_tables(self) -> None:
         """Small values would make products of two so small that training hardly begins."""
-        with torch.no_grad():
-            for s in self.embeds.slices if self.embeds is not None else ():
-                bound = (s.stop - s.start) ** -0.5
-                self.embeds.table(s.name).uniform_(-bound, bound)
+        for s in self.embeds.slices if self.embeds is not None else ():
+            bound = (s.stop - s.start) ** -0.5
+            with self.embeds.writing(s.name, anew=True) as table:
+                table.uniform_(-bound, bound)
 
 
 def _bottom_widths(bottom: Sequence[int] | None, emb_dim: int | None) -> list[int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,10 @@ from fastai.layers import trunc_normal_
 from torch import Tensor, nn
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, runs_of
+from fastrec.models.embedding_layout import Grads, TableSlice, check_sizes, lay_out, padded, runs_of
+from fastrec.models.placement.building import kinds_of, make_placed
+from fastrec.models.placement.regroup import kind_codes, regroup
+from fastrec.models.placement.settings import Embeddings, Placement, as_embeddings
 from fastrec.table import ListBatch
 
 NARROW = 32  # floats: up to here, on CPUs, index_select's backward is 1.3 to 6 times faster than F.embedding's
@@ -41,10 +45,13 @@ class EmbeddingTables(nn.Module):
         tie: list column → the column whose table it looks up in; both have to be coded by one vocabulary.
         grads: ``'rows'`` gives tables of 20,000 rows or more row-sparse gradients, which hold the batch's rows only:
             for optimizers that take them (``fastrec.optim``'s do). ``'dense'``: all have dense ones.
+        placement: where tables of 20,000 rows or more lie, see ``Embeddings``: a name, settings, or a plan of
+            ``plan_embeddings``; None: on the device. With a placement, gradients are as with ``grads='rows'``.
 
     Raises:
-        DataError: a size below 1, names that repeat or are not as many as the sizes, or a tie to a table of another
-            size or to none.
+        DataError: a size below 1, names that repeat or are not as many as the sizes, a tie to a table of another
+            size or to none, or another placement.
+        DeviceMemoryError: tables do not fit the limit that the placement sets.
     """
 
     def __init__(
@@ -60,6 +67,7 @@ class EmbeddingTables(nn.Module):
         pool: Pool = "mean",
         tie: Mapping[str, str] | None = None,
         grads: Grads = "dense",
+        placement: Placement | Embeddings | None = None,
     ) -> None:
         super().__init__()
         names = [str(i) for i in range(len(emb_szs))] if names is None else list(names)
@@ -67,7 +75,13 @@ class EmbeddingTables(nn.Module):
         check_sizes([*emb_szs, *list_szs], [*names, *lists])
         own = [(n, size) for n, size in zip(lists, list_szs, strict=True) if n not in (tie or {})]
         self.check_ids, self.pool, self.n_columns = check_ids, pool, len(names)
-        self.slices = lay_out([*emb_szs, *(z for _, z in own)], [*names, *(n for n, _ in own)], pad=pad, grads=grads)
+        tables = dict(zip([*names, *(n for n, _ in own)], [*emb_szs, *(z for _, z in own)], strict=True))
+        tables = {n: (rows, padded(width) if pad else width) for n, (rows, width) in tables.items()}
+        asked = as_embeddings(placement)
+        grads = grads if asked is None else "rows"
+        kinds = kinds_of(asked, tables)
+        self.slices = lay_out([*tables.values()], [*tables], pad=False, grads=grads, kinds=kinds)
+        self.placed = make_placed(asked, self.slices)
         self._by_name = {s.name: s for s in self.slices}
         _check_ties(tie or {}, dict(zip([*names, *lists], [*emb_szs, *list_szs], strict=True)), lists)
         self._by_name |= {name: self._by_name[(tie or {}).get(name, name)] for name in lists}
@@ -79,7 +93,8 @@ class EmbeddingTables(nn.Module):
         self._adjacent: dict[str, tuple[int, int] | None] = {}
         for group in dict.fromkeys(s.group for s in self.slices):
             own = [s for s in self.slices if s.group == group]
-            self.weights[group] = nn.Parameter(torch.empty(own[-1].stop, own[0].width))
+            rows = self.placed[group].slots if group in self.placed else own[-1].stop
+            self.weights[group] = nn.Parameter(torch.zeros(rows, own[0].width))
             columns = [i for i, s in enumerate(columns_of) if s.group == group]
             self._adjacent[group] = (columns[0], columns[-1] + 1) if _are_adjacent(columns) else None
             columns = torch.tensor(columns, dtype=torch.int64)
@@ -87,15 +102,17 @@ class EmbeddingTables(nn.Module):
         bounds = torch.tensor([[s.start, s.stop - s.start] for s in columns_of], dtype=torch.int64).view(-1, 2)
         self.register_buffer("_offsets", bounds[:, 0].clone(), persistent=False)
         self.register_buffer("_rows", bounds[:, 1].clone(), persistent=False)
-        self.reset_parameters(std)
         self._tag()
+        self.reset_parameters(std)
+        self.register_state_dict_post_hook(_with_all_rows)
+        self.register_load_state_dict_pre_hook(_take_rows)
         self.register_load_state_dict_post_hook(_tag_after_load)
 
     def reset_parameters(self, std: float = 0.01) -> None:
         """Draw every table anew, column by column, from a normal of scale ``std`` truncated at two scales."""
-        with torch.no_grad():
-            for s in self.slices:
-                trunc_normal_(self.weights[s.group][s.start : s.stop], std=std)
+        for s in self.slices:
+            with self.writing(s.name, anew=True) as table:
+                trunc_normal_(table, std=std)
 
     def forward(self, x_cat: Tensor | None, *lists: ListBatch) -> Tensor:
         """Look up every column.
@@ -135,7 +152,25 @@ class EmbeddingTables(nn.Module):
         return [self._bag(name, batch) for name, batch in zip(self.list_names, lists, strict=True)]
 
     def ids(self, x_cat: Tensor) -> dict[str, Tensor]:
-        """Which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``."""
+        """Which rows of each parameter a batch looks up: group → int64 ``[b, columns of the group]``.
+
+        Of tables that are not on the device (see ``Embeddings``), for the batch that was looked up last.
+        """
+        return {group: self._places(group, rows) for group, rows in self.rows_by_group(x_cat).items()}
+
+    def list_ids(self, name: str, lists: ListBatch) -> Tensor:
+        """As ``ids``, for the codes of a list column: int64 ``[m]``."""
+        s = self._by_name[name]
+        return self._places(s.group, lists.values.long() + s.start)
+
+    def _places(self, group: str, rows: Tensor) -> Tensor:
+        placed = self.placed.get(group)
+        if placed is not None and placed.sharded:
+            raise DataError("rows that ranks share have no place here", remedy="Leave out CowClip, or row-sharded")
+        return rows if placed is None else placed.slots_of(rows)
+
+    def rows_by_group(self, x_cat: Tensor) -> dict[str, Tensor]:
+        """Which rows of each group of tables a batch looks up: group → int64 ``[b, columns of the group]``."""
         ids = x_cat + self._offsets  # int64 from any integer type: by int32 ids CPUs add rows up six times as slowly
         groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
         if len(groups) == 1:
@@ -149,13 +184,77 @@ class EmbeddingTables(nn.Module):
     def look_up(self, column: int, ids: Tensor) -> Tensor:
         """One column's vectors ``[m, width]``, for ids ``[m]`` that have been checked."""
         s = self.slices[column]
-        return _gather(self.weights[s.group], ids.long()[:, None] + s.start, rows=s.group.endswith("_rows"))
+        return self.vectors(s.group, ids.long()[:, None] + s.start)
+
+    def on_device(self, x_cat: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The parameters of a batch's columns, and the batch with places in them where ids were.
+
+        Args:
+            x_cat: ids ``[b, columns]`` that have been checked.
+
+        Returns:
+            Group → parameter; and ids as given, of tables that are not on the device counted from the parameter's
+            first row.
+        """
+        groups = dict.fromkeys(s.group for s in self.slices[: self.n_columns])
+        weights, places = {group: self.weights[group] for group in groups}, x_cat
+        if any(group in self.placed for group in groups):
+            places = x_cat.clone()
+            for group, rows in self.rows_by_group(x_cat).items():
+                if group in self.placed:
+                    weights[group], slots = self.placed[group].leased(rows)
+                    places.index_copy_(1, getattr(self, f"_columns_{group}"), slots.to(places.dtype))
+        return weights, places
+
+    def count(self, x_cat: Tensor) -> None:
+        """Count how often rows will be looked up, so that the hottest of ``'cached'`` tables are there from the start.
+
+        Args:
+            x_cat: ids ``[n, columns]`` of training rows, all or a sample of them.
+        """
+        self.check(x_cat)
+        for group, rows in self.rows_by_group(x_cat).items():
+            if group.endswith("_cached_rows"):
+                self.placed[group].count(rows)
+
+    def fetch_ahead(self, x_cat: Tensor | None, lists: Sequence[ListBatch] = ()) -> None:
+        """Begin to bring the next batch's rows of tables on the host; ids that are out of range are left alone.
+
+        Args:
+            x_cat: ids ``[b, columns]``.
+            lists: a ``ListBatch`` of ids for each list column.
+        """
+        if all(placed.sharded for placed in self.placed.values()):
+            return
+        wanted: dict[str, list[tuple[str, Tensor]]] = {}
+        if self.n_columns and len(x_cat):
+            inside = ((x_cat >= 0) & (x_cat < self._rows)).all(1)
+            for group, rows in self.rows_by_group(x_cat[inside]).items():
+                wanted.setdefault(group, []).append(("columns", rows))
+        for name, batch in zip(self.list_names, lists, strict=True):
+            s, ids = self._by_name[name], batch.values.long()
+            wanted.setdefault(s.group, []).append((name, ids[(ids >= 0) & (ids < s.stop - s.start)] + s.start))
+        for group, rows in wanted.items():
+            if group in self.placed and not self.placed[group].sharded:
+                self.placed[group].fetch_ahead(rows)
+
+    def vectors(self, group: str, rows: Tensor, key: str = "columns") -> Tensor:
+        """``[b, k · width]``: the vectors of rows ``[b, k]`` of a group of tables."""
+        placed = self.placed.get(group)
+        if placed is None:
+            return _gather(self.weights[group], rows, rows=group.endswith("_rows"))
+        if torch.compiler.is_compiling():
+            raise DataError(
+                "a graph cannot hold embedding tables whose rows are not on the device",
+                remedy="Load the weights into a model made without placement= and export or compile that",
+            )
+        return placed.look_up(rows, key)
 
     def _columns(self, x_cat: Tensor) -> list[Tensor]:
         self.check(x_cat)
         parts: dict[str, list[Tensor]] = {}
-        for group, own in self.ids(x_cat).items():
-            found = _gather(self.weights[group], own, rows=group.endswith("_rows"))
+        for group, rows in self.rows_by_group(x_cat).items():
+            found = self.vectors(group, rows)
             widths = [w for g, w in self.runs if g == group]
             parts[group] = [found] if len(widths) == 1 else list(found.split(widths, 1))
         taken = {group: iter(part) for group, part in parts.items()}
@@ -170,11 +269,15 @@ class EmbeddingTables(nn.Module):
                 at = int(((values < 0) | (values >= s.stop - s.start)).nonzero()[0])
                 row = int((lists.offsets <= at).sum()) - 1
                 raise _out_of_range(name, int(values[at]), s, row)
+        ids, weight = values.long() + s.start, self.weights[s.group]
         sparse = s.group.endswith("_rows") and self.pool != "max"  # torch has no row-sparse gradient of a maximum
-        ids = values.long() + s.start
-        return F.embedding_bag(
-            ids, self.weights[s.group], lists.offsets, mode=self.pool, sparse=sparse, include_last_offset=True
-        )
+        placed = self.placed.get(s.group)
+        if placed is not None and sparse and not placed.sharded:
+            weight, ids = placed.leased(ids, name)
+        elif placed is not None:  # a bag of vectors of its own, whose gradient goes on as that of a lookup
+            weight, ids = self.vectors(s.group, ids[:, None], name), torch.arange(len(ids), device=ids.device)
+            sparse = False
+        return F.embedding_bag(ids, weight, lists.offsets, mode=self.pool, sparse=sparse, include_last_offset=True)
 
     def table(self, name: str) -> Tensor:
         """One column's table, as a view that gradients flow through.
@@ -183,13 +286,39 @@ class EmbeddingTables(nn.Module):
             name: the column.
 
         Returns:
-            ``[rows, width]`` view of the shared parameter.
+            ``[rows, width]`` view of the shared parameter; of a table on the host of its rows there, as they are now,
+            and of one that ranks share a copy, for which all ranks have to ask.
 
         Raises:
             MissingColumnError: there is no such column.
         """
         s = self.slice_of(name)
-        return self.weights[s.group][s.start : s.stop]
+        placed = self.placed.get(s.group)
+        rows = self.weights[s.group] if placed is None else placed.whole()
+        return rows[s.start : s.stop]
+
+    @contextmanager
+    def writing(self, name: str, *, anew: bool = False) -> Iterator[Tensor]:
+        """One column's table ``[rows, width]`` to be changed in place, wherever its rows are.
+
+        Args:
+            name: the column.
+            anew: all of it will be overwritten; what it holds before is anything.
+
+        Raises:
+            MissingColumnError: there is no such column.
+        """
+        s = self.slice_of(name)
+        placed = self.placed.get(s.group)
+        with torch.no_grad():
+            if placed is not None and placed.sharded:
+                table = self.weights[s.group].new_empty(s.stop - s.start, s.width) if anew else self.table(name)
+                yield table
+                placed.own(s.start, table)
+                return
+            yield self.table(name)
+            if placed is not None:
+                placed.reload()
 
     def load_table(self, name: str, weights: Tensor) -> None:
         """Overwrite one column's table.
@@ -202,14 +331,14 @@ class EmbeddingTables(nn.Module):
             MissingColumnError: there is no such column.
             DataError: the shape is not the table's.
         """
-        table = self.table(name)
-        if weights.shape != table.shape:
+        s = self.slice_of(name)
+        if weights.shape != (s.stop - s.start, s.width):
             raise DataError(
-                f"the table is {list(table.shape)} (rows, width) but the weights are {list(weights.shape)}",
+                f"the table is {[s.stop - s.start, s.width]} (rows, width) but the weights are {list(weights.shape)}",
                 column=name,
                 remedy="Give weights of the table's own shape; pad=False keeps widths that are no multiple of 4",
             )
-        with torch.no_grad():
+        with self.writing(name, anew=True) as table:
             table.copy_(weights)
 
     def parameter_segments(self) -> dict[str, tuple[int, ...]]:
@@ -226,6 +355,10 @@ class EmbeddingTables(nn.Module):
     def weights_device(self) -> torch.device:
         """Where the tables are."""
         return next(iter(self.weights.values())).device
+
+    def slices_of(self, group: str) -> list[TableSlice]:
+        """The tables that lie in one group."""
+        return [s for s in self.slices if s.group == group]
 
     def extra_repr(self) -> str:
         """Tables as ``name: rows×width``."""
@@ -270,9 +403,12 @@ class EmbeddingTables(nn.Module):
     def _tag(self) -> None:
         for name, bounds in self.parameter_segments().items():
             self.weights[name.removeprefix("weights.")].segments = bounds
+        for group, placed in self.placed.items():
+            placed.attach(self.weights[group])
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.__dict__.setdefault("placed", {})  # saved before there was any
         self._tag()  # copying a parameter drops what was set on it
 
     def _apply(self, fn: Any, recurse: bool = True) -> EmbeddingTables:
@@ -315,6 +451,27 @@ def _check_ties(tie: Mapping[str, str], sizes: Mapping[str, tuple[int, int]], li
                 column=name,
                 remedy="Tie a list column to a column that has a table of its own, of the same rows and width",
             )
+
+
+def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+    """A state dict holds all rows of a table, wherever they are; of tables that ranks share each rank's own."""
+    for group, placed in module.placed.items():
+        if not placed.sharded:
+            state[f"{prefix}weights.{group}"] = placed.whole()
+    if module.placed:
+        state[f"{prefix}where"] = kind_codes(module.slices)
+
+
+def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+    """Before a state dict is loaded: rows that are not on the device are taken from it here."""
+    own_rows = regroup(state, prefix, module.slices)
+    for group, placed in module.placed.items():
+        given, weight = state.get(f"{prefix}weights.{group}"), module.weights[group]
+        whole = (module.slices_of(group)[-1].stop, weight.shape[1])
+        if given is None or tuple(given.shape) != whole or (placed.sharded and own_rows):
+            continue
+        placed.take_all(given)
+        state[f"{prefix}weights.{group}"] = weight.detach()
 
 
 def _tag_after_load(module: EmbeddingTables, incompatible_keys: Any) -> None:

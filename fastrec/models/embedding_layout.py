@@ -12,6 +12,7 @@ ALIGN = 4  # floats: a row of 4k floats starts on a 16-byte boundary, which wide
 SPARSE_FROM = 20_000  # rows: a smaller table is read and written whole faster than by the rows of a batch
 
 Grads = Literal["dense", "rows"]
+KINDS = ("host", "cached", "sharded")  # of tables whose rows are not all on the device
 
 
 def emb_sz_rule(n: int, *, cap: int = 600) -> int:
@@ -83,15 +84,34 @@ def check_sizes(emb_szs: Sequence[tuple[int, int]], names: Sequence[str]) -> Non
             )
 
 
+def padded(width: int) -> int:
+    """A width rounded up to a multiple of 4 floats."""
+    return -(-width // ALIGN) * ALIGN
+
+
 def lay_out(
-    emb_szs: Sequence[tuple[int, int]], names: Sequence[str], *, pad: bool, grads: Grads = "dense"
+    emb_szs: Sequence[tuple[int, int]],
+    names: Sequence[str],
+    *,
+    pad: bool,
+    grads: Grads = "dense",
+    kinds: Mapping[str, str] | None = None,
 ) -> tuple[TableSlice, ...]:
-    """Where each table lies: those of one width, and of one kind of gradient, in one parameter."""
+    """Where each table lies: those of one width, of one kind of gradient and in one place, in one parameter.
+
+    Args:
+        emb_szs: ``(rows, width)`` of each table.
+        names: of each table.
+        pad: round widths up to multiples of 4 floats.
+        grads: see ``EmbeddingTables``.
+        kinds: table that is not on the device → one of ``KINDS``.
+    """
     filled: dict[str, int] = {}
     slices = []
     for name, (rows, width) in zip(names, emb_szs, strict=True):
-        width = -(-width // ALIGN) * ALIGN if pad else width
-        group = f"w{width}" + ("_rows" if grads == "rows" and rows >= SPARSE_FROM else "")
+        width = padded(width) if pad else width
+        kind = f"_{kinds[name]}" if kinds and name in kinds else ""
+        group = f"w{width}{kind}" + ("_rows" if kind or (grads == "rows" and rows >= SPARSE_FROM) else "")
         start = filled.get(group, 0)
         filled[group] = start + rows
         slices.append(TableSlice(name, group, start, start + rows, width))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 from fastrec.models.embedding import CheckIds, EmbeddingTables, Grads, Pool, side_by_side
+from fastrec.models.placement.settings import Embeddings, Placement
 
 
 class InputOptions(TypedDict, total=False):
@@ -26,6 +27,7 @@ class InputOptions(TypedDict, total=False):
     pad: bool
     check_ids: CheckIds
     grads: Grads
+    placement: Placement | Embeddings | None
 
 
 class FieldNet(nn.Module):
@@ -48,6 +50,7 @@ class FieldNet(nn.Module):
         pad: round the tables' widths up to multiples of 4 floats.
         check_ids: when to look for ids out of range, see ``EmbeddingTables``.
         grads: dense or row-sparse gradients of the tables, see ``EmbeddingTables``.
+        placement: where large tables lie, see ``Embeddings``.
 
     Raises:
         DataError: there is no input column at all.
@@ -69,6 +72,7 @@ class FieldNet(nn.Module):
         pad: bool = True,
         check_ids: CheckIds = "auto",
         grads: Grads = "dense",
+        placement: Placement | Embeddings | None = None,
     ) -> None:
         super().__init__()
         emb_szs, list_szs = list(emb_szs), list(list_szs)
@@ -85,6 +89,7 @@ class FieldNet(nn.Module):
                 pad=pad,
                 check_ids=check_ids,
                 grads=grads,
+                placement=placement,
             )
             if emb_szs or list_szs
             else None
@@ -102,6 +107,26 @@ class FieldNet(nn.Module):
             return []
         pieces = self.embeds.pieces(x_cat, extras[: self.n_lists])
         return [self.emb_drop(torch.cat(pieces, 1))] if self.training and self.emb_drop.p else pieces
+
+    def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
+        """Begin to bring the next batch's rows of tables that are on the host (see ``Embeddings``).
+
+        Args:
+            x_cat: as for ``forward``.
+            x_cont: not used.
+            *extras: as for ``forward``.
+        """
+        for tables in self._placed_tables():
+            tables.fetch_ahead(x_cat, extras[: len(tables.list_names)])
+
+    def count_rows(self, x_cat: Tensor) -> None:
+        """Count how often rows will be looked up: ids ``[n, columns]`` of training rows, see ``EmbeddingTables``."""
+        for tables in self._placed_tables():
+            if tables.n_columns:
+                tables.count(x_cat)
+
+    def _placed_tables(self) -> list[EmbeddingTables]:
+        return [m for m in self.modules() if isinstance(m, EmbeddingTables) and m.placed]
 
     def embed(self, x_cat: Tensor | None, extras: Sequence[Tensor] = ()) -> Tensor:
         """The embeddings of a batch side by side.

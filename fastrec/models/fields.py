@@ -64,6 +64,7 @@ class LinearTerms(nn.Module):
                 pool=given.get("pool", "mean"),
                 tie=given.get("tie"),
                 grads=given.get("grads", "dense"),
+                placement=given.get("placement"),
                 pad=False,
                 check_ids="never",
             )

@@ -102,10 +102,10 @@ def load_tables(
 def _load(
     embeds: EmbeddingTables, classes: Mapping[str, Sequence[Any]], name: str, saved: Mapping[str, Any], folder: Any
 ) -> int:
-    table, weights = embeds.table(name), saved["weights"]
-    if weights.shape[1] != table.shape[1]:
+    weights, width = saved["weights"], embeds.slice_of(name).width
+    if weights.shape[1] != width:
         raise DataError(
-            f"its vectors have {weights.shape[1]} numbers, the model's {table.shape[1]}",
+            f"its vectors have {weights.shape[1]} numbers, the model's {width}",
             file=folder,
             column=name,
             remedy=f"Make the model with emb_szs={{{name!r}: {weights.shape[1]}}}",
@@ -115,7 +115,7 @@ def _load(
     found = Keys((saved["values"],), (name,)).find_in(Keys((values,), (name,)))
     places = torch.cat([torch.tensor(rows, dtype=torch.int64), torch.where(found >= 0, found + len(reserved), -1)])
     known = places >= 0
-    with torch.no_grad():
+    with embeds.writing(name) as table:
         table[places[known].to(table.device)] = weights[known].to(table.device, table.dtype)
     return int(known.sum())
 

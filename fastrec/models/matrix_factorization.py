@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.models.embedding import EmbeddingTables
 from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.placement.settings import share_out
 from fastrec.models.training_rows import training_rows
 
 
@@ -56,11 +57,12 @@ class MatrixFactorization(FieldNet):
                 f"matrix factorization of {len(emb_szs)} categorical columns, {others} others and {out_sz} outputs",
                 remedy="Give two categorical columns and a numeric target (y_block=RegressionBlock), or n_out=1",
             )
-        super().__init__([(rows, dim) for rows, _ in emb_szs], 0, **inputs)
+        own, of_biases = share_out(inputs.get("placement"), [dim, 1])
+        super().__init__([(rows, dim) for rows, _ in emb_szs], 0, **{**inputs, "placement": own})
         self.embeds.reset_parameters(std)
         self.biases: EmbeddingTables | None = None
         if bias:
-            tables = {k: v for k, v in inputs.items() if k in ("check_ids", "grads")}
+            tables = {k: v for k, v in inputs.items() if k in ("check_ids", "grads")} | {"placement": of_biases}
             ones = [(rows, 1) for rows, _ in emb_szs]
             self.biases = EmbeddingTables(ones, names=inputs.get("cat_names"), pad=False, std=std, **tables)
         self.register_buffer("mean", torch.tensor([_start(mean, y_range)]))

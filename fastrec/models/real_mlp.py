@@ -155,6 +155,14 @@ class RealMLP(FieldNet):
             self._begin(x.detach())
         return self.squeeze(self.layers(x))
 
+    def fetch_ahead(self, x_cat: Tensor | None, x_cont: Tensor | None = None, *extras: Tensor) -> None:
+        """As ``FieldNet.fetch_ahead``; one-hot columns have no table."""
+        super().fetch_ahead(None if x_cat is None else x_cat[:, self._embedded], x_cont, *extras)
+
+    def count_rows(self, x_cat: Tensor) -> None:
+        """As ``FieldNet.count_rows``, likewise."""
+        super().count_rows(x_cat[:, self._embedded])
+
     def dense_pieces(self, x_cont: Tensor | None, extras: Sequence[Tensor] = ()) -> list[Tensor]:
         """The embedded numbers of a batch, and its vectors, as pieces ``[b, ·]``."""
         pieces = super().dense_pieces(x_cont, extras)

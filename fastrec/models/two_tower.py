@@ -158,7 +158,7 @@ class TwoTower(FieldNet):
                 f"the columns' names {names} are not one each, all different",
                 remedy="Give cont_names and vector_names as many names as there are such columns",
             )
-        widths = [self.embeds.table(n).shape[1] for n in fields] + [1] * self.n_cont + list(sizes)
+        widths = [self.embeds.slice_of(n).width for n in fields] + [1] * self.n_cont + list(sizes)
         return dict(zip(names, widths, strict=True))
 
 

@@ -11,6 +11,7 @@ from fastrec.models.embedding import side_by_side
 from fastrec.models.field_net import FieldNet, InputOptions
 from fastrec.models.fields import LinearTerms, squash
 from fastrec.models.mlp import Activation, mlp_blocks
+from fastrec.models.placement.settings import share_out
 
 
 class WideAndDeep(FieldNet):
@@ -56,7 +57,9 @@ class WideAndDeep(FieldNet):
         act_cls: Activation = nn.ReLU,
         **inputs: Unpack[InputOptions],
     ) -> None:
-        super().__init__(emb_szs, n_cont, **inputs)
+        widest = max((width for _, width in emb_szs), default=1)
+        own, inputs["placement"] = share_out(inputs.get("placement"), [widest, out_sz])
+        super().__init__(emb_szs, n_cont, **{**inputs, "placement": own})
         self.wide = LinearTerms(emb_szs, self.n_dense, out_sz, inputs)
         sizes = [self.n_emb + self.n_dense, *layers, out_sz]
         self.deep = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=use_bn, act_cls=act_cls))

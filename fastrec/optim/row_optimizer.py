@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fastrec._core.kernels import compiled, shared, steps, view
-from fastrec.optim.row_sparse import Places, Rows, RowState
+from fastrec.optim.row_sparse import Places, Rows, RowState, cache_of
 
 __all__ = ["RowOptimizer", "fused_step"]
 
@@ -51,6 +51,26 @@ class RowOptimizer(torch.optim.Optimizer):
                 state = self.state.get(p) or {}
                 if "decays" in state:
                     RowState(state, p).settle(group["betas"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's; of tables whose rows are not all on the device, of all rows."""
+        found = super().state_dict()
+        for number, p in enumerate(self._parameters()):
+            cache = cache_of(p)
+            if cache is not None and "last" in found["state"].get(number, {}):
+                found["state"][number] = cache.whole_state(found["state"][number])
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up what ``state_dict`` gave."""
+        state, params = dict(state_dict["state"]), self._parameters()
+        whole = {p: state.pop(i) for i, p in enumerate(params) if cache_of(p) is not None and i in state}
+        super().load_state_dict({**state_dict, "state": state})
+        for p, own in whole.items():
+            self.state[p] = cache_of(p).set_whole_state(own)
+
+    def _parameters(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
 
     def _step_dense(self) -> None:
         """The step of all parameters that have a gradient, while none is sparse."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Places", "RowState", "Rows"]
+__all__ = ["Places", "RowState", "Rows", "cache_of"]
 
 
 class Places:
@@ -82,11 +82,12 @@ class RowState:
     """
 
     def __init__(self, state: dict[str, Any], weight: Tensor) -> None:
+        self.cache = cache_of(weight)
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            state["exp_avg_sq"] = torch.zeros_like(weight, memory_format=torch.preserve_format)
             # The step that each row is up to. Loading a state makes all its tensors float32.
-            state["last"] = torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
+            state["last"] = self._zeros(weight, "last", wide=False)
+            state["exp_avg_sq"] = self._zeros(weight, "exp_avg_sq")
             state["decay"] = 0.0  # logarithm of what weights have decayed by
             state["decays"] = torch.zeros(64, dtype=torch.float32, device=weight.device)  # the same after each step
         self.state, self.weight = state, weight
@@ -139,6 +140,8 @@ class RowState:
     def settle(self, betas: tuple[float, float]) -> None:
         """Bring all rows up to now: those without a gradient have not decayed, nor have their means faded."""
         state, step = self.state, int(self.state["step"])
+        if self.cache is not None:  # the rows of the parameter are not all there are
+            self.cache.settled(step, betas, state["decays"])
         left_out = (step - state["last"]).unsqueeze(1)
         if not bool((left_out > 0).any()):
             return
@@ -153,8 +156,21 @@ class RowState:
     def mean(self) -> Tensor:
         """The running mean of every row; room is taken when momentum is first wanted."""
         if "exp_avg" not in self.state:
-            self.state["exp_avg"] = torch.zeros_like(self.weight, memory_format=torch.preserve_format)
+            self.state["exp_avg"] = self._zeros(self.weight, "exp_avg")
         return self.state["exp_avg"]
+
+    def _zeros(self, weight: Tensor, name: str, *, wide: bool = True) -> Tensor:
+        if self.cache is not None:
+            return self.cache.begin_state(name, wide=wide)
+        if not wide:
+            return torch.zeros(len(weight), dtype=torch.float32, device=weight.device)
+        return torch.zeros_like(weight, memory_format=torch.preserve_format)
+
+
+def cache_of(weight: Tensor) -> Any:
+    """What brings a parameter's rows to the device (``fastrec.models.placement``); None: all rows are there."""
+    placed = getattr(weight, "placed", None)
+    return None if placed is None or placed.sharded else placed
 
 
 def _faded(beta: float, steps: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ class Lamb(RowOptimizer):
     def _step_dense(self) -> None:
         for group in self.param_groups:
             alike: dict[Any, list[tuple[Tensor, ...]]] = defaultdict(list)
-            worth = compiled(sum(p.numel() for p in group["params"]))
+            worth = compiled(sum(p.numel() for p in group["params"] if p.grad is not None))
             for p in group["params"]:
                 if p.grad is not None:
                     held, step = self._held(p)
@@ -106,12 +106,15 @@ class Lamb(RowOptimizer):
             return
         rows, state = Rows.of(grad, self._places), RowState(self.state[p], p)
         step = state.begin(0.0)
-        order = torch.argsort(rows.ids)
+        placed = getattr(p, "placed", None)  # the parameter's rows are some of the tables' only
+        numbers = rows.ids if placed is None else placed.rows_of(rows.ids)
+        numbers, order = torch.sort(numbers)
         ids, grads = rows.ids.index_select(0, order), rows.grads.index_select(0, order)
         weights, mean, square = state.take(ids, group["betas"], decays=False)
         bounds = torch.tensor(getattr(p, "segments", None) or (0, len(p)), device=ids.device)
-        sizes = torch.diff(torch.searchsorted(ids, bounds)).tolist()
-        self._step_by_calls([[weights], [grads], [mean], [square]], [sizes], step, group)
+        sizes = torch.diff(torch.searchsorted(numbers, bounds)).tolist()
+        total = placed.total_norms if placed is not None and placed.sharded else None
+        self._step_by_calls([[weights], [grads], [mean], [square]], [sizes], step, group, total)
         state.put(ids, weights, mean, square, momentum=bool(group["betas"][0]))
 
     def _count_and_rate(self, step: int, group: dict[str, Any]) -> tuple[float, float]:
@@ -148,12 +151,17 @@ class Lamb(RowOptimizer):
             torch.autograd.graph.increment_version(p)
 
     def _step_by_calls(
-        self, held: list[list[Tensor]], layers: list[list[int]], step: int, group: dict[str, Any]
+        self,
+        held: list[list[Tensor]],
+        layers: list[list[int]],
+        step: int,
+        group: dict[str, Any],
+        total: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         """The step by torch's own calls, one for all parameters where there is one; nothing waits for a GPU.
 
         torch's fused AdamW subtracts Adam's step from what it takes for weights. From ``-decay · w`` it makes the step
-        that LAMB rescales.
+        that LAMB rescales. ``total`` makes norms over the rows here those over the rows of all ranks.
         """
         weights, grads, means, squares = held
         count, rate = self._count_and_rate(step, group)
@@ -169,7 +177,8 @@ class Lamb(RowOptimizer):
         ]
         if parts:
             moves, weights = [m for m, _ in parts], [p for _, p in parts]
-            move, weight = torch.stack(torch._foreach_norm([*moves, *weights])).chunk(2)
+            norms = torch.stack(torch._foreach_norm([*moves, *weights]))
+            move, weight = (norms if total is None else total(norms)).chunk(2)
             if group["clamp"] is not None:
                 weight = weight.clamp(max=group["clamp"])
             trust = torch.where((weight > 0) & (move > 0), weight / move, 1.0) * rate

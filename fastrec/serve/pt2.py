@@ -111,6 +111,11 @@ class _Padded:
 def _pooling_padded(net: nn.Module) -> Iterator[None]:
     """Tables of a net that pool padded lists: the lengths of bags would tie a program to batches of 2 rows or more."""
     tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
+    if any(one.placed for one in tables):
+        raise DataError(
+            "a program cannot hold embedding tables whose rows are not on the device",
+            remedy="Load the weights into a model made without placement= and export that",
+        )
     for one in tables:
         one._bag = _pooled.__get__(one)  # type: ignore[method-assign]
     try:

@@ -17,6 +17,7 @@ from fastcore.foundation import L
 from torch import Tensor, nn
 
 from fastrec.errors import DataError
+from fastrec.optim.row_sparse import cache_of
 
 # attributes of fastai's callbacks that change as a training goes on; other callbacks name theirs as ``checkpointed``
 _CHANGING = {ParamScheduler: ("hps",), TrackerCallback: ("best", "wait", "new_best"), GradientAccumulation: ("count",)}
@@ -147,7 +148,9 @@ def gradients(model: nn.Module) -> dict[str, Any]:
             continue
         if p.grad.is_sparse:
             grad = p.grad.coalesce()
-            found[name] = {"rows": grad.indices(), "values": grad.values()}
+            cache = cache_of(p)
+            rows = grad.indices() if cache is None else cache.rows_of(grad.indices()[0])[None]
+            found[name] = {"rows": rows, "values": grad.values()}
         else:
             found[name] = p.grad.detach() if p.grad.any() else 0
     return found
@@ -158,8 +161,10 @@ def set_gradients(model: nn.Module, state: dict[str, Any]) -> None:
     for name, p in model.named_parameters():
         grad = state.get(name)
         if isinstance(grad, dict):
-            parts = (grad["rows"].to(p.device), grad["values"].to(p.device))
-            p.grad = torch.sparse_coo_tensor(*parts, p.shape, is_coalesced=True, check_invariants=False)
+            cache, rows = cache_of(p), grad["rows"].to(p.device)
+            rows = rows if cache is None else cache.leased(rows)[1]
+            values = grad["values"].to(p.device)
+            p.grad = torch.sparse_coo_tensor(rows, values, p.shape, is_coalesced=cache is None, check_invariants=False)
         elif isinstance(grad, Tensor):
             p.grad = grad.to(p.device)
         else:

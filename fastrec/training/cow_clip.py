@@ -102,5 +102,5 @@ def _ids(tables: EmbeddingTables, x_cat: Tensor, lists: list[ListBatch]) -> dict
     found = {g: [ids.flatten()] for g, ids in tables.ids(x_cat).items()} if tables.n_columns else {}
     for name, batch in zip(tables.list_names, lists, strict=False):
         s = tables.slice_of(name)
-        found.setdefault(s.group, []).append(batch.values.long() + s.start)
+        found.setdefault(s.group, []).append(tables.list_ids(name, batch))
     return {g: torch.cat(parts) for g, parts in found.items()}

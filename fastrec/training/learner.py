@@ -28,6 +28,7 @@ from fastrec.optim import adamw, as_opt_func
 from fastrec.tabular import TabularFrame
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.building import build_model, check_options, check_takes_extras, refuse_options
+from fastrec.training.fetch_rows import FetchRows
 from fastrec.training.lean_learner import LeanLearner
 from fastrec.training.options import training_callbacks
 from fastrec.training.settle_rows import SettleRows
@@ -238,8 +239,11 @@ def _check_has_batches(dls: Any) -> None:
 def _callbacks(dls: Any, net: nn.Module, cbs: Any, training: dict[str, Any]) -> list[Any]:
     """The callbacks that were given, those that the net needs, and those that options stand for."""
     given = [*L(cbs)]
-    if any(name.endswith("_rows") for m in net.modules() if isinstance(m, EmbeddingTables) for name in m.weights):
+    tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
+    if any(name.endswith("_rows") for m in tables for name in m.weights):
         given.append(SettleRows())
+    if any(not placed.sharded for m in tables for placed in m.placed.values()):
+        given.append(FetchRows())
     if any(isinstance(cb, StopOnNaN) or cb is StopOnNaN for cb in given):
         training = {**training, "stop_on_nan": False}  # it is there
     return [*given, *training_callbacks(getattr(dls, "device", None) or "cpu", **training)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> b
         compiled(len(x_cat) * embeds.embedding_dim)
         and x_cat.dtype in (torch.int32, torch.int64)
         and dtype in (torch.float32, torch.bfloat16)
+        and not any(placed.sharded for placed in embeds.placed.values())
         and all(w.dtype == torch.float32 and w.device.type == "cpu" and w.is_contiguous() for w in weights)
     )
 
@@ -68,14 +70,20 @@ def can_compile(embeds: EmbeddingTables, x_cat: Tensor, dtype: torch.dtype) -> b
 def compiled_join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     """As ``joined_lookup.join``, for tables for which ``can_compile`` holds."""
     plan = _plan(embeds)
-    weights = [embeds.weights[g.name] for g in plan.groups]
+    if embeds.placed:
+        embeds.check(x_cat)
+    found, x_cat = embeds.on_device(x_cat)
+    weights = [found[g.name] for g in plan.groups]
     return _CompiledJoin.apply(embeds, plan, x_cat, dtype, *weights, *others)
 
 
 def _plan(embeds: EmbeddingTables) -> _Plan:
     known = embeds.__dict__.get("_compiled_plan")
     if known is None:
-        known = embeds.__dict__["_compiled_plan"] = _make_plan(embeds.slices[: embeds.n_columns])
+        slices = embeds.slices[: embeds.n_columns]
+        here = {group: {"start": 0, "stop": placed.slots} for group, placed in embeds.placed.items()}
+        slices = [replace(s, **here[s.group]) if s.group in here else s for s in slices]
+        known = embeds.__dict__["_compiled_plan"] = _make_plan(slices)
     return known
 
 

@@ -58,15 +58,15 @@ def join(embeds: EmbeddingTables, x_cat: Tensor, others: Sequence[Tensor], dtype
         embeds.check_shape(x_cat)
         return compiled_join(embeds, x_cat, others, dtype)
     embeds.check(x_cat)
-    ids = embeds.ids(x_cat)
+    # Row-sparse gradients are made by torch's own lookup; what it finds is one more value to join.
+    ids = embeds.rows_by_group(x_cat)
+    found = {g: embeds.vectors(g, rows) for g, rows in ids.items() if _is_sparse(g)}
     places: dict[str, list[_Run]] = {g: [] for g in ids}
     filled, at = dict.fromkeys(ids, 0), 0
     for group, size in embeds.runs:
         places[group].append(_Run(filled[group], at, size))
         filled[group] += size
         at += size
-    # Row-sparse gradients are made by torch's own lookup; what it finds is one more value to join.
-    found = {g: F.embedding(i, embeds.weights[g], sparse=True).flatten(1) for g, i in ids.items() if _is_sparse(g)}
     dense = [g for g in ids if g not in found]
     given = [(found[g], places[g]) for g in found]
     for other in others:

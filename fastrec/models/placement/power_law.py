@@ -1,0 +1,73 @@
+"""What a cache of the hottest rows finds, if the k-th most frequent id of n is looked up in proportion to ``k^-s``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+__all__ = ["cached_rows", "found", "rows_missed"]
+
+_EXACT = 10_000  # terms that are added up one by one
+
+
+def harmonic(n: int, skew: float) -> float:
+    """The sum of ``k^-s`` for k = 1 … n: terms one by one, and then their integral (Euler and Maclaurin's first term).
+
+    Args:
+        n: number of terms.
+        skew: s.
+    """
+    near = float((np.arange(1, min(n, _EXACT) + 1, dtype=np.float64) ** -skew).sum())
+    if n <= _EXACT:
+        return near
+    low, high = _EXACT + 0.5, n + 0.5
+    far = np.log(high / low) if skew == 1 else (high ** (1 - skew) - low ** (1 - skew)) / (1 - skew)
+    return near + float(far)
+
+
+def found(rows: int, cached: int, skew: float) -> float:
+    """The share of lookups in a table of ``rows`` rows that are of its ``cached`` most frequent ones."""
+    return harmonic(min(cached, rows), skew) / harmonic(rows, skew) if cached else 0.0
+
+
+def cached_rows(rows: Sequence[int], slots: int, skew: float) -> list[int]:
+    """How many rows of each of some tables, looked up equally often, are among the ``slots`` most frequent of all.
+
+    Args:
+        rows: of each table.
+        slots: rows of the cache.
+        skew: of every table.
+    """
+    rows = np.asarray(rows, dtype=np.int64)
+    if slots >= rows.sum():
+        return rows.tolist()
+    if skew == 0:
+        return (rows * (slots / rows.sum())).astype(np.int64).tolist()
+    whole = np.array([harmonic(int(n), skew) for n in rows])
+
+    def above(log_p: float) -> np.ndarray:  # rows that are looked up at least so often
+        return np.minimum(rows, np.exp(-(log_p + np.log(whole)) / skew)).astype(np.int64)
+
+    low, high = -60.0, 0.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (low, middle) if above(middle).sum() <= slots else (middle, high)
+    return above(high).tolist()
+
+
+def rows_missed(rows: int, cached: int, skew: float, batch: int) -> float:
+    """How many different rows outside the cache a batch is expected to look up, in one table.
+
+    Args:
+        rows: of the table.
+        cached: its most frequent rows, which are in the cache.
+        skew: of the table.
+        batch: lookups.
+    """
+    if cached >= rows:
+        return 0.0
+    edges = np.unique(np.geomspace(cached + 1, rows + 1, 2000).astype(np.int64))
+    middle = (edges[:-1] + edges[1:] - 1) / 2
+    often = batch * middle**-skew / harmonic(rows, skew)
+    return float((np.diff(edges) * -np.expm1(-often)).sum())

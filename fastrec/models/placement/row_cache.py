@@ -1,0 +1,363 @@
+"""``RowCache``: the rows of large tables that are on the device, brought and written back as batches need them.
+
+The parameter that an optimizer sees has room for some rows, its *slots*; all rows lie in a ``RowStore``. Before a
+lookup the rows it needs are brought to slots, with what the optimizer keeps of them; those needed least go back.
+Lookups, gradients and steps then work on slots as they do on rows, so that a row goes through the same arithmetic as
+without a cache, in the same order. One thread brings rows for the next batch while this one trains; everything else
+waits for it first, so that rows and the map of slots have one owner at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fastrec.errors import DataError, DeviceMemoryError
+from fastrec.models.placement.coldest import Coldest
+from fastrec.models.placement.lease import Leases
+from fastrec.models.placement.row_store import RowStore
+
+__all__ = ["RowCache"]
+
+
+class RowCache:
+    """Rows on the device, of a group of tables whose other rows are in a store.
+
+    Args:
+        store: all rows.
+        slots: how many have room on the device.
+    """
+
+    sharded = False
+
+    def __init__(self, store: RowStore, slots: int) -> None:
+        self.store, self.slots = store, slots
+        self.looked_up = self.found = 0  # ids of training batches, and those whose rows were there
+        self._empty()
+
+    def _empty(self) -> None:
+        self.weight: nn.Parameter | None = None
+        self.state: dict[str, Tensor] = {}  # the optimizer's columns, by slot
+        self.slot_of = torch.full((self.store.rows,), -1, dtype=torch.int32)
+        self.row_at = torch.full((self.slots,), -1, dtype=torch.int64)
+        self._changed = torch.zeros(self.slots, dtype=torch.bool)
+        self._free = torch.arange(self.slots)
+        self._coldest = Coldest(self.store.rows)
+        self._leases, self._ahead, self._counted = Leases(), None, set()
+        self._side: Any = None
+
+    def attach(self, weight: nn.Parameter) -> None:
+        """Take a parameter ``[slots, width]`` for the rows on the device; rows that are there are brought anew."""
+        moved = self.weight is not None and self.weight is not weight
+        self.weight, weight.placed = weight, self
+        if weight.dtype != self.store.columns["weight"].dtype:
+            raise DataError(
+                f"rows off the device are float32, the model is {weight.dtype}",
+                remedy="Train with amp='bf16', or with placement='device'",
+            )
+        if moved:
+            self.reload()
+
+    # ---- lookups
+
+    def look_up(self, rows: Tensor, key: str = "columns") -> Tensor:
+        """The vectors of rows.
+
+        Args:
+            rows: int64 ``[b, k]``.
+            key: which of a batch's lookups it is, as for ``fetch_ahead``.
+
+        Returns:
+            ``[b, k · width]``; its gradient is row-sparse.
+        """
+        weight, slots = self.leased(rows, key)
+        return F.embedding(slots, weight, sparse=True).flatten(1)
+
+    def leased(self, rows: Tensor, key: str = "columns") -> tuple[Tensor, Tensor]:
+        """Bring rows; the parameter and where they are in it, which they are as long as a gradient may come.
+
+        Args:
+            rows: int64, any shape.
+            key: as for ``look_up``.
+
+        Returns:
+            The parameter, and slots of the shape of ``rows``.
+
+        Raises:
+            DeviceMemoryError: there is no room for so many rows.
+        """
+        self.wait()
+        ids = rows.reshape(-1).cpu()
+        held = self._leases.held(self.weight)
+        learns = torch.is_grad_enabled() and self.weight.requires_grad
+        with torch.no_grad(), self._stream():
+            slots = self._bring(ids, held, must=True, counts=learns and key not in self._counted)
+        self._counted.discard(key)
+        if learns:
+            self._changed.index_fill_(0, slots, True)
+        place = slots.to(self.weight.device)
+        return self._leases.take(self.weight, slots), place.view(rows.shape)
+
+    def slots_of(self, rows: Tensor) -> Tensor:
+        """Where rows are that have been brought: int64, of the shape of ``rows``."""
+        self.wait()
+        return self.slot_of.index_select(0, rows.reshape(-1).cpu()).long().view(rows.shape).to(rows.device)
+
+    def rows_of(self, slots: Tensor) -> Tensor:
+        """Which rows are in slots: int64 ``[n]``."""
+        self.wait()
+        return self.row_at.index_select(0, slots.cpu()).to(slots.device)
+
+    def count(self, rows: Tensor) -> None:
+        """Count lookups to come, and bring the rows of most of them; only before any row has been brought.
+
+        Args:
+            rows: int64, any shape, each as often as it will be looked up.
+        """
+        self.wait()
+        if bool((self.row_at >= 0).any()):
+            return
+        self._coldest.add(rows.reshape(-1).cpu())
+        with torch.no_grad(), self._stream():
+            for part in self._coldest.hottest(self.slots).split(_AT_ONCE):
+                self._bring(part, [], must=False, counts=False)
+
+    # ---- the next batch
+
+    def fetch_ahead(self, rows: Iterable[tuple[str, Tensor]]) -> None:
+        """Begin to bring the rows of the next batch, as far as there is room.
+
+        Nothing is taken for granted of that batch: it may never come, or another one may.
+
+        Args:
+            rows: for each of its lookups the key and int64 rows, any shape.
+        """
+        self.wait()
+        given = [(key, r.reshape(-1)) for key, r in rows]
+        held = self._leases.held(self.weight)
+        ready = torch.cuda.current_stream().record_event() if self.weight.is_cuda else None
+        self._ahead = _worker().submit(self._fetch, given, held, ready)
+
+    def _fetch(self, given: Sequence[tuple[str, Tensor]], held: list[Tensor], ready: Any) -> None:
+        with torch.no_grad(), self._stream(ready):
+            for key, rows in given:
+                held.append(self._bring(rows.cpu(), held, must=False, counts=True))
+                self._counted.add(key)
+
+    def _stream(self, ready: Any = None) -> AbstractContextManager[Any]:
+        """On CUDA a stream of copies, which begins when ``ready`` has happened and is over when it is left."""
+        if not self.weight.is_cuda:
+            return nullcontext()
+        if self._side is None:
+            self._side = torch.cuda.Stream(self.weight.device)
+        return _Finished(self._side, ready)
+
+    def wait(self) -> None:
+        """Until no other thread works on the rows."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.result()
+
+    # ---- rows come and go
+
+    def _bring(self, ids: Tensor, held: list[Tensor], *, must: bool, counts: bool) -> Tensor:
+        """Bring the rows of a lookup.
+
+        Args:
+            ids: int64 ``[n]`` on the host, as often as they are looked up.
+            held: slots that must stay.
+            must: all have to be brought; else as many as there is room for.
+            counts: they count as looked up.
+
+        Returns:
+            Slots of ``ids``, int64 ``[n]``; without those of rows that were not brought.
+        """
+        slots = self.slot_of.index_select(0, ids)
+        absent = ids[slots < 0]
+        if counts:
+            self.looked_up += len(ids)
+            self.found += len(ids) - len(absent)
+            self._coldest.count(ids)
+        if not len(absent):
+            return slots.long()
+        rows = torch.unique(absent)
+        free = self._room_for(len(rows), [*held, slots[slots >= 0].long()])
+        if len(free) < len(rows):
+            if must:
+                self._refuse(len(rows), len(free))
+            rows = rows[: len(free)]
+        self._free = self._free[len(rows) :]
+        self._put(rows, free)
+        slots = self.slot_of.index_select(0, ids).long()
+        return slots if must else slots[slots >= 0]
+
+    def _put(self, rows: Tensor, slots: Tensor) -> None:
+        self._fill(rows, slots)
+        self.slot_of.index_copy_(0, rows, slots.int())
+        self.row_at.index_copy_(0, slots, rows)
+
+    def _fill(self, rows: Tensor, slots: Tensor) -> None:
+        values, place = self.store.read(rows), slots.to(self.weight.device)
+        for name, column in self._columns().items():
+            column.index_copy_(0, place, _to(values[name], column.device))
+
+    def _room_for(self, count: int, held: list[Tensor]) -> Tensor:
+        """Slots for so many rows, or fewer where there are no more; the rows that had them have gone."""
+        if len(self._free) < count:
+            gone = self._coldest.take(count - len(self._free), self.row_at, torch.cat(held))
+            self._write_back(gone[self._changed.index_select(0, gone)])
+            self.slot_of.index_fill_(0, self.row_at.index_select(0, gone), -1)
+            self.row_at.index_fill_(0, gone, -1)
+            self._changed.index_fill_(0, gone, False)
+            self._free = torch.cat([self._free, gone])
+        return self._free[:count]
+
+    def _write_back(self, slots: Tensor) -> None:
+        if not len(slots):
+            return
+        place = slots.to(self.weight.device)
+        values = {name: _to(c.index_select(0, place), "cpu") for name, c in self._columns().items()}
+        self.store.write(self.row_at.index_select(0, slots), values)
+
+    def _columns(self) -> dict[str, Tensor]:
+        return {"weight": self.weight.data, **self.state}
+
+    def _refuse(self, wanted: int, free: int) -> None:
+        raise DeviceMemoryError(
+            f"a batch needs {wanted:,} more rows of width {self.store.width} on the device, {self.slots:,} have room "
+            f"and {free:,} of these are free",
+            remedy="Lower the batch size (bs=), add up fewer batches before a step, or give a larger device_bytes",
+        )
+
+    # ---- all rows
+
+    def flush(self) -> RowStore:
+        """The store, with all rows as they are now."""
+        self.wait()
+        with torch.no_grad(), self._stream():
+            for slots in self._changed.nonzero().squeeze(1).split(_AT_ONCE):
+                self._write_back(slots)  # they stay marked: a step may be to come
+            self.store.settle()
+        return self.store
+
+    def whole(self) -> Tensor:
+        """All rows ``[rows, width]`` as they are now: the store's own."""
+        return self.flush().columns["weight"]
+
+    def take_all(self, values: Tensor) -> None:
+        """Overwrite all rows with ``[rows, width]``."""
+        self.whole().copy_(values)
+        self.reload()
+
+    def reload(self) -> None:
+        """Bring the rows on the device anew: the store's have been changed."""
+        self.wait()
+        with torch.no_grad(), self._stream():
+            for slots in (self.row_at >= 0).nonzero().squeeze(1).split(_AT_ONCE):
+                self._fill(self.row_at.index_select(0, slots), slots)
+
+    # ---- what an optimizer keeps (see ``fastrec.optim.row_sparse``)
+
+    def begin_state(self, name: str, *, wide: bool) -> Tensor:
+        """A column of zeros for an optimizer: the part of it that is on the device."""
+        self.wait()
+        width = self.store.width if wide else None
+        self.store.begin(name, width)
+        self.state[name] = self.weight.new_zeros((self.slots, width) if wide else (self.slots,), requires_grad=False)
+        if name == "last":
+            self.store.pending.clear()
+            self.state.pop("exp_avg", None)
+            self.store.columns.pop("exp_avg", None)
+        return self.state[name]
+
+    def settled(self, step: int, betas: tuple[float, float], decays: Tensor) -> None:
+        """Rows on the device were settled: the others are when they are read, or now if much has come together."""
+        self.wait()
+        self.store.pending.append((step, tuple(betas)))
+        self.store.decays = decays.cpu()
+        if len(self.store.pending) > _MOST_PENDING:
+            self.flush()
+
+    def whole_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """An optimizer's state of this parameter with all rows."""
+        columns = self.flush().columns
+        return {name: columns[name] if name in self.state else value for name, value in state.items()}
+
+    def set_whole_state(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Take up what ``whole_state`` gave; the state that an optimizer works with."""
+        self.flush()
+        columns, kept = ("last", "exp_avg_sq", "exp_avg"), {}
+        for name in columns:
+            self.state.pop(name, None)
+            self.store.columns.pop(name, None)
+        for name, value in state.items():
+            if name in columns:
+                self.store.begin(name, None if value.ndim == 1 else value.shape[1]).copy_(value)
+                self.state[name] = self.weight.new_zeros((self.slots, *value.shape[1:]), requires_grad=False)
+                kept[name] = self.state[name]
+            elif isinstance(value, Tensor):  # it will be changed in place
+                kept[name] = value.clone() if name == "step" else value.to(self.weight.device, copy=True)
+            else:
+                kept[name] = value
+        self.reload()
+        return kept
+
+    # ---- copies
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The rows, and nothing on the device."""
+        return {"store": self.flush(), "slots": self.slots, "looked_up": 0, "found": 0}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._empty()
+
+
+_MOST_PENDING = 8  # times that all rows were to be settled; then it is done, or each row would cost ever more
+_AT_ONCE = 1 << 18  # rows that are copied at a time where all are
+
+
+class _Finished:
+    """A CUDA stream, after an event of another; whoever leaves it waits for what was begun on it."""
+
+    def __init__(self, stream: Any, ready: Any) -> None:
+        self.stream, self.ready = stream, ready or torch.cuda.current_stream().record_event()
+
+    def __enter__(self) -> None:
+        self.stream.wait_event(self.ready)
+        self._inside = torch.cuda.stream(self.stream)
+        self._inside.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inside.__exit__(*error)
+        self.stream.synchronize()
+
+
+def _to(values: Tensor, device: torch.device | str) -> Tensor:
+    """Values on a device; on their way to and from CUDA through pinned memory."""
+    device = torch.device(device)
+    if values.device.type == device.type:
+        return values
+    if device.type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    room = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    room.copy_(values)
+    return room
+
+
+@cache
+def _worker() -> ThreadPoolExecutor:
+    """The thread that brings rows ahead, of all tables."""
+    return ThreadPoolExecutor(1, thread_name_prefix="embedding-rows")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_worker.cache_clear)  # a child has no threads

@@ -1,0 +1,391 @@
+"""Tables whose rows are not on the device: the same numbers as with all rows there, step by step."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError, DeviceMemoryError, MissingColumnError, MissingFileError, TrainingError
+from fastrec.models import (
+    DLRM,
+    DeepFM,
+    Embeddings,
+    EmbeddingTables,
+    MatrixFactorization,
+    RealMLP,
+    TabularNet,
+    WideAndDeep,
+    embedding_layout,
+)
+from fastrec.models.placement.settings import bytes_per_row
+from fastrec.optim import AdamW, Lamb
+from fastrec.table import ListBatch
+
+SIZES = [(600, 8), (5, 8), (800, 16), (700, 8)]
+NAMES = ["a", "b", "c", "d"]
+LIMIT = 30_000  # bytes: room for some 130 rows of width 8 and 80 of width 16, of 1,300 and 800
+PLACEMENTS = {
+    "host": lambda folder: Embeddings("host", device_bytes=LIMIT),
+    "cached": lambda folder: Embeddings("cached", device_bytes=LIMIT),
+    "files": lambda folder: Embeddings("cached", device_bytes=LIMIT, folder=folder),
+    "mixed": lambda folder: Embeddings("cached", device_bytes=150_000, tables={"a": "device", "d": "host"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_tables_count_as_large(monkeypatch):
+    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+
+
+@pytest.fixture(params=PLACEMENTS)
+def placement(request, tmp_path):
+    return PLACEMENTS[request.param](tmp_path)
+
+
+def make(placement=None, kind=TabularNet, sizes=SIZES, **options):
+    """A net of four tables; by the same seed of the same weights."""
+    torch.manual_seed(0)
+    options = {"layers": [16], **options} if kind in (TabularNet, WideAndDeep, DeepFM, RealMLP) else options
+    return kind(
+        sizes, options.pop("n_cont", 3), 1, cat_names=NAMES[: len(sizes)], grads="rows", placement=placement, **options
+    )
+
+
+def batch(seed, b=20, sizes=SIZES, share=1):
+    """Ids, some of them several times, numbers and targets."""
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.stack([torch.randint(0, max(rows // share, 2), (b,), generator=g) for rows, _ in sizes], 1)
+    return ids, torch.randn(b, 3, generator=g), torch.randn(b, 1, generator=g)
+
+
+def step(net, opt, seed, *, ahead=None, update=True, **options):
+    """One batch; the loss."""
+    ids, x, y = batch(seed, **options)
+    found = net(ids, x)
+    if ahead is not None:
+        net.fetch_ahead(*batch(ahead, **options)[:2])
+    loss = (found - y).square().mean()
+    loss.backward()
+    if update:
+        opt.step()
+        opt.zero_grad()
+    return loss.item()
+
+
+def tables_of(net):
+    """Every table, wherever it is."""
+    return {n: net.embeds.table(n).detach().clone() for n in NAMES[: len(net.embeds.slices)]}
+
+
+def assert_same(one, other, **close):
+    """Two nets of one kind hold the same weights, to the bit unless ``close`` says how near."""
+    dense = [[p for n, p in net.named_parameters() if "weights." not in n] for net in (one, other)]
+    pairs = list(zip(*dense, strict=True)) + list(zip(tables_of(one).values(), tables_of(other).values(), strict=True))
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, **(close or {"rtol": 0, "atol": 0}))
+
+
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_every_step_is_that_of_a_plain_net_to_the_bit(kind, placement):
+    plain, placed = make(), make(placement)
+    opts = [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    assert all(p.slots < p.store.rows for p in placed.embeds.placed.values())
+    assert_same(plain, placed)
+    for i in range(12):
+        for opt in opts:
+            opt.param_groups[0]["lr"] = 0.05 / (1 + i % 3)
+        losses = [step(net, opt, i, ahead=i + 1, share=1 + i % 2 * 3) for net, opt in zip((plain, placed), opts)]
+        assert losses[0] == losses[1]
+        if i % 5 == 4:  # a validation between batches
+            for opt in opts:
+                opt.settle()
+            with torch.no_grad():
+                ids, x, _ = batch(100 + i, b=60)
+                assert torch.equal(plain.eval()(ids, x), placed.eval()(ids, x))
+            plain.train(), placed.train()
+    for opt in opts:
+        opt.settle()
+    assert_same(plain, placed)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_gradients_added_up_over_batches_are_those_of_a_plain_net(kind):
+    plain, placed = make(), make(Embeddings("cached", device_bytes=21_000))
+    opts = [kind(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    for i in range(12):
+        losses = [step(n, o, i, ahead=i + 1, update=i % 3 == 2, b=12) for n, o in zip((plain, placed), opts)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert_same(plain, placed, rtol=2e-5, atol=1e-6)
+
+
+@given(
+    events=st.lists(st.sampled_from(["train", "ahead", "look", "forward", "settle", "save"]), min_size=4, max_size=16),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=20)
+def test_whatever_happens_between_batches(events, seed):
+    plain, placed = make(), make(Embeddings("cached", device_bytes=LIMIT))
+    nets, opts = (plain, placed), [AdamW(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    for i, event in enumerate(events, seed):
+        if event == "train":
+            losses = [step(net, opt, i) for net, opt in zip(nets, opts, strict=True)]
+            assert losses[0] == losses[1]
+        elif event == "ahead":  # of a batch that never comes
+            placed.fetch_ahead(*batch(1000 + i)[:2])
+        elif event == "look":
+            with torch.no_grad():
+                ids, x, _ = batch(2000 + i)
+                assert torch.equal(plain(ids, x), placed(ids, x))
+        elif event == "forward":  # without a backward pass
+            ids, x, _ = batch(3000 + i)
+            assert torch.equal(plain(ids, x), placed(ids, x))
+        elif event == "settle":
+            for opt in opts:
+                opt.settle()
+        else:
+            states = [net.state_dict() for net in nets]
+            assert torch.equal(states[0]["embeds.weights.w16_rows"], states[1]["embeds.weights.w16_cached_rows"])
+    for opt in opts:
+        opt.settle()
+    assert_same(plain, placed)
+
+
+MODELS = {
+    "deep fm": lambda p: make(p, DeepFM, emb_dim=8),
+    "wide and deep": lambda p: make(p, WideAndDeep),
+    "dlrm": lambda p: make(p, DLRM, bottom=[8, 8], top=[8]),
+    "real mlp": lambda p: make(p, RealMLP, max_one_hot=9, ps=None),
+    "dropout": lambda p: make(p, TabularNet, embed_p=0.3),
+    "wide": lambda p: make(p, TabularNet, sizes=[(600, 64), (700, 8)]),
+    "factors": lambda p: make(p, MatrixFactorization, sizes=SIZES[2:], n_cont=0, dim=8),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_takes_it(name):
+    plain, placed = MODELS[name](None), MODELS[name](Embeddings("cached", device_bytes=4 * LIMIT))
+    sizes = {"wide": [(600, 64), (700, 8)], "factors": SIZES[2:]}.get(name, SIZES)
+    opts = [AdamW(net.parameters(), lr=0.05) for net in (plain, placed)]
+    assert sum(bool(m.placed) for m in placed.modules() if isinstance(m, EmbeddingTables)) >= 1
+    for i in range(4):
+        losses = []
+        for net, opt in zip((plain, placed), opts, strict=True):
+            torch.manual_seed(i)
+            losses.append(step(net, opt, i, ahead=i + 1, sizes=sizes, b=8))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+@pytest.mark.parametrize("pool", ["mean", "sum"])
+def test_lists_that_use_the_table_of_a_column(pool):
+    options = {"list_szs": [(600, 8), (90, 8)], "list_names": ["likes", "tags"], "tie": {"likes": "a"}, "pool": pool}
+    plain, placed = make(**options), make(Embeddings("cached", device_bytes=LIMIT), **options)
+    opts = [AdamW(net.parameters(), lr=0.05, weight_decay=0.1) for net in (plain, placed)]
+    for i in range(5):
+        g = torch.Generator().manual_seed(i)
+        lists = [ListBatch.of([[], *torch.randint(0, n, (19, 3), generator=g).tolist()]) for n in (600, 90)]
+        ids, x, y = batch(i)
+        losses = []
+        for net, opt in zip((plain, placed), opts, strict=True):
+            loss = (net(ids, x, *lists) - y).square().mean()
+            net.fetch_ahead(ids, x, *lists)
+            loss.backward()
+            opt.step()
+            opt.zero_grad()
+            losses.append(loss.item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for opt in opts:
+        opt.settle()
+    for name in ("a", "tags", "c"):  # of a table that a batch uses twice, gradients are added up in another order
+        torch.testing.assert_close(plain.embeds.table(name), placed.embeds.table(name), rtol=2e-5, atol=1e-6)
+
+
+def test_a_maximum_over_lists():
+    options = {"list_szs": [(90, 8)], "list_names": ["tags"], "pool": "max", "sizes": [(5, 8)]}
+    plain, placed = make(**options), make(Embeddings("cached", device_bytes=LIMIT), **options)
+    lists, (ids, x, _) = ListBatch.of([[], [3, 80], [3, 3, 4]]), batch(0, b=3, sizes=[(5, 8)])
+    grads = []
+    for net in (plain, placed):
+        net(ids, x, lists).square().sum().backward()
+        cache = net.embeds.placed.get("w8_cached_rows")
+        grad = net.embeds.weights["w8_rows" if cache is None else "w8_cached_rows"].grad.to_dense()
+        grads.append(grad if cache is None else torch.zeros(90, 8).index_add(0, cache.row_at.clamp(min=0), grad))
+    torch.testing.assert_close(*grads)
+
+
+# ---- saving and loading
+
+
+def trained(placement, kind=AdamW, steps=range(4)):
+    net = make(placement)
+    opt = kind(net.parameters(), lr=0.05, weight_decay=0.1)
+    for i in steps:
+        step(net, opt, i, ahead=i + 1)
+    return net, opt
+
+
+@pytest.mark.parametrize("kind", [AdamW, Lamb])
+def test_training_goes_on_from_what_was_saved(kind, placement):
+    net, opt = trained(placement, kind)
+    file = io.BytesIO()
+    torch.save([net.state_dict(), opt.state_dict()], file)
+    file.seek(0)
+    weights, state = torch.load(file, weights_only=True)
+    twin = make(placement)
+    other = kind(twin.parameters(), lr=0.05, weight_decay=0.1)
+    step(twin, other, 77)  # so that rows are on its device and its optimizer has begun
+    twin.load_state_dict(weights)
+    other.load_state_dict(state)
+    for i in range(4, 8):
+        assert step(net, opt, i) == step(twin, other, i)
+    for one in (opt, other):
+        one.settle()
+    assert_same(net, twin)
+
+
+def test_the_optimizers_state_is_that_of_a_plain_net(placement):
+    (plain, one), (placed, other) = trained(None), trained(placement)
+    rows = {"a": 600, "c": 800, "d": 700}
+    one.settle(), other.settle()
+    states = []
+    for net, opt in ((plain, one), (placed, other)):
+        state = opt.state_dict()["state"]
+        found = {n: state[i] for i, (n, _) in enumerate(net.named_parameters())}
+        slices = {n: net.embeds.slice_of(n) for n in rows}
+        own = {n: found[f"embeds.weights.{s.group}"] for n, s in slices.items()}
+        states.append(
+            {(n, k): own[n][k][s.start : s.stop] for n, s in slices.items() for k in ("exp_avg", "exp_avg_sq")}
+        )
+    assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
+
+
+@pytest.mark.parametrize("grads", ["dense", "rows"])
+def test_weights_go_from_one_placement_to_another(placement, grads):
+    net, _ = trained(placement)
+    torch.manual_seed(1)
+    plain = TabularNet(SIZES, 3, 1, [16], cat_names=NAMES, grads=grads)
+    plain.load_state_dict(net.state_dict())
+    assert_same(plain, net)
+    other = make(Embeddings("cached", device_bytes=LIMIT, tables={"c": "host"}))
+    other(*batch(0)[:2])  # rows are there that give way
+    other.load_state_dict(plain.state_dict())
+    assert_same(other, net)
+    again = make(placement)
+    again.load_state_dict(other.state_dict())
+    assert_same(again, net)
+
+
+def test_a_copy_is_a_net_of_its_own(placement):
+    net, _ = trained(placement)
+    before = {n: t.clone() for n, t in tables_of(net).items()}
+    file = io.BytesIO()
+    torch.save(net, file)
+    file.seek(0)
+    for twin in (copy.deepcopy(net), torch.load(file, weights_only=False)):
+        assert_same(net, twin)
+        step(twin, AdamW(twin.parameters(), lr=0.1), 5)
+        assert all(torch.equal(t, tables_of(net)[n]) for n, t in before.items())
+
+
+def test_a_table_is_written_and_read(placement):
+    net, _ = trained(placement)
+    values = torch.randn(600, 8)
+    net.embeds.load_table("a", values)
+    assert torch.equal(net.embeds.table("a"), values)
+    ids = batch(3)[0]
+    assert torch.equal(net.embeds(ids)[:, :8], values[ids[:, 0]])
+
+
+# ---- what is kept on the device
+
+
+def test_rows_that_are_asked_for_most_stay():
+    tables = EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8)))
+    cache = tables.placed["w8_cached_rows"]
+    g = torch.Generator().manual_seed(0)
+    for i in range(60):  # half of the hot rows are in every other batch only
+        cold = torch.randint(60, 5000, (40, 1), generator=g)
+        tables(torch.cat([torch.arange(25)[:, None] + 25 * (i % 2), cold]))
+    assert cache.slots == 100
+    assert (cache.slot_of[:50] >= 0).all()
+    assert cache.found / cache.looked_up == pytest.approx(25 / 65, abs=0.03)
+
+
+def test_counted_rows_are_there_from_the_start():
+    tables = EmbeddingTables([(5000, 8)], placement=Embeddings("cached", device_bytes=100 * bytes_per_row(8)))
+    ids = torch.cat([torch.arange(900, 1000).repeat(3), torch.arange(2000)])[:, None]
+    tables.count(ids)
+    assert (tables.placed["w8_cached_rows"].slot_of[900:1000] >= 0).all()
+    assert torch.equal(tables(ids[:40]), tables.table("0")[ids[:40, 0]])
+
+
+# ---- wrong input
+
+
+def test_a_batch_that_does_not_fit_names_what_to_do():
+    net = make(Embeddings("cached", device_bytes=LIMIT))
+    with pytest.raises(
+        DeviceMemoryError, match=r"more rows of width 8 on the device, 13. have room.*Lower the batch size"
+    ):
+        net(*batch(0, b=500)[:2])
+    ids, x, _ = batch(1)
+    assert torch.equal(net(ids, x), make()(ids, x))
+
+
+def test_a_plain_net_exceeds_the_limit():
+    with pytest.raises(DeviceMemoryError, match=r"more than the 29.3 KiB of device_bytes.*placement='auto'"):
+        make(Embeddings("device", device_bytes=LIMIT))
+    with pytest.raises(DeviceMemoryError, match="leaves room for"):
+        make(Embeddings("cached", device_bytes=2_000))
+    fits = make(Embeddings("auto", device_bytes=10_000_000))
+    assert not fits.embeds.placed
+    some = make(Embeddings("auto", device_bytes=200_000))
+    assert {s.name: "cached" in s.group for s in some.embeds.slices} == {"a": False, "b": False, "c": True, "d": True}
+
+
+def test_wrong_settings_are_named(tmp_path):
+    with pytest.raises(DataError, match=r"'gpu' is no placement.*'row-sharded'"):
+        make("gpu")
+    with pytest.raises(DataError, match="device_bytes=0"):
+        Embeddings(device_bytes=0)
+    with pytest.raises(DataError, match=r"column 'x': there is no embedding table of that name.*a, b, c, d"):
+        make(Embeddings(tables={"x": "host"}))
+    with pytest.raises(DataError, match="placement=3"):
+        make(3)
+    with pytest.raises(MissingFileError, match="no such folder"):
+        make(Embeddings("cached", folder=tmp_path / "none"))
+    with pytest.raises(DataError, match="rows off the device are float32"):
+        make("host").double()
+    with pytest.raises(MissingColumnError):
+        make("host").embeds.table("x")
+
+
+def test_ids_out_of_range_are_refused_and_do_no_harm_ahead():
+    net = make(Embeddings("cached", device_bytes=LIMIT))
+    ids, x, _ = batch(0)
+    ids[3, 2] = 800
+    net.fetch_ahead(ids, x)
+    with pytest.raises(DataError, match="column 'c', row 3: id 800"):
+        net(ids, x)
+
+
+def test_a_second_backward_pass_is_refused():
+    net = make(Embeddings("cached", device_bytes=LIMIT))
+    ids, x, y = batch(0)
+    loss = (net(ids, x) - y).square().mean()
+    loss.backward(retain_graph=True)
+    with pytest.raises(TrainingError, match="second backward pass"):
+        loss.backward()
+
+
+def test_files_go_with_the_net(tmp_path):
+    net = make(Embeddings("cached", device_bytes=LIMIT, folder=tmp_path))
+    assert len(list(tmp_path.iterdir())) == 2
+    del net
+    gc.collect()
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,187 @@
+"""Learners whose tables lie on the host: the same training as with all rows on the device, whatever comes between."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from fastai.callback.core import Callback, CancelBatchException, CancelEpochException
+from fastai.callback.training import GradientAccumulation
+from fastai.learner import load_learner
+from fastai.torch_core import set_seed
+
+from fastrec.errors import TrainingError
+from fastrec.losses import BCE
+from fastrec.models import DeepFM, Embeddings, TabularNet, embedding_layout
+from fastrec.optim import adamw, lamb
+from fastrec.tabular import Categorify, Normalize, TabularFrame
+from fastrec.training import Checkpoint, CowClip, load_checkpoint, rec_learner
+from fastrec.training.fetch_rows import FetchRows
+
+ROWS, TRAIN, BS = 640, 500, 50
+CACHED = Embeddings("cached", device_bytes=20_000)  # room for some 190 of 1,200 rows
+
+
+@pytest.fixture(autouse=True)
+def small_tables_count_as_large(monkeypatch):
+    monkeypatch.setattr(embedding_layout, "SPARSE_FROM", 50)
+
+
+def frame(bad_row=None):
+    rng = np.random.default_rng(0)
+    user, item = rng.zipf(1.3, ROWS) % 900, rng.zipf(1.3, ROWS) % 300
+    df = pd.DataFrame({"user": user, "item": item, "shop": rng.integers(0, 5, ROWS), "x": rng.normal(size=ROWS)})
+    df["y"] = (df.x + user % 3 + rng.normal(size=ROWS) > 1).astype(np.float32)
+    if bad_row is not None:
+        df.loc[bad_row, "x"] = np.inf
+    return df
+
+
+def learner(path, placement=None, model=TabularNet, df=None, **options):
+    """A learner; by the same seed of the same weights and batches."""
+    set_seed(3)
+    to = TabularFrame(
+        frame() if df is None else df,
+        [Categorify, Normalize] if df is None else [Categorify],
+        ["user", "item", "shop"],
+        ["x"],
+        "y",
+        splits=(range(TRAIN), range(TRAIN, ROWS)),
+    )
+    dls = to.dataloaders(bs=BS, path=path)
+    options |= {"layers": [8], "emb_szs": [(900, 8), (300, 8), (7, 4)]} if model is TabularNet else {}
+    return rec_learner(dls, model, loss_func=BCE(), grads="rows", placement=placement, **options)
+
+
+def fit(learn, epochs=2, cbs=()):
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(epochs, 2e-2, cbs=[*cbs])
+    return learn
+
+
+def outcome(learn):
+    """Losses of every batch, what the recorder shows of every epoch but the time, and predictions."""
+    losses, shown = [float(v) for v in learn.recorder.losses], [list(map(float, v)) for v in learn.recorder.values]
+    with learn.no_bar(), learn.no_logging():
+        found = learn.get_preds()[0]
+    return losses, shown, found.tolist()
+
+
+class Look(Callback):
+    """How many rows are on the device when the first epoch begins."""
+
+    def before_train(self):
+        caches = [c for m in self.learn.model.modules() for c in getattr(m, "placed", {}).values()]
+        self.filled = getattr(self, "filled", [int((c.row_at >= 0).sum()) for c in caches])
+
+
+@pytest.mark.parametrize("opt_func", [adamw, lamb])
+def test_it_trains_as_a_plain_learner_to_the_bit(tmp_path, opt_func):
+    look, opt_func = Look(), partial(opt_func, wd=0.1)
+    plain = fit(learner(tmp_path, opt_func=opt_func))
+    placed = fit(learner(tmp_path, CACHED, opt_func=opt_func), 2, [look])
+    assert any(isinstance(cb, FetchRows) for cb in placed.cbs)
+    assert not any(isinstance(cb, FetchRows) for cb in plain.cbs)
+    (cache,) = placed.model.embeds.placed.values()
+    assert 0.5 < cache.found / cache.looked_up < 1
+    assert look.filled == [cache.slots]  # the hottest of the training rows
+    assert cache.looked_up == 2 * 10 * BS * 2  # each lookup of the training batches once
+    assert outcome(plain) == outcome(placed)
+
+
+def test_a_model_with_a_linear_part(tmp_path):
+    limit = Embeddings("cached", device_bytes=45_000)
+    one, other = (outcome(fit(learner(tmp_path, p, DeepFM, emb_dim=8))) for p in (None, limit))
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    np.testing.assert_allclose(one[2], other[2], rtol=1e-4)
+
+
+class Interrupt(Callback):
+    """Leaves batches and epochs out at several places."""
+
+    order = 50
+
+    def after_pred(self):
+        if self.training and self.iter == 2:
+            raise CancelBatchException
+
+    def before_step(self):
+        if self.iter == 6:
+            raise CancelEpochException
+
+
+@pytest.mark.parametrize("cb", [Interrupt, lambda: GradientAccumulation(120), CowClip], ids=["cut", "sum", "clip"])
+def test_interrupted_added_up_and_clipped(tmp_path, cb):
+    one, other = (outcome(fit(learner(tmp_path, p), 3, [cb()])) for p in (None, CACHED))
+    assert one[0] == pytest.approx(other[0], rel=1e-5)
+    np.testing.assert_allclose(one[2], other[2], rtol=1e-4)
+
+
+def test_after_lr_find_and_from_what_was_saved(tmp_path):
+    found = []
+    for placement in (None, CACHED):
+        learn = learner(tmp_path, placement)
+        with learn.no_bar(), learn.no_logging():
+            learn.lr_find(num_it=8, show_plot=False)
+        fit(learn, 1)
+        learn.save("now", with_opt=True)
+        fit(learn, 1)
+        learn.load("now", with_opt=True)
+        set_seed(5)
+        fit(learn, 1)
+        found.append(outcome(learn))
+    assert found[0] == found[1]
+
+
+def test_an_exported_learner_predicts_the_same(tmp_path):
+    learn = fit(learner(tmp_path, CACHED), 1)
+    before = outcome(learn)[2]
+    learn.export(tmp_path / "learn.pkl")
+    assert outcome(learn)[2] == before
+    loaded = load_learner(tmp_path / "learn.pkl")
+    loaded.dls = learn.dls
+    with loaded.no_bar(), loaded.no_logging():
+        assert loaded.get_preds()[0].tolist() == before
+
+
+class Killed(BaseException):
+    """As a signal would."""
+
+
+class Kill(Callback):
+    order = 99
+
+    def __init__(self, at):
+        self.at = at
+
+    def after_batch(self):
+        if self.train_iter == self.at:
+            raise Killed
+
+
+@pytest.mark.parametrize("summed", [False, True], ids=["plain", "summed"])
+def test_a_killed_training_goes_on(tmp_path, summed):
+    cbs = [partial(GradientAccumulation, 120)] if summed else []
+    whole = outcome(fit(learner(tmp_path, CACHED), 2, [cb() for cb in cbs]))
+    with pytest.raises(Killed):
+        fit(learner(tmp_path, CACHED), 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1), Kill(8)])
+    again = learner(tmp_path, CACHED)
+    set_seed(9)
+    fit(again, 2, [*(cb() for cb in cbs), Checkpoint(tmp_path / "ck", every=1)])
+    assert whole[0] == pytest.approx(outcome(again)[0], rel=0 if not summed else 1e-5)
+    plain = learner(tmp_path)  # the weights go to a net without a placement
+    load_checkpoint(tmp_path / "ck", plain.model, best=False)
+    np.testing.assert_allclose(outcome_of_net(plain), outcome_of_net(again), rtol=1e-6)
+
+
+def outcome_of_net(learn):
+    with learn.no_bar(), learn.no_logging():
+        return learn.get_preds()[0]
+
+
+def test_a_row_that_spoils_the_loss_is_named_though_the_loader_is_one_batch_ahead(tmp_path):
+    with pytest.raises(TrainingError) as found:
+        fit(learner(tmp_path, CACHED, df=frame(bad_row=123)), 1)
+    assert found.value.row == 123 or "123" in str(found.value)
