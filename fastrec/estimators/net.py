@@ -190,6 +190,11 @@ class WeightedListLoss(nn.Module):
         super().__init__()
         self.each = ListwiseSoftmax(reduction="none")
 
+    def denominator(self, targets: Tensor) -> Tensor:
+        """What the mean is taken over, a scalar: by it the means of several ranks' batches become one mean."""
+        targets = targets.as_subclass(Tensor)
+        return (targets[:, 0] * targets[:, 2]).sum()
+
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The loss of scores ``[b, 1]``: a scalar."""
         targets = targets.as_subclass(Tensor)

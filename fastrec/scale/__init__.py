@@ -1,3 +1,8 @@
-"""When one machine or one device is too small: Dask frames, several processes, tables larger than a device."""
+"""When one machine or one device is too small: Dask frames, several processes, tables larger than a device.
 
-__all__: list[str] = []
+``distributed`` trains a Learner on the processes that ``torchrun`` has started (``fastrec.training`` has how).
+"""
+
+from fastrec.training.process_group import distributed
+
+__all__ = ["distributed"]
