@@ -68,12 +68,15 @@ class Watch(Callback):
     order = 60
 
     def before_fit(self):
-        self.losses, self.rows, self.seen = [], [], []
+        self.losses, self.epochs = [], []
+
+    def before_train(self):
+        self.epochs.append([])
 
     def after_batch(self):
         if self.training:
             self.losses.append(float(self.learn.loss))
-            self.rows.append(self.xb[1][:, -1].long())
+            self.epochs[-1].append(self.xb[1][:, -1].long())
 
 
 class End(Callback):
@@ -98,12 +101,13 @@ def fit(learn, epochs: int = 2, cbs=()) -> dict:
     watch = Watch()
     with learn.no_bar(), learn.no_logging(), distributed(learn):
         learn.fit(epochs, 0.05, wd=0.1, cbs=[watch, *cbs])
+        values = [[float(v) for v in row] for row in learn.recorder.values]
         scored = learn.validate()
         preds, _ = learn.get_preds()
     return {
         "losses": watch.losses,
-        "rows": torch.cat(watch.rows),
-        "values": [[float(v) for v in row] for row in learn.recorder.values],
+        "epochs": watch.epochs,
+        "values": values,
         "scored": [float(v) for v in scored],
         "preds": preds,
         "weights": weights(learn),
@@ -143,7 +147,7 @@ def fit_alone(learn) -> dict:
     watch = Watch()
     with learn.no_bar(), learn.no_logging(), distributed(learn):
         learn.fit(2, 0.01, cbs=watch)
-    return {"rows": torch.cat(watch.rows), "batches": len(watch.rows)}
+    return {"epochs": watch.epochs}
 
 
 def checkpoints(df, folder: Path):
