@@ -6,6 +6,7 @@ trained estimator there. What ends one process ends all, with its error.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import signal
 import sys
@@ -87,7 +88,8 @@ def fit_on_ranks(
         )
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
-        torch.save({"train": train, "valid": valid, "estimator": estimator.fresh()}, folder / "given.pt")
+        parts = [None if r is None else r.with_table(r.table.select(train.names)) for r in (train, valid)]
+        torch.save({"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}, folder / "given.pt")
         about = {
             "modules": _modules_by_file(),
             "seed": seed,
@@ -130,6 +132,7 @@ def _launch(count: int, folder: Path) -> None:
         logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._rank_worker import main; main()"
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what ends a process is raised here
     try:
         with _own_signals():
             elastic_launch(config, sys.executable)("-c", code, str(folder))

@@ -16,6 +16,7 @@ __all__ = ["main"]
 def main() -> None:
     """Fit what the folder named on the command line holds; rank 0 writes it back."""
     folder, own = Path(sys.argv[-1]), os.environ["RANK"]
+    from fastrec.errors import FastrecError
     from fastrec.estimators._on_ranks import told
 
     try:
@@ -23,7 +24,7 @@ def main() -> None:
     except Exception as error:
         (folder / f"error{own}.part").write_bytes(told(error))
         (folder / f"error{own}.part").rename(folder / f"error{own}.pkl")
-        if own == "0":
+        if not isinstance(error, FastrecError):
             traceback.print_exc()
         sys.exit(1)
 
