@@ -21,8 +21,8 @@ from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
-from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
+from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._pace import Pace
 from fastrec.estimators._real_mlp_training import train_real_mlp
 from fastrec.estimators._recipes import default_model, recipe_of

@@ -29,8 +29,8 @@ from fastrec.tabular import TabularFrame
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.building import build_model, check_options, check_takes_extras, refuse_options
 from fastrec.training.lean_learner import LeanLearner
-from fastrec.training.process_group import distributed
 from fastrec.training.options import training_callbacks
+from fastrec.training.process_group import distributed
 from fastrec.training.settle_rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 

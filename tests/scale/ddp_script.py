@@ -41,7 +41,15 @@ def batch_by_batch(df: pd.DataFrame) -> pd.DataFrame:
 def loaders(df: pd.DataFrame, bs: int, *, shuffle: bool = False, **options):
     valid = range(ROWS, len(df))
     to = TabularFrame(
-        df, [Categorify], ["item", "city"], ["x", "row"], "y", CategoryBlock(), splits=(range(ROWS), valid), device="cpu", groups="list"
+        df,
+        [Categorify],
+        ["item", "city"],
+        ["x", "row"],
+        "y",
+        CategoryBlock(),
+        splits=(range(ROWS), valid),
+        device="cpu",
+        groups="list",
     )
     return to.dataloaders(bs=bs, shuffle=shuffle, drop_last=False, device="cpu", **options)
 
@@ -120,11 +128,16 @@ def main(folder: Path) -> None:
         found[kind] = fit(make(loaders(df, BS), kind))
     learn = make(loaders(df, BS, shuffle=True))  # made after the ranks were joined, and without a seed
     found["shares"] = [len(dl) for dl in learn.dls.loaders], learn.dls.valid.world_size
-    found["mrr"] = mrr((p := learn.get_preds()[0])[:, 1], torch.tensor(df.y[ROWS:].values), df.list[ROWS:].values), len(p)
+    found["mrr"] = (
+        mrr((p := learn.get_preds()[0])[:, 1], torch.tensor(df.y[ROWS:].values), df.list[ROWS:].values),
+        len(p),
+    )
     found["shuffled"] = fit(learn)
     found["groups"] = fit(make(loaders(df, BS, shuffle=True, groups=True)))
     found["rate 0"] = fit_by_rank_of_first(df)
-    stream = ParquetFrame(folder / "rows.parquet", [Categorify], ["item", "city"], ["x", "row"], "y", CategoryBlock, device="cpu")
+    stream = ParquetFrame(
+        folder / "rows.parquet", [Categorify], ["item", "city"], ["x", "row"], "y", CategoryBlock, device="cpu"
+    )
     learn = rec_learner(stream.dataloaders(bs=BS, buffer_rows=40, drop_last=False), layers=[8], n_out=2)
     found["stream"] = fit_alone(learn)
     found["checkpoints"] = checkpoints(df, folder)

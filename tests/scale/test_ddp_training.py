@@ -5,13 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 import pytest
 import torch
 
-from tests.scale import ddp_script as script
-
 from fastrec.training import Checkpoint
+from tests.scale import ddp_script as script
 
 HERE = Path(__file__).parent
 
