@@ -12,6 +12,8 @@ from typing import Any
 
 __all__ = ["main"]
 
+_PATIENCE = 1_800.0  # seconds: the first scores held-out rows alone; a process that dies the launcher notices at once
+
 
 def main() -> None:
     """Fit what the folder named on the command line holds; rank 0 writes it back."""
@@ -49,7 +51,7 @@ def _fit(folder: Path) -> None:
             f"a process that is to train cannot find what the estimator is made of ({error})",
             remedy="Define classes and functions of your own in a module, not in the script that is run",
         ) from error
-    join_ranks(device)
+    join_ranks(device, timeout=_PATIENCE)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():
         torch.save(fitted, folder / "fitted.pt")

@@ -1,10 +1,10 @@
 """When one machine or one device is too small: Dask frames, several processes, tables larger than a device.
 
 ``distributed`` trains a Learner on the processes that ``torchrun`` has started (``fastrec.training`` has how);
-``training_on_ranks`` lets estimators start such processes for their nets.
+``join_ranks`` gives each its GPU; ``training_on_ranks`` lets estimators start such processes for their nets.
 """
 
 from fastrec.estimators._on_ranks import training_on_ranks
-from fastrec.training.process_group import distributed
+from fastrec.training.process_group import distributed, join_ranks
 
-__all__ = ["distributed", "training_on_ranks"]
+__all__ = ["distributed", "join_ranks", "training_on_ranks"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
+from fastai.callback.training import GradientAccumulation
 from fastai.learner import AvgLoss, AvgMetric
 from fastai.torch_core import find_bs
 from fastcore.basics import noop
@@ -41,6 +42,7 @@ class DataParallel(Callback):
         self.sync_bn = sync_bn
         self._loaders: list[tuple[Any, int, int]] = []
         self._norms: Any = None
+        self._accumulates: list[GradientAccumulation] = []
         self._grads: JoinedGrads | None = None
 
     # ---- a training's beginning and end
@@ -63,6 +65,7 @@ class DataParallel(Callback):
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
         state = [t for t in learn.model.state_dict().values() if isinstance(t, Tensor)]
         broadcast(state, "sending rank 0's weights")
+        self._accumulates = [cb for cb in learn.cbs if isinstance(cb, GradientAccumulation)]
         self._grads = JoinedGrads([*parameters.values(), *_parameters_of(learn.loss_func)])
         if self.sync_bn:
             self._norms = synced_norms(learn.model)
@@ -96,13 +99,19 @@ class DataParallel(Callback):
         if not self.training or not self._shared:
             return
         learn = self.learn
-        own = _denominator(learn.loss_func, learn.yb)
-        loss = learn.loss_grad.as_subclass(Tensor)
-        sums = torch.stack([loss.detach().double() * own, own.double().to(loss.device)])
+        loss, part = learn.loss.detach().as_subclass(Tensor), learn.loss_grad.as_subclass(Tensor)
+        own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
+        rows = float(find_bs(learn.yb))
+        sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
         summed([sums], "adding up the loss")
         total = torch.where(sums[1] > 0, sums[1], 1.0)
         learn.loss = (sums[0] / total).to(loss.dtype)
-        learn.loss_grad = loss * (own.to(loss.device) / total).to(loss.dtype)
+        learn.loss_grad = part * (own / total).to(loss.dtype)
+        if self._accumulates:  # by its own rows each rank would take its step at another batch
+            mean = float(sums[2]) / world_size()
+            learn.loss_grad = learn.loss_grad * (mean / rows)
+            for cb in self._accumulates:
+                cb.count += mean - rows
 
     def before_step(self) -> None:
         """Add the gradients up."""

@@ -13,7 +13,8 @@ import torch.distributed as group
 from fastai.callback.progress import ProgressCallback
 from fastai.learner import Learner
 
-from fastrec._core.ranks import is_first, naming_lost_ranks, world_size
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.ranks import is_first, naming_lost_ranks, rank, world_size
 from fastrec.errors import DataError, DeviceError
 from fastrec.training.data_parallel import DataParallel
 
@@ -24,9 +25,10 @@ TIMEOUT = 60.0
 
 @contextmanager
 def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOUT) -> Iterator[Learner]:
-    """Train on several processes: ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)``, started by ``torchrun``.
+    """Train on the processes that ``torchrun`` has started.
 
-    ``torchrun --nproc-per-node 2 train.py`` starts the script twice. Inside the block every fit shares the rows of each
+    ``with distributed(learn): learn.fit_one_cycle(3, 1e-2)`` in a script that ``torchrun --nproc-per-node 2 train.py``
+    starts twice. Inside the block every fit shares the rows of each
     batch out over the processes; outside, and where there is one process only, nothing is other than before. ``bs`` is
     each process's: two processes with ``bs=512`` learn from batches of 1,024, and ought to have that batch's learning
     rate. Metrics and losses in the Recorder's table are those of all rows. ``validate`` and ``get_preds`` see all rows
@@ -48,10 +50,11 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOU
         RankError: another process has ended, or would not do the same.
         DataError: the loaders are none of this library.
     """
-    place = next(learn.model.parameters(), torch.zeros(0)).device
+    place = getattr(learn.dls, "device", None) or next(learn.model.parameters(), torch.zeros(0)).device
     if join_ranks(place, timeout=timeout) == 1 or any(isinstance(cb, DataParallel) for cb in learn.cbs):
         yield learn
         return
+    _check_own_gpu(torch.device(place))
     cb, logger = DataParallel(sync_bn=sync_bn), learn.logger
     hidden = [] if is_first() else [c for c in learn.cbs if isinstance(c, ProgressCallback)]
     learn.remove_cbs(hidden)
@@ -65,11 +68,23 @@ def distributed(learn: Learner, *, sync_bn: bool = True, timeout: float = TIMEOU
         learn.logger = logger
 
 
-def join_ranks(place: torch.device | str = "cpu", *, timeout: float = TIMEOUT) -> int:
+def _check_own_gpu(place: torch.device) -> None:
+    if place.type == "cuda" and place.index not in (None, torch.cuda.current_device()):
+        raise DeviceError(
+            f"rank {rank()} has its batches on GPU {place.index}, and its own is {torch.cuda.current_device()}",
+            remedy="Call fastrec.scale.join_ranks() at the beginning of the script, before data go to a GPU",
+        )
+
+
+def join_ranks(place: DeviceLike = "auto", *, timeout: float = TIMEOUT) -> int:
     """Join the processes that ``torchrun`` has started, once; they stay joined to their end.
 
+    ``distributed`` does so where it has not been done. On GPUs a script calls it first: each process then has its own
+    GPU as the one that data go to.
+
     Args:
-        place: where the net is: on a CPU they talk by gloo, on GPUs by NCCL.
+        place: where the nets are to be: on a CPU processes talk by gloo, on GPUs by NCCL; ``'auto'``: on CUDA devices
+            where there are some.
         timeout: seconds that one waits for another.
 
     Returns:
@@ -85,7 +100,7 @@ def join_ranks(place: torch.device | str = "cpu", *, timeout: float = TIMEOUT) -
         return 1
     if not group.is_available():
         raise DataError("this torch has no torch.distributed", remedy="Install torch with it, or start one process")
-    on_gpu = torch.device(place).type == "cuda"
+    on_gpu = resolve_device(place).type == "cuda"
     if on_gpu:
         own = int(os.environ.get("LOCAL_RANK", "0"))
         if own >= torch.cuda.device_count():

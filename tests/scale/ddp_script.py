@@ -1,12 +1,15 @@
 """What ``test_ddp_training.py`` lets torchrun start twice: trainings, whose results go to a folder."""
 
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from fastai.callback.core import Callback
+from fastai.callback.training import GradientAccumulation
 from fastai.data.block import CategoryBlock
 from fastai.metrics import RocAucBinary, accuracy
 
@@ -19,7 +22,12 @@ from fastrec.training import Checkpoint, CowClip, rec_learner
 
 ROWS, VALID, BS = 101, 45, 16
 TABLES = [(20_000, 4), (8, 4)]  # the first is large enough for row-sparse gradients
-OPTIONS = {"adamw": (adamw, []), "lamb": (lamb, []), "cowclip": (adamw, [CowClip])}
+OPTIONS = {
+    "adamw": (adamw, []),
+    "lamb": (lamb, []),
+    "cowclip": (adamw, [CowClip]),
+    "accumulated": (adamw, [GradientAccumulation]),
+}
 
 
 def rows(n: int = ROWS + VALID) -> pd.DataFrame:
@@ -57,6 +65,7 @@ def loaders(df: pd.DataFrame, bs: int, *, shuffle: bool = False, **options):
 def make(dls, kind: str = "adamw", **options):
     torch.manual_seed(3)
     opt, cbs = OPTIONS[kind]
+    cbs = [partial(c, n_acc=2 * dls.train.bs) if c is GradientAccumulation else c for c in cbs]
     groups = torch.arange(VALID) // 5 + ROWS // 5
     metrics = [accuracy, RocAucBinary(), AUC(), MRR(groups)]
     with torch.random.fork_rng():
@@ -168,10 +177,8 @@ def checkpoints(df, folder: Path):
     straight = fit(make(loaders(df, BS, shuffle=True, seed=1)), 3)
     for name in ("two", "one"):
         learn = make(loaders(df, BS, shuffle=True, seed=1))
-        try:
+        with suppress(KeyboardInterrupt):
             fit(learn, 3, [Checkpoint(folder / name), End(1)])
-        except KeyboardInterrupt:
-            pass
     again = fit(make(loaders(df, BS, shuffle=True, seed=1)), 3, [Checkpoint(folder / "two")])
     return straight, again, weights(learn)
 
