@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +37,42 @@ def _fit(folder: Path) -> None:
     import torch
 
     from fastrec._core.ranks import is_first
-    from fastrec.errors import DataError
     from fastrec.training.process_group import join_ranks
 
     torch.set_num_threads(about["threads"])
-    for name, file in about["modules"]:
-        _load(name, file)
     on_gpu = about["device"] == "cuda"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    try:
-        given = torch.load(folder / "given.pt", weights_only=False, map_location=device, mmap=not on_gpu)
-    except AttributeError as error:
-        raise DataError(
-            f"a process that is to train cannot find what the estimator is made of ({error})",
-            remedy="Define classes and functions of your own in a module, not in the script that is run",
-        ) from error
+    how = {"weights_only": False, "map_location": device, "mmap": not on_gpu}
+    given = _with_modules(lambda: torch.load(folder / "given.pt", **how), dict(about["modules"]))
     join_ranks(device, timeout=_PATIENCE)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():
         torch.save(fitted, folder / "fitted.pt")
+
+
+def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
+    """What is loaded, with the modules that no import statement finds, such as a competition's, read from files.
+
+    Raises:
+        DataError: the script that was run defines what is needed; here another one runs.
+    """
+    from fastrec.errors import DataError
+
+    while True:
+        try:
+            return load()
+        except ModuleNotFoundError as error:
+            name = error.name or ""
+            found = [n for n in files if n == name or n.startswith(f"{name}.")]
+            if not found:
+                raise
+            for one in found:
+                _load(one, files.pop(one))
+        except AttributeError as error:
+            raise DataError(
+                f"a process that is to train cannot find what the estimator is made of ({error})",
+                remedy="Define classes and functions of your own in a module, not in the script that is run",
+            ) from error
 
 
 def _load(name: str, file: str) -> None:

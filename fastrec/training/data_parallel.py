@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
 from fastai.callback.core import Callback
 from fastai.callback.fp16 import MixedPrecision
 from fastai.callback.training import GradientAccumulation
-from fastai.learner import AvgLoss, AvgMetric
+from fastai.learner import AvgLoss, AvgMetric, ValueMetric
 from fastai.torch_core import find_bs
 from fastcore.basics import noop
 from torch import Tensor, nn
 
 from fastrec._core.ranks import agree, all_rows, broadcast, is_first, rank, summed, world_size
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning
 from fastrec.training.joined_grads import JoinedGrads
 from fastrec.training.synced_norm import synced_norms
 
@@ -52,6 +53,7 @@ class DataParallel(Callback):
         learn = self.learn
         if learn.lock.locked():  # validate or get_preds, which every rank does by itself
             return
+        self.leave()  # a training before this one may not have come to its end
         for dl in learn.dls.loaders:
             if not hasattr(dl, "set_rank"):
                 raise DataError(
@@ -61,7 +63,7 @@ class DataParallel(Callback):
             self._loaders.append((dl, dl.rank, dl.world_size))
             dl.set_rank()
         parameters = dict(learn.model.named_parameters())
-        agree({n: (str(p.dtype), tuple(p.shape)) for n, p in parameters.items()}, "model")
+        agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
         state = [t for t in learn.model.state_dict().values() if isinstance(t, Tensor)]
         broadcast(state, "sending rank 0's weights")
@@ -76,7 +78,8 @@ class DataParallel(Callback):
 
     def after_fit(self) -> None:
         """Every loader as it was."""
-        self.leave()
+        if not self.learn.lock.locked():
+            self.leave()
 
     def leave(self) -> None:
         """Put back what was changed for the training, whether or not it came to its end."""
@@ -142,6 +145,12 @@ class DataParallel(Callback):
                 parts = [torch.cat(x).as_subclass(Tensor) for x in (metric.preds, metric.targs)]
                 joined = all_rows(parts, f"putting {metric.name} together")
                 metric.preds, metric.targs = [joined[0]], [joined[1]]
+            elif not isinstance(metric, ValueMetric) and is_first():
+                warnings.warn(
+                    f"{metric.name} is of rank 0's rows alone: a {type(metric).__name__} cannot be put together",
+                    DataWarning,
+                    stacklevel=2,
+                )
 
 
 def _denominator(loss_func: Any, yb: Any) -> Tensor:
