@@ -102,9 +102,11 @@ class DataParallel(Callback):
         if not self.training or not self._shared:
             return
         learn = self.learn
-        loss, part = learn.loss.detach().as_subclass(Tensor), learn.loss_grad.as_subclass(Tensor)
+        rows, part = float(find_bs(learn.yb)), learn.loss_grad.as_subclass(Tensor)
+        loss = part.detach()
+        for cb in self._accumulates:  # what it has scaled down by now
+            loss = loss * (cb.n_acc / rows)
         own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
-        rows = float(find_bs(learn.yb))
         sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
         summed([sums], "adding up the loss")
         total = torch.where(sums[1] > 0, sums[1], 1.0)
