@@ -26,7 +26,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
 from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError
-from fastrec.estimators._on_ranks import training_on_ranks
+from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.report import write_report
 
 
@@ -85,6 +85,7 @@ def run_competition(
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)
+    check_ranks(ranks, where)
     stages = stages or Stages()
     set_seed(seed)
     with stages.stage("read") as advance:

@@ -27,7 +27,7 @@ from fastrec.validate import Rows
 if TYPE_CHECKING:
     from fastrec.estimators.base import Estimator
 
-__all__ = ["fit_on_ranks", "is_for_ranks", "share_of", "training_on_ranks", "wanted_ranks"]
+__all__ = ["check_ranks", "fit_on_ranks", "is_for_ranks", "share_of", "training_on_ranks", "wanted_ranks"]
 
 _WANTED = [1]
 
@@ -42,15 +42,29 @@ def training_on_ranks(count: int) -> Iterator[None]:
     Raises:
         DataError: there are less than one, or this torch has no ``torch.distributed``.
     """
-    if count < 1:
-        raise DataError(f"{count} processes", remedy="Give 1 or more")
-    if count > 1 and not torch.distributed.is_available():
-        raise DataError("this torch has no torch.distributed", remedy="Install torch with it, or train in one process")
+    check_ranks(count)
     _WANTED.append(count)
     try:
         yield
     finally:
         _WANTED.pop()
+
+
+def check_ranks(count: int, device: torch.device | None = None) -> None:
+    """Refuse more processes than there can be. (Found before hours of other work, not after.)
+
+    Raises:
+        DataError: there are less than one, or this torch has no ``torch.distributed``.
+        DeviceError: there are fewer GPUs than processes.
+    """
+    if count < 1:
+        raise DataError(f"{count} processes", remedy="Give 1 or more")
+    if count > 1 and not torch.distributed.is_available():
+        raise DataError("this torch has no torch.distributed", remedy="Install torch with it, or train in one process")
+    if device is not None and device.type == "cuda" and torch.cuda.device_count() < count:
+        raise DeviceError(
+            f"{count} processes for {torch.cuda.device_count()} GPUs", remedy="Ask for as many ranks as there are GPUs"
+        )
 
 
 def wanted_ranks() -> int:
@@ -82,10 +96,7 @@ def fit_on_ranks(
         DeviceError: there are fewer GPUs than processes.
     """
     count, device = wanted_ranks(), device or torch.device("cpu")
-    if device.type == "cuda" and torch.cuda.device_count() < count:
-        raise DeviceError(
-            f"{count} processes for {torch.cuda.device_count()} GPUs", remedy="Ask for as many ranks as there are GPUs"
-        )
+    check_ranks(count, device)
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
         parts = [None if r is None else r.with_table(r.table.select(train.names)) for r in (train, valid)]
