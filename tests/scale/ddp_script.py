@@ -101,11 +101,11 @@ class End(Callback):
 
     order = 99
 
-    def __init__(self, epoch: int):
-        self.at = epoch
+    def __init__(self, epoch: int, batch: int = 0):
+        self.at = epoch, batch
 
-    def before_train(self):
-        if self.learn.epoch == self.at:
+    def before_batch(self):
+        if self.training and (self.learn.epoch, self.iter) == self.at:
             raise KeyboardInterrupt
 
 
@@ -175,10 +175,10 @@ def fit_alone(learn) -> dict:
 def checkpoints(df, folder: Path):
     """A training that is left after an epoch and goes on, beside one that is not left."""
     straight = fit(make(loaders(df, BS, shuffle=True, seed=1)), 3)
-    for name in ("two", "one"):
+    for name, left in (("within", End(1, 3)), ("two", End(1)), ("one", End(1))):
         learn = make(loaders(df, BS, shuffle=True, seed=1))
         with suppress(KeyboardInterrupt):
-            fit(learn, 3, [Checkpoint(folder / name), End(1)])
+            fit(learn, 3, [Checkpoint(folder / name, every=1 if name == "within" else None), left])
     again = fit(make(loaders(df, BS, shuffle=True, seed=1)), 3, [Checkpoint(folder / "two")])
     return straight, again, weights(learn)
 

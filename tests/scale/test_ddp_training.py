@@ -107,6 +107,14 @@ def test_one_process_goes_on_where_two_were_left(found):
     assert len(done["losses"]) == 8
 
 
+def test_an_epoch_that_two_ranks_left_begins_again_on_one(found):
+    learn = script.make(script.loaders(script.rows(), 2 * script.BS, shuffle=True, seed=1))
+    with pytest.warns(UserWarning, match="within epoch 1 by another number of processes: that epoch begins again"):
+        done = script.fit(learn, 3, [Checkpoint(found[1] / "within")])
+    assert len(done["values"]) == 3
+    assert [sorted(torch.cat(e).tolist()) for e in done["epochs"][-2:]] == [list(range(script.ROWS))] * 2
+
+
 def test_row_sparse_gradients_are_sent_as_rows(found):
     for f in found[0]:
         sent, batches = f["sent"]
