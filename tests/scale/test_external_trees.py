@@ -10,6 +10,7 @@ from fastai.data.block import CategoryBlock
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.scale import external_matrix, write_predictions
+from fastrec.scale.external_trees import tree_values
 from fastrec.tabular import Categorify, FillMissing, ParquetFrame
 from fastrec.training import rec_learner
 
@@ -71,6 +72,11 @@ def test_trees_from_files_are_those_from_memory(files, tmp_path):
     assert np.allclose(found.prediction, expected, atol=1e-6)
     loss = -np.log(np.where(df.y == 1, expected, 1 - expected)).mean()
     assert seen["valid"]["logloss"][-1] == pytest.approx(loss, rel=1e-5)
+
+
+def test_missing_and_unseen_values_are_missing_to_trees():
+    found = tree_values(torch.tensor([[0, 2], [1, 0]], dtype=torch.int32), torch.tensor([[0.5], [torch.nan]]))
+    assert np.array_equal(found, np.array([[np.nan, 1, 0.5], [0, np.nan, np.nan]], np.float32), equal_nan=True)
 
 
 @pytest.mark.parametrize("batch_rows", [3, 64, 5_000])
