@@ -16,6 +16,7 @@ __all__ = [
     "MissingPackageError",
     "NotFittedError",
     "OutOfTimeError",
+    "RankError",
     "SubmissionError",
     "TrainingError",
     "UnreadableFileError",
@@ -108,6 +109,10 @@ class LeakageError(FastrecError, ValueError):
 
 class OutOfTimeError(FastrecError, TimeoutError):
     """A model that cannot learn anything in the time that it may take."""
+
+
+class RankError(FastrecError, RuntimeError):
+    """Processes that train together have lost one of them, or would not do the same."""
 
 
 class SubmissionError(FastrecError, ValueError):

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import torch
 
-from fastrec.errors import DeviceMemoryError
+from fastrec.errors import DeviceMemoryError, FastrecError
 
 __all__ = ["FEWER_FEATURES", "free_memory", "is_out_of_memory", "naming_out_of_memory", "shown_bytes"]
 
@@ -70,6 +70,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """
     if isinstance(error, MemoryError | _TORCH_ERROR):  # RMM's, CuPy's, Arrow's and numpy's are MemoryErrors
         return True
+    if isinstance(error, FastrecError):  # it says what happened, whatever else its words speak of
+        return False
     return isinstance(error, RuntimeError | ValueError) and bool(_TEXTS.search(str(error)))
 
 

@@ -55,6 +55,9 @@ _Minutes = Annotated[
     float | None,
     typer.Option(min=0.05, help="Wall time for all: the recipe's first models first, each in its share of the time."),
 ]
+_Ranks = Annotated[
+    int, typer.Option(min=1, help="Processes on this machine that train each net together; on GPUs one each.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -77,9 +80,11 @@ def run(
     bs: _Bs = None,
     resume: _Resume = True,
     minutes: _Minutes = None,
+    ranks: _Ranks = 1,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
     options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
+    options["ranks"] = ranks
     _run(lambda: load_competition(competition), data, out, **options)
 
 
@@ -101,8 +106,10 @@ def script(recipe: type[Competition]) -> None:
         bs: _Bs = None,
         resume: _Resume = True,
         minutes: _Minutes = None,
+        ranks: _Ranks = 1,
     ) -> None:
         options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
+        options["ranks"] = ranks
         _run(recipe, data, out, **options)
 
     alone()

@@ -24,6 +24,7 @@ from fastrec.competition.submit import Form
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators import Estimator
+from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
@@ -267,7 +268,7 @@ def _keys(
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
-    about = (*about, minutes)
+    about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
     except (NoDigestError, DataError):

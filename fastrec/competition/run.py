@@ -26,6 +26,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
 from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError
+from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.report import write_report
 
 
@@ -42,6 +43,7 @@ def run_competition(
     command: str | None = None,
     resume: bool = False,
     minutes: float | Budget | None = None,
+    ranks: int = 1,
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 
@@ -61,6 +63,8 @@ def run_competition(
         resume: keep finished parts, and use those of an earlier run, as ``fastrec run`` does.
         minutes: the wall time that all may take; None: as much as it takes. Models are fitted in the recipe's order,
             each in its share of what is left; one that does not fit into it is left out.
+        ranks: processes on this machine that train each net together; everything else is this process's. ``bs`` is
+            that of all of them together.
 
     Returns:
         The run directory.
@@ -72,6 +76,8 @@ def run_competition(
     data, out = Path(data), Path(out)
     check_run_folder(out)
     if isinstance(competition, NextItemCompetition):
+        if ranks > 1:
+            raise DataError(f"{ranks} ranks for next-item models", remedy="Leave out ranks: one process trains these")
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
         where, stages = resolve_device(device), stages or Stages()
@@ -79,6 +85,7 @@ def run_competition(
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)
+    check_ranks(ranks, where)
     stages = stages or Stages()
     set_seed(seed)
     with stages.stage("read") as advance:
@@ -90,7 +97,8 @@ def run_competition(
         check_candidates(competition, found)
     parts = Parts.beside(out) if resume else None
     options = {"device": where, "seed": seed, "bs": bs, "stages": stages, "parts": parts, "budget": budget}
-    made = fit_recipe(competition, found, **options)
+    with training_on_ranks(ranks):
+        made = fit_recipe(competition, found, **options)
     ids = tuple(competition.ids) or ((competition.list_column, competition.item) if made.target is None else ())
     names = (found.train if found.test is None else found.test).names
     made.form = form_of(competition.submission, data, made.target, ids, names, competition.reading.files)
@@ -105,6 +113,7 @@ def run_competition(
                 "seed": seed,
                 "bs": bs,
                 "minutes": None if budget is None else budget.minutes,
+                "ranks": ranks if ranks > 1 else None,
                 "left_out": budget.left_out if budget is not None else None,
                 "kept_rows": keep_rows(parts, made, data, seed=seed),
             }

@@ -10,6 +10,8 @@ import torch
 from fastai.callback.core import Callback, CancelFitException
 from fastai.learner import Recorder
 
+from fastrec._core.ranks import on_first_rank
+
 Score = Callable[[Any], dict[str, float]]
 
 
@@ -42,7 +44,7 @@ class KeepBest(Callback):
     def after_epoch(self) -> None:
         """Score, and keep the weights if they are the best so far."""
         net = self.learn.model.eval()
-        found = self.report(net)
+        found = on_first_rank(lambda: self.report(net), "scoring an epoch")  # all stop at the same one
         self.records.append(
             {"epoch": self.learn.epoch, "train_loss": float(self.learn.recorder.values[-1][0]), **found}
         )

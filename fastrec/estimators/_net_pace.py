@@ -12,6 +12,7 @@ import torch
 from fastai.callback.core import Callback, CancelFitException
 from torch import nn
 
+from fastrec._core.ranks import on_first_rank
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators._pace import Pace
 
@@ -28,7 +29,7 @@ def epochs_in_time(
     *,
     name: str,
 ) -> int:
-    """How many of the epochs fit into the time that is left.
+    """How many of the epochs fit into the time that is left; of several processes the first one finds out.
 
     A copy of the net learns from a few batches against the clock, and is scored once, as it is after every epoch.
 
@@ -47,13 +48,20 @@ def epochs_in_time(
     Raises:
         OutOfTimeError: not one epoch fits.
     """
+    given = (pace, dls, net, loss, report, epochs, name)
+    return on_first_rank(lambda: _epochs_in_time(*given), "trying how long an epoch takes")
+
+
+def _epochs_in_time(
+    pace: Pace, dls: Any, net: nn.Module, loss: Any, report: Callable[[nn.Module], Any], epochs: int, name: str
+) -> int:
     state = torch.random.get_rng_state()
     trial = copy.deepcopy(net).train()
     loss = trial.wrap_loss(loss) if hasattr(trial, "wrap_loss") else loss
     rule = torch.optim.AdamW(trial.parameters(), lr=1e-4)
     n = len(dls.train)
     count, seconds = 0, 0.0
-    for i, batch in enumerate(islice(dls.train, min(_WARM + _TIMED, n))):
+    for i, batch in enumerate(islice(_alone(dls.train), min(_WARM + _TIMED, n))):
         began = time.monotonic()
         *xb, yb = batch
         found = loss(trial(*xb), yb)
@@ -75,6 +83,11 @@ def epochs_in_time(
     return max(1, min(epochs, int(pace.left / epoch)))
 
 
+def _alone(loader: Any) -> Any:
+    """The loader as one process has it: of several, the others are not asked."""
+    return loader if loader.world_size == 1 else loader.new(rank=0, world_size=1)
+
+
 class StopInTime(Callback):
     """Ends a training whose next epoch would not fit; the best epoch's weights stay."""
 
@@ -89,5 +102,6 @@ class StopInTime(Callback):
     def after_epoch(self) -> None:
         """End if another one is too long."""
         took = time.monotonic() - self._began
-        if self.pace.left < took * 0.75 and self.learn.epoch + 1 < self.learn.n_epoch:
+        is_late = on_first_rank(lambda: self.pace.left < took * 0.75, "looking at the clock")
+        if is_late and self.learn.epoch + 1 < self.learn.n_epoch:
             raise CancelFitException

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from fastrec._core.ranks import world_size
 from fastrec.estimators._batch_rule import fit_options
 from fastrec.training import rec_learner
 
@@ -26,7 +27,7 @@ def train_one_cycle(
         wd: weight decay.
         cbs: callbacks.
     """
-    rule, schedule = fit_options(net, lr, dls.train.bs, base_bs)
+    rule, schedule = fit_options(net, lr, dls.train.bs * world_size(), base_bs)
     learn = rec_learner(dls, net, loss_func=loss, wd=wd, cbs=list(cbs), **rule)
-    with learn.no_bar(), learn.no_logging():
+    with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
         learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)

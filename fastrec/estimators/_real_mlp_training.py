@@ -46,7 +46,7 @@ def train_real_mlp(
         splitter=lambda net: [p for p in RealMLP.rate_groups(net) if p],
     )
     schedule = ParamScheduler({"lr": lambda t: rates * coslog(t), "wd": lambda t: decays * flat_cos(t)})
-    with learn.no_bar(), learn.no_logging():
+    with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
         learn.fit(epochs, lr, wd=wd, cbs=[schedule, ScheduledDropout(flat_cos), *cbs])
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture
 from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns
 from fastrec.estimators.base import Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
@@ -91,6 +92,9 @@ class NetRanker(Ranker):
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> NetRanker:
         """Train the net; the curves tell of ``valid``."""
+        if is_for_ranks():
+            fit_on_ranks(self, train, valid, seed=seed, device=device)
+            return self
         train = whole_lists(train, name=self.name)
         set_seed(seed)
         self.forget()
@@ -113,7 +117,7 @@ class NetRanker(Ranker):
             device=device,
         )
         bs = min(self.bs, len(train))
-        dls = frame.dataloaders(bs=bs, groups=True, seed=seed, device=device or torch.device("cpu"))
+        dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"))
         plan = self.architecture.plan(dls)
         net = self.architecture.build(plan)
         rule, schedule = fit_options(net, self.lr, bs, _BS)
@@ -126,7 +130,7 @@ class NetRanker(Ranker):
             **rule,
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
-        with learn.no_bar(), learn.no_logging():
+        with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
             learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
         self._trained = TrainedNet(self.architecture, plan, net.eval(), frame.new_empty(), flags)
@@ -189,6 +193,11 @@ class WeightedListLoss(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.each = ListwiseSoftmax(reduction="none")
+
+    def denominator(self, targets: Tensor) -> Tensor:
+        """What the mean is taken over, a scalar: by it the means of several ranks' batches become one mean."""
+        targets = targets.as_subclass(Tensor)
+        return (targets[:, 0] * targets[:, 2]).sum()
 
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """The loss of scores ``[b, 1]``: a scalar."""

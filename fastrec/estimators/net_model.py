@@ -21,6 +21,7 @@ from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
+from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._pace import Pace
 from fastrec.estimators._real_mlp_training import train_real_mlp
@@ -117,6 +118,9 @@ class NetModel(Estimator):
     ) -> NetModel:
         """Train; the curves tell of the held-out rows and of ``valid``."""
         self.check_task(train)
+        if is_for_ranks():
+            fit_on_ranks(self, train, valid, seed=seed, device=device)
+            return self
         self.forget()
         self._check_class_weight(train)
         train = learnable(train, name=self.name)
@@ -179,8 +183,8 @@ class NetModel(Estimator):
         )
         bs = min(self.bs or recipe.batch(n), n)
         # a batch of one row has no variance, which batch norm wants: the row comes in another epoch
-        lone = n % bs == 1 and n > bs
-        dls = frame.dataloaders(bs=bs, seed=seed, device=device or torch.device("cpu"), drop_last=lone)
+        lone = n % bs == 1 and n > bs and share_of(bs) == bs
+        dls = frame.dataloaders(bs=share_of(bs), seed=seed, device=device or torch.device("cpu"), drop_last=lone)
         plan = architecture.plan(dls, head.n_out)
         net = architecture.build(plan)
         trained = TrainedNet(architecture, plan, net, frame.new_empty(), flags)

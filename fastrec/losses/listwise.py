@@ -25,6 +25,20 @@ class ListwiseSoftmax(nn.Module):
         super().__init__()
         self.reduction = reduction
 
+    def denominator(self, targets: Tensor, groups: Tensor | None = None) -> Tensor:
+        """What ``'mean'`` is taken over, a scalar: how many lists have a positive.
+
+        By it the means of several processes' batches become one mean.
+
+        Args:
+            targets, groups: as for the loss.
+        """
+        if groups is None:
+            targets, groups = _split_targets(targets)
+        lists = _dense_ids(_flat(groups, "groups"))
+        total = torch.zeros(len(lists), device=lists.device).index_add_(0, lists, _flat(targets, "targets").float())
+        return (total > 0).sum()
+
     def forward(self, scores: Tensor, targets: Tensor, groups: Tensor | None = None) -> Tensor:
         """The loss.
 

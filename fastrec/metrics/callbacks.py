@@ -11,6 +11,7 @@ from fastai.learner import Metric
 from fastai.losses import CrossEntropyLossFlat
 from torch import Tensor
 
+from fastrec._core.ranks import all_rows
 from fastrec.errors import DataError
 from fastrec.metrics import ranking as metrics
 from fastrec.metrics.lists import check_integers, cut, flat_tensor
@@ -89,6 +90,13 @@ class _CollectingMetric(Metric):
             self._epoch_groups = self._of_rows(learn, "groups")
         self._preds.append(_one_score(learn.pred))
         self._targets.append(learn.yb[0].detach().as_subclass(Tensor).cpu().reshape(-1))
+
+    def join_ranks(self) -> None:
+        """Put the predictions and targets of all ranks together, in their order; every rank has to call it."""
+        if not self._preds:
+            return
+        joined = all_rows([torch.cat(self._preds), torch.cat(self._targets)], f"putting {self.name} together")
+        self._preds, self._targets = [joined[0]], [joined[1]]
 
     def _of_rows(self, learn: Any, name: str) -> Any:
         """The groups (or what else has a value for each validation row) of the loader that is validated."""

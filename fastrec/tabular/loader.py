@@ -31,7 +31,7 @@ from fastrec.errors import DataError
 from fastrec.tabular.extras import Extras
 from fastrec.tabular.order import check_joined, count_groups, group_bounds, grouped_order, permutation, shared_seed
 from fastrec.tabular.packed import HostGather, Packed, one_ahead
-from fastrec.tabular.shares import batch_sizes, check_rank
+from fastrec.tabular.shares import Shared, batch_sizes
 
 Place = Literal["auto", "device", "host"]
 _ON_HOST = "Keep the rows on the host (device='cpu' for the frame, place='host' here), or lower bs="
@@ -50,7 +50,7 @@ class ReadBatch(ReadTabBatch):
         return self.to.from_batch(b)
 
 
-class TabularLoader(TfmdDL):
+class TabularLoader(Shared, TfmdDL):
     """Batches ``(x_cat, x_cont, *extras, y)`` of a ``TabularFrame``; extras are its lists and vectors, if any.
 
     Args:
@@ -105,8 +105,7 @@ class TabularLoader(TfmdDL):
             raise DataError("weights and groups were both given", remedy="Choose one of wgts= and groups=")
         if seed is not None:
             self.rng = random.Random(seed)
-        self.rank, self.world_size = check_rank(rank, world_size)
-        self._check_share()
+        self.set_rank(rank, world_size)
         self._last: torch.Tensor | None = None
         self._ours = False
 

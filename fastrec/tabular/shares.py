@@ -2,9 +2,42 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
+import numpy as np
+from fastai.torch_core import to_detach
+
+from fastrec._core import ranks
 from fastrec.errors import DataError
+
+
+class Shared:
+    """A loader that yields its rank's share of the rows."""
+
+    rank: int
+    world_size: int
+
+    def set_rank(self, rank: int | None = None, world_size: int | None = None) -> None:
+        """Yield another rank's share from the next epoch on; the order of rows goes on where it stands.
+
+        Args:
+            rank, world_size: which of how many; None: as torch's process group says, else the only one.
+
+        Raises:
+            DataError: there are fewer rows (or groups) than ranks, or no order that all ranks would draw.
+        """
+        self.rank, self.world_size = check_rank(rank, world_size)
+        self._check_share()
+
+    def _check_share(self) -> None:
+        """Refuse what leaves a rank without a batch, or with an order of its own."""
+
+    def to_detach(self, b: Any, cpu: bool = True, gather: bool = True) -> Any:
+        """Tensors of this rank without their history; never gathered, as ranks may have batches of unequal sizes.
+
+        (fastai gathers at every batch, for its metrics; ``fastrec.scale.distributed`` does so once an epoch.)
+        """
+        return to_detach(b, cpu, False)
 
 
 def batch_sizes(rows: int, bs: int, *, drop_last: bool = False, rank: int = 0, world_size: int = 1) -> np.ndarray:
@@ -44,10 +77,7 @@ def check_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
         DataError: only one of them was given, or there is no such rank.
     """
     if rank is None and world_size is None:
-        import torch.distributed as group
-
-        on = group.is_available() and group.is_initialized()
-        return (group.get_rank(), group.get_world_size()) if on else (0, 1)
+        return ranks.rank(), ranks.world_size()
     if rank is None or world_size is None or not 0 <= rank < world_size:
         raise DataError(f"rank={rank} of world_size={world_size}", remedy="Give both, ranks counted from 0")
     return rank, world_size

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fastai.callback.core import Callback, CancelEpochException
-from fastai.torch_core import num_distrib
+from fastai.callback.training import GradientAccumulation
 from torch import nn
 
+from fastrec._core import ranks
 from fastrec._core.leftovers import remove, remove_leftovers
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import load_state, save_state
@@ -28,6 +30,7 @@ from fastrec.training.checkpoint_state import (
     set_loader_state,
     set_metrics,
     set_optimizer_state,
+    set_random_of_rank,
     set_random_state,
     set_records,
 )
@@ -51,6 +54,10 @@ class Checkpoint(Callback):
     A state is a folder of JSON and safetensors, without pickle; it is written beside the last one, which goes
     afterwards, so that one is whole at any time.
 
+    Where several processes train together (``fastrec.scale.distributed``) rank 0 saves and all take the state up, from
+    a folder that all can read. It goes on on another number of processes as well: at the end of an epoch where it was
+    left; within one, that epoch begins again, as its rows are shared out otherwise.
+
     Args:
         folder: where to; made if need be. One folder for one training.
         every: batches between two saves; None: after every epoch. The start is saved, too.
@@ -60,7 +67,7 @@ class Checkpoint(Callback):
 
     Raises:
         DataError: ``every`` below 1; the folder's training is another one; ``keep_best`` names no column; or several
-            processes train together.
+            processes train together, and gradients are accumulated.
         WriteError: the file system refused.
     """
 
@@ -92,19 +99,25 @@ class Checkpoint(Callback):
         if not self._trains():
             return
         self._on = True
-        if num_distrib() > 1:
-            raise DataError("several processes train together", remedy="Leave out Checkpoint, or train in one process")
+        if ranks.world_size() > 1 and any(isinstance(cb, GradientAccumulation) for cb in learn.cbs):
+            raise DataError(
+                "a checkpoint does not keep what several processes have accumulated",
+                remedy="Leave out Checkpoint or GradientAccumulation, or train in one process",
+            )
         self._mute: dict[Any, bool] = {}
         self._resumed: dict[str, Any] | None = None
         self._begin: dict[str, Any] | None = None
-        self._offset, self._best = 0, None
+        self._offset, self._best, self._other_ranks = 0, None, False
         self._print = {"form": _FORM, **fingerprint(learn)}
         self._column = self._column_of_best()
-        found = _newest(self.folder, "last")
+        found = ranks.on_first_rank(lambda: _newest(self.folder, "last"), "looking for a checkpoint")
         if found is None:
             self._save(0, 0)
-        else:
-            self._resume(load_state(found), found)
+            return
+        with _named_where_absent(found):
+            state = load_state(found)
+        ranks.agree(True, "checkpoint")  # all have read it: rank 0 may replace it
+        self._resume(state, found)
 
     def before_epoch(self) -> None:
         """Skip epochs that are over."""
@@ -123,6 +136,10 @@ class Checkpoint(Callback):
         self._begin, self._resumed = now, None
         if resumed is not None:
             learn.train_iter = resumed["train_iter"]
+            if resumed["batch"] and self._other_ranks:
+                learn.train_iter -= resumed["batch"]
+                self._set_random(resumed["begin"])
+                resumed = None
         if resumed is None or not resumed["batch"]:
             learn.dl = _Batches(learn.dl, self)
             return
@@ -154,7 +171,7 @@ class Checkpoint(Callback):
                 cb.run = run
             self._mute = {}
             if self._resumed["epoch"] == learn.epoch + 1:
-                self._set_random()
+                self._set_random(self._resumed["now"])
             return
         if self._column is not None:
             self._keep_best()
@@ -176,6 +193,8 @@ class Checkpoint(Callback):
         for cb in learn.cbs:
             if isinstance(cb, StopOnNaN):
                 cb.check()  # a spoilt state must not take a sound one's place
+        if not ranks.is_first():
+            return
         loss = learn.loss_func.state_dict() if isinstance(learn.loss_func, nn.Module) else {}
         now = {"random": random_state(), "loader": loader_state(learn.dls.train)}
         state = {
@@ -199,7 +218,7 @@ class Checkpoint(Callback):
 
     def _resume(self, state: dict[str, Any], file: Path) -> None:
         learn = self.learn
-        _check_same(state["fingerprint"], self._print, file)
+        self._other_ranks = _check_same(state["fingerprint"], self._print, file)
         set_callback_states(learn, state["callbacks"])  # refuses others
         learn.model.load_state_dict(state["model"])
         if state["loss"]:
@@ -209,7 +228,14 @@ class Checkpoint(Callback):
         set_records(learn, state["records"])
         self._best, self._resumed = state["best"], state
         if state["epoch"] == 0 and not state["batch"]:
-            self._set_random()
+            self._set_random(state["now"])
+        if state["batch"] and self._other_ranks:
+            warnings.warn(
+                f"the training in {self.folder} was left within epoch {state['epoch']} by another number of processes: "
+                "that epoch begins again",
+                UserWarning,
+                stacklevel=2,
+            )
         if state["done"]:
             warnings.warn(
                 f"the training in {self.folder} is complete: its weights were loaded, nothing is trained. "
@@ -218,9 +244,9 @@ class Checkpoint(Callback):
                 stacklevel=2,
             )
 
-    def _set_random(self) -> None:
-        set_random_state(self._resumed["now"]["random"])
-        set_loader_state(self.learn.dls.train, self._resumed["now"]["loader"])
+    def _set_random(self, state: dict[str, Any]) -> None:
+        set_random_of_rank(state["random"])
+        set_loader_state(self.learn.dls.train, state["loader"])
 
     # ---- the best
 
@@ -241,7 +267,8 @@ class Checkpoint(Callback):
         if best is None or (value < best if self.lower else value > best):
             self._best = {"name": self.keep_best, "value": value, "epoch": self.learn.epoch}
             weights = plain(self.learn.model.state_dict(), "the model")
-            _replace(self.folder, "best", {**self._best, "model": weights})
+            if ranks.is_first():
+                _replace(self.folder, "best", {**self._best, "model": weights})
 
 
 class _Batches:
@@ -278,7 +305,7 @@ class _Batches:
             batches = iter(self.loader)
             for _ in range(first):
                 next(batches, None)
-        set_random_state(self.resumed["now"]["random"])
+        set_random_of_rank(self.resumed["now"]["random"])
         return batches
 
 
@@ -333,10 +360,31 @@ def _replace(folder: Path, kind: str, state: dict[str, Any]) -> None:
     remove_leftovers(folder)
 
 
-def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> None:
-    other = [k for k in dict.fromkeys([*was, *now]) if was.get(k) != now.get(k)]
+@contextmanager
+def _named_where_absent(file: Path) -> Iterator[None]:
+    """Another machine may not see what rank 0 sees."""
+    try:
+        yield
+    except MissingFileError as error:
+        if ranks.is_first():
+            raise
+        raise MissingFileError(
+            f"rank {ranks.rank()} cannot see the checkpoint that rank 0 sees",
+            file=file,
+            remedy="Give a folder that all machines share",
+        ) from error
+
+
+_OF_RANKS = ("ranks", "batches", "batch size")  # what may be another on another number of processes
+
+
+def _check_same(was: dict[str, Any], now: dict[str, Any], file: Path) -> bool:
+    """Refuse another training; whether it is the same on another number of processes."""
+    before, after = (p.get("ranks", 1) for p in (was, now))
+    passed = _OF_RANKS if before != after else ("ranks",)
+    other = [k for k in dict.fromkeys([*was, *now]) if k not in passed and was.get(k) != now.get(k)]
     if not other:
-        return
+        return before != after
     told = []
     for key in other:
         a, b = was.get(key), now.get(key)

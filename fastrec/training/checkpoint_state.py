@@ -16,6 +16,7 @@ from fastai.optimizer import OptimWrapper
 from fastcore.foundation import L
 from torch import Tensor, nn
 
+from fastrec._core.ranks import is_first, rank, world_size
 from fastrec.errors import DataError
 from fastrec.optim.row_sparse import cache_of
 
@@ -74,6 +75,13 @@ def set_random_state(state: dict[str, Any]) -> None:
     np.random.set_state((numbers["name"], numbers["keys"].numpy().astype(np.uint32), *numbers["rest"]))  # noqa: NPY002
     if state["cuda"] and torch.cuda.is_available() and len(state["cuda"]) == torch.cuda.device_count():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def set_random_of_rank(state: dict[str, Any]) -> None:
+    """As ``set_random_state``, on rank 0, whose state it is; other ranks draw numbers of their own, from there on."""
+    set_random_state(state)
+    if not is_first():
+        torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())
 
 
 def loader_state(loader: Any) -> dict[str, Any] | None:
@@ -274,6 +282,7 @@ def fingerprint(learn: Any) -> dict[str, Any]:
             "optimizer": [type(inner).__name__, *steps],
             "loss": getattr(loss, "__name__", type(loss).__name__),
             "epochs": learn.n_epoch,
+            "ranks": world_size(),
             "batches": len(dl),
             "batch size": getattr(dl, "bs", None),
             "rows": getattr(dl, "n", None),

@@ -6,6 +6,7 @@ import torch
 from fastai.callback.core import Callback
 from torch import Tensor
 
+from fastrec._core.ranks import all_rows
 from fastrec.errors import DataError
 from fastrec.models import EmbeddingTables
 from fastrec.table import ListBatch
@@ -62,7 +63,8 @@ class CowClip(Callback):
             for group, weight in tables.weights.items():
                 ids = [found[group] for found in seen if group in found]
                 if weight.grad is not None and ids:
-                    weight.grad = clipped(weight.grad, weight.detach(), torch.cat(ids), r=self.r, zeta=self.zeta)
+                    all_ids = all_rows([torch.cat(ids)], "clipping gradients")[0]
+                    weight.grad = clipped(weight.grad, weight.detach(), all_ids, r=self.r, zeta=self.zeta)
             seen.clear()
 
 

@@ -17,7 +17,7 @@ from fastai.callback.core import _inner_loop
 from fastai.callback.schedule import ParamScheduler
 from fastai.learner import AvgSmoothLoss, Learner
 from fastai.losses import BaseLoss
-from fastai.torch_core import TensorBase, num_distrib
+from fastai.torch_core import TensorBase
 from fastcore.foundation import L
 
 __all__ = ["LeanLearner", "one_cycle"]
@@ -120,10 +120,7 @@ class SmoothLoss(AvgSmoothLoss):
     """fastai's smoothed loss, which stays on the model's device: to copy it to the host is to wait for every batch."""
 
     def accumulate(self, learn: Learner) -> None:
-        """One more batch's loss."""
-        if num_distrib() > 1:  # the mean over all processes
-            super().accumulate(learn)
-            return
+        """One more batch's loss (of several processes it is that of all, see ``DataParallel``)."""
         loss = learn.loss.detach().as_subclass(torch.Tensor)
         loss = loss.mean() if loss.ndim else loss
         self.count += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from fastrec.training.building import build_model, check_options, check_takes_ex
 from fastrec.training.fetch_rows import FetchRows
 from fastrec.training.lean_learner import LeanLearner
 from fastrec.training.options import training_callbacks
+from fastrec.training.process_group import distributed
 from fastrec.training.settle_rows import SettleRows
 from fastrec.training.stop_on_nan import StopOnNaN
 
@@ -83,6 +84,25 @@ class RecLearner(LeanLearner, TabularLearner):
         keeping = keeping_memory() if on_cpu else nullcontext()
         with keeping, naming_out_of_memory("beginning to train, or between two batches", _SMALLER):
             super().fit(n_epoch, lr, wd, cbs, reset_opt, start_epoch)
+
+    def distrib_ctx(self, sync_bn: bool = True, **kwargs: Any) -> AbstractContextManager[Any]:
+        """Train on all processes that ``torchrun`` has started, as fastai's: see ``fastrec.scale.distributed``.
+
+        Args:
+            sync_bn: batch norms take their statistics over the batches of all processes.
+            **kwargs: ``timeout``.
+        """
+        return distributed(self, sync_bn=sync_bn, **kwargs)
+
+    def get_preds(self, ds_idx: int = 1, dl: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As fastai's; of a loader that shares its rows out to several processes, all rows, on each of them."""
+        if dl is None and _is_share(self.dls[ds_idx]):
+            dl = self.dls[ds_idx].new(shuffle=False, drop_last=False, rank=0, world_size=1)
+        return super().get_preds(ds_idx, _whole(dl), *args, **kwargs)
+
+    def validate(self, ds_idx: int = 1, dl: Any = None, cbs: Any = None) -> Any:
+        """As fastai's; of a loader that shares its rows out to several processes, over all rows, on each of them."""
+        return super().validate(ds_idx, _whole(self.dls[ds_idx] if dl is None else dl), cbs)
 
     def one_batch(self, i: int, b: Any) -> None:
         """Train or validate on one batch; autocast is off afterwards, whatever happened."""
@@ -158,6 +178,15 @@ class RecLearner(LeanLearner, TabularLearner):
                 f"the row lacks a column that the model needs: {error}",
                 remedy=f"Give every column that the model was trained on; the row has {list(row)}",
             ) from error
+
+
+def _is_share(dl: Any) -> bool:
+    return getattr(dl, "world_size", 1) > 1
+
+
+def _whole(dl: Any) -> Any:
+    """A loader of all rows."""
+    return dl.new(rank=0, world_size=1) if _is_share(dl) else dl
 
 
 def rec_learner(

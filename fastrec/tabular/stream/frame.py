@@ -95,11 +95,12 @@ class ParquetFrame:
             if isinstance(self.valid, FileRows):
                 self.valid = CachedRows(self.valid, Path(cache), "valid")
 
-    def _rows(self, paths: Paths) -> FileRows:
+    def _rows(self, paths: Paths, *, with_y: bool = True) -> FileRows:
         recipe = self.recipe
         own = set(getattr(recipe.features, "outputs", ()))
         named = [n for n in [*recipe.cats, *recipe.conts] if n not in own]
-        return FileRows(ParquetSource(paths, [*named, *recipe.labels.names]), paths, recipe)
+        ys = recipe.labels.names if with_y else []
+        return FileRows(ParquetSource(paths, [*named, *ys]), paths, recipe, with_y=with_y)
 
     def __len__(self) -> int:
         return len(self.train)
@@ -122,6 +123,16 @@ class ParquetFrame:
         frame = self.frame.new(df)
         frame.process()
         return frame
+
+    def new_rows(self, paths: Paths) -> Rows:
+        """Rows of other files (test rows), to be streamed and prepared as these are; they need no targets.
+
+        Args:
+            paths: as for the training rows.
+        """
+        rows = self._rows(paths, with_y=False)
+        rows.make_features(fit=False)
+        return rows
 
     def dataloaders(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -160,7 +161,8 @@ def _class_names(labels: Labels, rows: FileRows) -> list[str]:
     """The targets whose classes are to be found."""
     if not labels.names:
         return []
-    probe = Labels(labels.names, labels.block, dtype=labels.asked_dtype)
+    # The block itself is to learn from rows: one with its classes found, though there were none, would keep these.
+    probe = Labels(labels.names, copy.deepcopy(labels.block), dtype=labels.asked_dtype)
     empty = _like_target(rows, labels.names, dict.fromkeys(labels.names, False))
     probe.fit(empty, TrainingRows(0))
     return labels.names[:1] if probe.kind == "category" else []

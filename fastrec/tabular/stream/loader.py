@@ -17,8 +17,9 @@ from fastai.data.core import TfmdDL
 from fastrec.errors import DataError, DataWarning
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader, _with_reader
+from fastrec.tabular.order import check_joined, shared_seed
 from fastrec.tabular.packed import Packed
-from fastrec.tabular.shares import batch_sizes, check_rank
+from fastrec.tabular.shares import Shared, batch_sizes
 from fastrec.tabular.stream.order import share, shuffled_units
 from fastrec.tabular.stream.reader import Mixer, ReadAhead, cut_batches
 from fastrec.tabular.stream.rows import Rows
@@ -48,7 +49,7 @@ class StreamedFrame(TabularFrame):
         return new
 
 
-class StreamLoader(TfmdDL):
+class StreamLoader(Shared, TfmdDL):
     """Batches ``(x_cat, x_cont, y)`` of Parquet rows, read as they are needed.
 
     Args:
@@ -79,9 +80,6 @@ class StreamLoader(TfmdDL):
         if bs is None or bs < 1 or buffer_rows < 1:
             raise DataError(f"bs={bs}, buffer_rows={buffer_rows}", remedy="Give numbers from 1")
         self.frame, self.rows, self.buffer_rows, self.seed = frame, rows, buffer_rows, seed
-        self.rank, self.world_size = check_rank(rank, world_size)
-        if self.world_size > 1 and shuffle and seed is None:
-            raise DataError("every rank must draw the same order", remedy="Give the same seed= on every rank")
         dataset = kwargs.pop("dataset", None)
         if dataset is None:
             dataset = frame._frame(len(rows), with_y=rows.with_y)
@@ -96,8 +94,13 @@ class StreamLoader(TfmdDL):
         )
         if seed is not None:
             self.rng = random.Random(seed)
+        self.set_rank(rank, world_size)
         if shuffle:
             self._warn_of_large_groups()
+
+    def _check_share(self) -> None:
+        if self.world_size > 1 and self.shuffle and self.seed is None:
+            check_joined(self.world_size)
 
     def _warn_of_large_groups(self) -> None:
         rows, window = self.rows, self._window()
@@ -154,6 +157,8 @@ class StreamLoader(TfmdDL):
         if not sizes:
             return
         seed = self.rng.getrandbits(62) if self.shuffle else None
+        if seed is not None and self.world_size > 1 and self.seed is None:
+            seed = shared_seed(seed, self.world_size)
         units = rows.pieces(window)
         if seed is not None:
             units = shuffled_units(units, window, np.random.default_rng(seed))
@@ -171,7 +176,7 @@ class StreamLoader(TfmdDL):
         files = found.get("files", [])
         digest = hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16]
         told = {"files": f"{len(files)} of {sum(size for _, size, _ in files)} bytes, digest {digest}"}
-        order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached, "rank": [self.rank, self.world_size]}
+        order = {"buffer_rows": self.buffer_rows, "cached": self.rows.cached}
         return {**told, **found.get("settings", {}), **order}
 
     def do_item(self, s: int | None) -> int:

@@ -54,11 +54,12 @@ class FileRows(Rows):
         source: the files.
         paths: what the user called them.
         recipe: how rows are prepared.
+        with_y: with their targets.
     """
 
-    def __init__(self, source: ParquetSource, paths: Paths, recipe: Recipe) -> None:
+    def __init__(self, source: ParquetSource, paths: Paths, recipe: Recipe, *, with_y: bool = True) -> None:
         self.source, self.paths, self.recipe, self.units = source, paths, recipe, source.units
-        self.with_y = bool(recipe.labels.names)
+        self.with_y = with_y and bool(recipe.labels.names)
         self.made: Table | None = None
 
     @property

@@ -1,0 +1,220 @@
+"""Processes that train together: who they are, and what they tell one another, by torch's collectives alone.
+
+Every function is one that all ranks call, in the same order, unless it says otherwise. One process alone is rank 0 of
+1, and each function then returns what it was given.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as group
+from torch import Tensor
+
+from fastrec.errors import FastrecError, RankError
+
+__all__ = ["agree", "all_rows", "broadcast", "is_first", "naming_lost_ranks", "on_first_rank", "rank", "summed"]
+__all__ += ["world_size"]
+
+_BUCKET = 1 << 24  # numbers that are sent at once, so that the copies take little memory
+
+
+def rank() -> int:
+    """This process's number, from 0."""
+    return group.get_rank() if _on() else 0
+
+
+def world_size() -> int:
+    """How many processes train together."""
+    return group.get_world_size() if _on() else 1
+
+
+def is_first() -> bool:
+    """Whether this is rank 0, the one that writes files and shows progress."""
+    return rank() == 0
+
+
+def _on() -> bool:
+    return group.is_available() and group.is_initialized()
+
+
+@contextmanager
+def naming_lost_ranks(doing: str) -> Iterator[None]:
+    """What torch raises where another process has ended, or does not answer, as an error that says so.
+
+    Args:
+        doing: what for, such as ``'adding up gradients'``.
+
+    Raises:
+        RankError: naming this rank.
+    """
+    try:
+        yield
+    except FastrecError:
+        raise
+    except (RuntimeError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise RankError(
+            f"rank {rank()} of {world_size()} has lost another one while {doing} ({said[:300]})",
+            remedy="See what the rank that ended first says: it ran out of memory, raised an error, was killed, "
+            "or its machine cannot be reached",
+        ) from error
+
+
+def _where(like: Tensor | None = None) -> torch.device:
+    """Where tensors have to be to be sent: NCCL sends from GPUs alone."""
+    if group.get_backend() == "nccl":
+        own = None if like is None or like.device.type != "cuda" else like.device
+        return own or torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def summed(tensors: Sequence[Tensor], doing: str) -> None:
+    """Replace each tensor by its sum over the ranks, in place; many small ones are sent together.
+
+    Args:
+        tensors: of equal shapes and kinds on every rank, in the same order.
+        doing: what for.
+    """
+    if world_size() == 1:
+        return
+    for bucket in _buckets(tensors):
+        flat = torch.cat([t.reshape(-1) for t in bucket]) if len(bucket) > 1 else bucket[0].reshape(-1)
+        sent = flat.to(_where(flat))
+        with naming_lost_ranks(doing):
+            group.all_reduce(sent)
+        _put_back(sent, bucket)
+
+
+def broadcast(tensors: Sequence[Tensor], doing: str) -> None:
+    """Replace each tensor by rank 0's, in place.
+
+    Args:
+        tensors: of equal shapes and kinds on every rank, in the same order.
+        doing: what for.
+    """
+    if world_size() == 1:
+        return
+    for bucket in _buckets(tensors):
+        sent = torch.cat([t.reshape(-1) for t in bucket])
+        sent = sent.to(_where(sent))
+        with naming_lost_ranks(doing):
+            group.broadcast(sent, src=0)
+        _put_back(sent, bucket)
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    by_kind: dict[Any, list[Tensor]] = {}
+    for t in tensors:
+        by_kind.setdefault((t.dtype, t.device), []).append(t.detach())
+    for alike in by_kind.values():
+        bucket: list[Tensor] = []
+        for t in alike:
+            if bucket and sum(b.numel() for b in bucket) + t.numel() > _BUCKET:
+                yield bucket
+                bucket = []
+            bucket.append(t)
+        yield bucket
+
+
+def _put_back(flat: Tensor, bucket: Sequence[Tensor]) -> None:
+    for t, part in zip(bucket, flat.split([t.numel() for t in bucket]), strict=True):
+        if part.data_ptr() != t.data_ptr() or part.device != t.device:
+            t.copy_(part.view(t.shape))
+
+
+def all_rows(parts: Sequence[Tensor], doing: str) -> list[Tensor]:
+    """Each tensor's rows of all ranks, one rank's after the other's.
+
+    Args:
+        parts: ``[rows, …]`` each; the number of rows may be another on every rank.
+        doing: what for.
+
+    Returns:
+        ``[rows of all ranks, …]`` each, on the device where the part was.
+    """
+    if world_size() == 1 or not parts:
+        return list(parts)
+    counts = torch.tensor([len(p) for p in parts], dtype=torch.int64, device=_where(parts[0]))
+    with naming_lost_ranks(doing):
+        of_ranks = [torch.empty_like(counts) for _ in range(world_size())]
+        group.all_gather(of_ranks, counts)
+        return [_gathered(p, n) for p, n in zip(parts, torch.stack(of_ranks, 1).tolist(), strict=True)]
+
+
+def _gathered(part: Tensor, counts: list[int]) -> Tensor:
+    most, shape = max(counts), part.shape[1:]
+    if most == 0:
+        return part
+    kind = torch.uint8 if part.dtype == torch.bool else part.dtype
+    sent = torch.zeros((most, *shape), dtype=kind, device=_where(part))
+    sent[: len(part)] = part
+    found = [torch.empty_like(sent) for _ in counts]
+    group.all_gather(found, sent)
+    return torch.cat([f[:n] for f, n in zip(found, counts, strict=True)]).to(part.device, part.dtype)
+
+
+def agree(value: Any, what: str) -> None:
+    """Refuse ranks that would not do the same.
+
+    Args:
+        value: what must be equal on every rank.
+        what: what it is called in the message.
+
+    Raises:
+        RankError: naming the first rank that has another value, and both values; on every rank.
+    """
+    if world_size() == 1:
+        return
+    found: list[Any] = [None] * world_size()
+    with naming_lost_ranks(f"comparing {what}"):
+        group.all_gather_object(found, value)
+    for i, other in enumerate(found):
+        if other != found[0]:
+            raise RankError(
+                f"rank {i} has another {what} than rank 0: {_short(other)}, not {_short(found[0])}",
+                remedy="Give every rank the same data, settings and seed",
+            )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def on_first_rank(f: Callable[[], Any], doing: str) -> Any:
+    """What a function returns on rank 0, on every rank; what it raises there, every rank raises.
+
+    Args:
+        f: called on rank 0 alone; its result is to be picklable and small.
+        doing: what for.
+    """
+    if world_size() == 1:
+        return f()
+    told: list[Any] = [None]
+    error: Exception | None = None
+    if is_first():
+        try:
+            told = [(True, f())]
+        except Exception as raised:  # the others wait for an answer, whatever it is
+            error, told = raised, [(False, _picklable(raised))]
+    with naming_lost_ranks(doing):
+        group.broadcast_object_list(told, src=0)
+    if error is not None:
+        raise error
+    fine, value = told[0]
+    if not fine:
+        raise value
+    return value
+
+
+def _picklable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RankError(f"rank 0 has raised {type(error).__name__}: {error}")
+    return error

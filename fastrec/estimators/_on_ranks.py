@@ -1,0 +1,194 @@
+"""A net trained by several processes that are started for it: torch's elastic launcher, which is what ``torchrun`` is.
+
+The rows are written once to a temporary folder, which every process maps into its memory; the first process writes the
+trained estimator there. What ends one process ends all, with its error.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fastrec._core import ranks
+from fastrec.errors import DataError, DeviceError, FastrecError, RankError
+from fastrec.validate import Rows
+
+if TYPE_CHECKING:
+    from fastrec.estimators.base import Estimator
+
+__all__ = ["check_ranks", "fit_on_ranks", "is_for_ranks", "share_of", "training_on_ranks", "wanted_ranks"]
+
+_WANTED = [1]
+
+
+@contextmanager
+def training_on_ranks(count: int) -> Iterator[None]:
+    """While it lasts, every net that an estimator fits is trained by so many processes on this machine.
+
+    Args:
+        count: how many; 1: by this process.
+
+    Raises:
+        DataError: there are less than one, or this torch has no ``torch.distributed``.
+    """
+    check_ranks(count)
+    _WANTED.append(count)
+    try:
+        yield
+    finally:
+        _WANTED.pop()
+
+
+def check_ranks(count: int, device: torch.device | None = None) -> None:
+    """Refuse more processes than there can be. (Found before hours of other work, not after.)
+
+    Raises:
+        DataError: there are less than one, or this torch has no ``torch.distributed``.
+        DeviceError: there are fewer GPUs than processes.
+    """
+    if count < 1:
+        raise DataError(f"{count} processes", remedy="Give 1 or more")
+    if count > 1 and not torch.distributed.is_available():
+        raise DataError("this torch has no torch.distributed", remedy="Install torch with it, or train in one process")
+    if device is not None and device.type == "cuda" and torch.cuda.device_count() < count:
+        raise DeviceError(
+            f"{count} processes for {torch.cuda.device_count()} GPUs", remedy="Ask for as many ranks as there are GPUs"
+        )
+
+
+def wanted_ranks() -> int:
+    """How many processes are to train a net."""
+    return _WANTED[-1]
+
+
+def is_for_ranks() -> bool:
+    """Whether processes are to be started for what is fitted now: they are wanted, and this is none of them."""
+    return wanted_ranks() > 1 and ranks.world_size() == 1
+
+
+def share_of(bs: int) -> int:
+    """Rows of a batch of ``bs`` rows that one rank learns from."""
+    return -(-bs // ranks.world_size())
+
+
+def fit_on_ranks(
+    estimator: Estimator, train: Rows, valid: Rows | None, *, seed: int, device: torch.device | None
+) -> None:
+    """Fit an estimator by ``wanted_ranks()`` processes; it then holds what the first of them learned.
+
+    Args:
+        estimator, train, valid, seed, device: of ``Estimator.fit``.
+
+    Raises:
+        RankError: a process ended without an error of its own.
+        FastrecError: what the estimator raised.
+        DeviceError: there are fewer GPUs than processes.
+    """
+    count, device = wanted_ranks(), device or torch.device("cpu")
+    check_ranks(count, device)
+    with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
+        folder = Path(name)
+        parts = [None if r is None else r.with_table(r.table.select(train.names)) for r in (train, valid)]
+        torch.save({"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}, folder / "given.pt")
+        about = {
+            "modules": _modules_by_file(),
+            "seed": seed,
+            "device": device.type,
+            "threads": max(1, torch.get_num_threads() // count),
+        }
+        (folder / "about.pkl").write_bytes(pickle.dumps(about))
+        _launch(count, folder)
+        fitted = torch.load(folder / "fitted.pt", weights_only=False, map_location=device)
+    vars(estimator).update(vars(fitted))
+
+
+def _modules_by_file() -> list[tuple[str, str]]:
+    """Modules that no import statement finds, such as a competition's own: name and file."""
+    found = []
+    for name, module in list(sys.modules.items()):
+        spec = getattr(module, "__spec__", None)
+        package = name.rpartition(".")[0]
+        if package and package not in sys.modules and spec is not None and spec.has_location:
+            found.append((name, str(spec.origin)))
+    return found
+
+
+def _launch(count: int, folder: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        signals_to_handle="SIGTERM",  # Ctrl-C stays what it is
+        shutdown_timeout=10,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
+    )
+    code = f"import sys; sys.path[:] = {sys.path!r}; from fastrec.estimators._rank_worker import main; main()"
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what ends a process is raised here
+    try:
+        with _own_signals():
+            elastic_launch(config, sys.executable)("-c", code, str(folder))
+    except SignalException as error:
+        raise SystemExit(128 + error.sigval) from error
+    except ChildFailedError as error:
+        raise _what_ended_it(folder, error) from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """The launcher leaves its handler of SIGTERM behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _what_ended_it(folder: Path, error: Any) -> Exception:
+    """The first error that is no consequence of another rank's end."""
+    told: list[Exception] = [pickle.loads(p.read_bytes()) for p in sorted(folder.glob("error*.pkl"))]
+    own = [e for e in told if not isinstance(e, RankError)]
+    if own:
+        return own[0]
+    ended = ", ".join(f"rank {r} by {_ending(f.exitcode)}" for r, f in sorted(error.failures.items()))
+    return RankError(
+        f"a process that trained the net has ended: {ended}",
+        remedy="Where it was killed the machine may have run out of memory: use fewer ranks, or smaller batches",
+    )
+
+
+def _ending(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def told(error: Exception) -> bytes:
+    """An error for the process that started this one."""
+    known = error if isinstance(error, FastrecError) else None
+    try:
+        data = pickle.dumps(known if known is not None else error)
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data

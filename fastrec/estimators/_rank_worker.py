@@ -1,0 +1,84 @@
+"""One of the processes that train a net, see ``_on_ranks.py``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main"]
+
+_PATIENCE = 1_800.0  # seconds: the first scores held-out rows alone; a process that dies the launcher notices at once
+
+
+def main() -> None:
+    """Fit what the folder named on the command line holds; rank 0 writes it back."""
+    folder, own = Path(sys.argv[-1]), os.environ["RANK"]
+    from fastrec.errors import FastrecError
+    from fastrec.estimators._on_ranks import told
+
+    try:
+        _fit(folder)
+    except Exception as error:
+        (folder / f"error{own}.part").write_bytes(told(error))
+        (folder / f"error{own}.part").rename(folder / f"error{own}.pkl")
+        if not isinstance(error, FastrecError):
+            traceback.print_exc()
+        sys.exit(1)
+
+
+def _fit(folder: Path) -> None:
+    about: dict[str, Any] = pickle.loads((folder / "about.pkl").read_bytes())
+    import torch
+
+    from fastrec._core.ranks import is_first
+    from fastrec.training.process_group import join_ranks
+
+    torch.set_num_threads(about["threads"])
+    on_gpu = about["device"] == "cuda"
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    how = {"weights_only": False, "map_location": device, "mmap": not on_gpu}
+    given = _with_modules(lambda: torch.load(folder / "given.pt", **how), dict(about["modules"]))
+    join_ranks(device, timeout=_PATIENCE)
+    fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
+    if is_first():
+        torch.save(fitted, folder / "fitted.pt")
+
+
+def _with_modules(load: Callable[[], Any], files: dict[str, str]) -> Any:
+    """What is loaded, with the modules that no import statement finds, such as a competition's, read from files.
+
+    Raises:
+        DataError: the script that was run defines what is needed; here another one runs.
+    """
+    from fastrec.errors import DataError
+
+    while True:
+        try:
+            return load()
+        except ModuleNotFoundError as error:
+            name = error.name or ""
+            found = [n for n in files if n == name or n.startswith(f"{name}.")]
+            if not found:
+                raise
+            for one in found:
+                _load(one, files.pop(one))
+        except AttributeError as error:
+            raise DataError(
+                f"a process that is to train cannot find what the estimator is made of ({error})",
+                remedy="Define classes and functions of your own in a module, not in the script that is run",
+            ) from error
+
+
+def _load(name: str, file: str) -> None:
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,167 @@
+"""``DataParallel``: a training shared by several processes, each of which learns from its share of every batch."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from fastai.callback.core import Callback
+from fastai.callback.fp16 import MixedPrecision
+from fastai.callback.training import GradientAccumulation
+from fastai.learner import AvgLoss, AvgMetric, ValueMetric
+from fastai.torch_core import find_bs
+from fastcore.basics import noop
+from torch import Tensor, nn
+
+from fastrec._core.ranks import agree, all_rows, broadcast, is_first, rank, summed, world_size
+from fastrec.errors import DataError, DataWarning
+from fastrec.training.joined_grads import JoinedGrads
+from fastrec.training.synced_norm import synced_norms
+
+__all__ = ["DataParallel"]
+
+
+class DataParallel(Callback):
+    """Trains one net on the rows of all ranks (synchronous data parallelism, as torch's ``DistributedDataParallel``).
+
+    Every rank has the whole net and a share of every batch. Gradients are added up over the ranks before each step, so
+    that all take the same one: that of the mean loss over the whole batch, however unequal the shares are. Embedding
+    tables with row-sparse gradients exchange the rows that the batch has touched. The net stays unwrapped: callbacks,
+    checkpoints and ``learn.save`` see the same names as ever.
+
+    ``fastrec.scale.distributed`` adds it to a Learner.
+
+    Args:
+        sync_bn: batch norms take their statistics over all ranks, as in one process.
+    """
+
+    order = MixedPrecision.order - 2  # gradients are whole before scaling, clipping and the step; accumulated before
+
+    def __init__(self, *, sync_bn: bool = True) -> None:
+        super().__init__()
+        self.sync_bn = sync_bn
+        self._loaders: list[tuple[Any, int, int]] = []
+        self._norms: Any = None
+        self._accumulates: list[GradientAccumulation] = []
+        self._grads: JoinedGrads | None = None
+
+    # ---- a training's beginning and end
+
+    def before_fit(self) -> None:
+        """Share the rows out, and begin with rank 0's weights."""
+        learn = self.learn
+        if learn.lock.locked():  # validate or get_preds, which every rank does by itself
+            return
+        self.leave()  # a training before this one may not have come to its end
+        for dl in learn.dls.loaders:
+            if not hasattr(dl, "set_rank"):
+                raise DataError(
+                    f"a {type(dl).__name__} does not share its rows out to {world_size()} ranks",
+                    remedy="Make the loaders by TabularFrame or ParquetFrame",
+                )
+            self._loaders.append((dl, dl.rank, dl.world_size))
+            dl.set_rank()
+        parameters = dict(learn.model.named_parameters())
+        agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
+        agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
+        state = [t for t in learn.model.state_dict().values() if isinstance(t, Tensor)]
+        broadcast(state, "sending rank 0's weights")
+        self._accumulates = [cb for cb in learn.cbs if isinstance(cb, GradientAccumulation)]
+        self._grads = JoinedGrads([*parameters.values(), *_parameters_of(learn.loss_func)])
+        if self.sync_bn:
+            self._norms = synced_norms(learn.model)
+            self._norms.__enter__()
+        if not is_first():
+            learn.logger = noop
+            torch.manual_seed(int(torch.randint(1 << 62, ())) + rank())  # dropout of its own
+
+    def after_fit(self) -> None:
+        """Every loader as it was."""
+        if not self.learn.lock.locked():
+            self.leave()
+
+    def leave(self) -> None:
+        """Put back what was changed for the training, whether or not it came to its end."""
+        for dl, own, ranks in self._loaders:
+            dl.set_rank(own, ranks)
+        self._loaders = []
+        if self._norms is not None:
+            self._norms.__exit__(None, None, None)
+            self._norms = None
+
+    @property
+    def _shared(self) -> bool:
+        """Whether the batches of the moment are this rank's share of those of all."""
+        return bool(self._loaders) and getattr(self.learn.dl, "world_size", 1) > 1
+
+    # ---- batches
+
+    def after_loss(self) -> None:
+        """Make the loss that of all ranks' batches together, and this rank's part of it what gradients are taken of."""
+        if not self.training or not self._shared:
+            return
+        learn = self.learn
+        rows, part = float(find_bs(learn.yb)), learn.loss_grad.as_subclass(Tensor)
+        loss = part.detach()
+        for cb in self._accumulates:  # what it has scaled down by now
+            loss = loss * (cb.n_acc / rows)
+        own = _denominator(learn.loss_func, learn.yb).double().to(loss.device)
+        sums = torch.stack([loss.double() * own, own, torch.full_like(own, rows)])
+        summed([sums], "adding up the loss")
+        total = torch.where(sums[1] > 0, sums[1], 1.0)
+        learn.loss = (sums[0] / total).to(loss.dtype)
+        learn.loss_grad = part * (own / total).to(loss.dtype)
+        if self._accumulates:  # by its own rows each rank would take its step at another batch
+            mean = float(sums[2]) / world_size()
+            learn.loss_grad = learn.loss_grad * (mean / rows)
+            for cb in self._accumulates:
+                cb.count += mean - rows
+
+    def before_step(self) -> None:
+        """Add the gradients up."""
+        if self._shared:
+            self._grads.join()
+
+    # ---- an epoch's end
+
+    def after_train(self) -> None:
+        """Put metrics of training batches together."""
+        if self._shared and self.learn.recorder.train_metrics:
+            self._join(self.learn.recorder._train_mets[1:])
+
+    def after_validate(self) -> None:
+        """Put the validation loss and the metrics of all ranks together, before they are noted."""
+        if self._shared:
+            self._join(self.learn.recorder._valid_mets)
+
+    def _join(self, metrics: Any) -> None:
+        for metric in metrics:
+            if hasattr(metric, "join_ranks"):
+                metric.join_ranks()
+            elif isinstance(metric, AvgMetric | AvgLoss):
+                sums = torch.tensor([float(metric.total), float(metric.count)], dtype=torch.float64)
+                summed([sums], f"putting {metric.name} together")
+                metric.total, metric.count = sums[0], int(sums[1])
+            elif hasattr(metric, "preds") and hasattr(metric, "targs"):  # fastai's AccumMetric
+                parts = [torch.cat(x).as_subclass(Tensor) for x in (metric.preds, metric.targs)]
+                joined = all_rows(parts, f"putting {metric.name} together")
+                metric.preds, metric.targs = [joined[0]], [joined[1]]
+            elif not isinstance(metric, ValueMetric) and is_first():
+                warnings.warn(
+                    f"{metric.name} is of rank 0's rows alone: a {type(metric).__name__} cannot be put together",
+                    DataWarning,
+                    stacklevel=2,
+                )
+
+
+def _denominator(loss_func: Any, yb: Any) -> Tensor:
+    """What the mean of a batch's loss is taken over: as the loss says, else its rows."""
+    inner = loss_func if hasattr(loss_func, "denominator") else getattr(loss_func, "loss", None)
+    if hasattr(inner, "denominator"):
+        return inner.denominator(*(y.as_subclass(Tensor) for y in yb)).detach()
+    return torch.tensor(float(find_bs(yb)))
+
+
+def _parameters_of(loss_func: Any) -> list[nn.Parameter]:
+    return list(loss_func.parameters()) if isinstance(loss_func, nn.Module) else []

@@ -1,0 +1,122 @@
+"""Training and predicting from Parquet files under a limit of memory: a net from the stream, XGBoost from its files.
+
+``python tests/bench/bench_external.py FOLDER --rows 20000000 --memory 2.5`` writes the rows (row groups of 100,000) and
+starts itself anew with the limit. It counts all private memory that the process has asked for, of which the libraries
+alone have 1.4 GB, most of it never touched; what is resident is printed after every step.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import typer
+import xgboost as xgb
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fastrec.metrics import mrr
+from fastrec.scale import external_matrix, write_predictions
+from fastrec.tabular import Categorify, Normalize, ParquetFrame
+from fastrec.training import rec_learner
+
+_GROUP, _LENGTH, _CONTS = 100_000, 20, 16
+
+
+def write(path: Path, rows: int, seed: int) -> None:
+    """Rows in lists of 20 candidates, one of them chosen."""
+    rng = np.random.default_rng(seed)
+    writer = None
+    for start in range(0, rows, _GROUP):
+        n = min(_GROUP, rows - start)
+        x = rng.normal(size=(n, _CONTS)).astype(np.float32)
+        city, item = rng.integers(0, 200, n), rng.integers(0, 20_000, n)
+        score = (x[:, 0] + x[:, 1] * (city % 3 - 1) + rng.gumbel(size=n)).reshape(-1, _LENGTH)
+        columns = {f"x{i}": x[:, i] for i in range(_CONTS)}
+        columns |= {"city": city.astype(np.int32), "item": item.astype(np.int32)}
+        columns |= {"clicked": (score == score.max(1, keepdims=True)).ravel().astype(np.float64)}
+        columns |= {"list": (np.arange(start, start + n) // _LENGTH).astype(np.float64)}
+        table = pa.table(columns)
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table, row_group_size=_GROUP)
+    writer.close()
+
+
+def peak() -> str:
+    """The most memory that was resident."""
+    asked = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmData"))
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return f"{resident:.2f} GB resident at most, {int(asked.split()[1]) / 2**20:.2f} GB private now"
+
+
+def score(out: Path, test: Path) -> float:
+    """MRR of what was written, of the first lists."""
+    truth = next(pq.ParquetFile(test).iter_batches(_GROUP, columns=["clicked", "list"]))
+    found = next(pq.ParquetFile(out).iter_batches(_GROUP, columns=["prediction"]))
+    values = [torch.from_numpy(c.to_numpy().copy()) for c in (found[0], truth[0], truth[1])]
+    return mrr(values[0], values[1], values[2].long())
+
+
+def work(folder: Path) -> None:
+    """Train both, predict by both."""
+    torch.set_num_threads(1)
+    train, test, began = folder / "train.parquet", folder / "test.parquet", time.monotonic()
+
+    def said(what: str) -> None:
+        typer.echo(f"{time.monotonic() - began:7.0f} s  {peak()}  {what}")
+
+    said("libraries")
+    conts = [f"x{i}" for i in range(_CONTS)]
+    options = {"device": "cpu", "y_dtype": torch.float64}
+    frame = ParquetFrame(train, [Categorify, Normalize], ["city", "item"], conts, "clicked", **options)
+    said("the frame")
+    learn = rec_learner(frame.dataloaders(bs=4096, buffer_rows=500_000, seed=0), layers=[64], n_out=1)
+    learn.loss_func = lambda p, y: binary_cross_entropy_with_logits(p.squeeze(1), y.view(-1).float())
+    with learn.no_bar(), learn.no_logging():
+        learn.fit_one_cycle(1, 5e-3)
+    said("the net")
+    write_predictions(learn, frame, test, folder / "net.parquet")
+    said(f"its predictions, mrr {score(folder / 'net.parquet', test):.4f}")
+    frame = ParquetFrame(train, [Categorify], ["city"], conts, ["clicked", "list"], **options)
+    matrix = external_matrix(frame, folder / "cache", lists="list")
+    said("the matrix")
+    trees = xgb.train({"objective": "rank:ndcg", "eta": 0.3, "max_depth": 6, "nthread": 1}, matrix, 20)
+    said("the trees")
+    write_predictions(trees, frame, test, folder / "trees.parquet")
+    said(f"their predictions, mrr {score(folder / 'trees.parquet', test):.4f}")
+
+
+def main(
+    folder: Path,
+    rows: int = 20_000_000,
+    memory: Annotated[float, typer.Option(help="GB of private memory; 0: no limit.")] = 0,
+    limited: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Write the rows where they are not there yet, and work in a process with the limit."""
+    if limited:
+        work(folder)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count, seed in (("train", rows, 0), ("test", rows // 4, 1)):
+        if not (folder / f"{name}.parquet").exists():
+            write(folder / f"{name}.parquet", count, seed)
+    sizes = {p.name: f"{p.stat().st_size / 2**30:.2f} GB" for p in folder.glob("*.parquet")}
+    typer.echo(f"{rows:,} rows, {sizes}")
+    limit = int(memory * 2**30)
+
+    def lower() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+    subprocess.run([sys.executable, __file__, "--limited", str(folder)], check=True, preexec_fn=lower)
+
+
+if __name__ == "__main__":
+    typer.run(main)

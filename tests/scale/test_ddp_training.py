@@ -1,0 +1,123 @@
+"""Two processes that train together, beside one process that learns from the whole batches."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fastrec.training import Checkpoint
+from tests.scale import ddp_script as script
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each of two ranks found, see ``ddp_script.py``."""
+    folder = tmp_path_factory.mktemp("ddp")
+    script.rows().iloc[: script.ROWS].to_parquet(folder / "rows.parquet", row_group_size=20)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    done = subprocess.run(
+        [*torchrun, HERE / "ddp_script.py", folder], env=env, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [torch.load(folder / f"found{i}.pt", weights_only=False) for i in range(2)], folder
+
+
+@pytest.mark.parametrize("kind", script.OPTIONS)
+def test_two_ranks_follow_one_process_step_by_step(found, kind):
+    df = script.batch_by_batch(script.rows())
+    alone = script.fit(script.make(script.loaders(df, 2 * script.BS), kind))
+    first, second = (f[kind] for f in found[0])
+    assert first["losses"] == second["losses"]  # the loss of the whole batch, on every rank
+    assert first["losses"] == pytest.approx(alone["losses"], rel=2e-5)
+    assert len(alone["losses"]) == 8
+    for name, value in alone["weights"].items():
+        assert torch.equal(first["weights"][name], second["weights"][name]), name
+        torch.testing.assert_close(first["weights"][name], value, rtol=1e-3, atol=2e-5)
+    for one, other in zip(first["values"], alone["values"], strict=True):  # loss, accuracy, two AUCs, MRR
+        assert one == pytest.approx(other, rel=1e-4)
+    assert first["values"] == second["values"]
+
+
+def test_every_rank_scores_all_rows_outside_of_a_fit(found):
+    for f in found[0]:
+        for kind in script.OPTIONS:
+            assert len(f[kind]["preds"]) == script.VALID
+            assert f[kind]["scored"][1:] == pytest.approx(f[kind]["values"][-1][2:], rel=1e-6)
+            assert f[kind]["scored"][0] == pytest.approx(f[kind]["values"][-1][1], rel=1e-5)
+            assert len(f[kind]["values"]) == 2
+        assert f["mrr"][1] == script.VALID  # of a loader that shares its rows out, too
+        assert f["shares"] == ([4, 2], 2)
+
+
+@pytest.mark.parametrize("what", ["shuffled", "groups", "stream"])
+def test_an_epoch_is_complete_and_disjoint_with_as_many_batches_on_each_rank(found, what):
+    first, second = (f[what]["epochs"] for f in found[0])
+    for one, other in zip(first, second, strict=True):
+        assert len(one) == len(other)
+        assert all(len(batch) for batch in (*one, *other))
+        mine = [torch.cat(batches).tolist() for batches in (one, other)]
+        assert sorted([*mine[0], *mine[1]]) == list(range(script.ROWS))
+        if what == "groups":
+            assert not {r // 5 for r in mine[0]} & {r // 5 for r in mine[1]}
+    assert len(first) == 2
+    assert torch.cat(first[0]).tolist() != torch.cat(first[1]).tolist()
+
+
+def test_ranks_begin_with_the_weights_of_rank_0(found):
+    first, second = (f["rate 0"] for f in found[0])
+    torch.manual_seed(3)
+    own = script.make(script.loaders(script.rows(), script.BS))
+    for name, p in own.model.named_parameters():
+        assert torch.equal(first[name], second[name])
+        assert torch.equal(first[name], p)
+
+
+def test_a_training_that_was_left_goes_on_to_the_same_weights(found):
+    for f in found[0]:
+        straight, again, _ = f["checkpoints"]
+        assert again["values"] == straight["values"]
+        for name, value in straight["weights"].items():
+            assert torch.equal(again["weights"][name], value)
+
+
+def test_one_process_goes_on_where_two_were_left(found):
+    ranks, folder = found
+    learn = script.make(script.loaders(script.rows(), 2 * script.BS, shuffle=True, seed=1))
+    seen = []
+
+    class Look(script.Callback):
+        order = 98
+
+        def before_train(self):
+            seen.append((self.learn.epoch, script.weights(self.learn)))
+
+    done = script.fit(learn, 3, [Checkpoint(folder / "one"), Look()])
+    assert [epoch for epoch, _ in seen] == [1, 2]
+    left = ranks[0]["checkpoints"][2]
+    assert all(torch.equal(left[name], value) for name, value in seen[0][1].items())
+    straight = ranks[0]["checkpoints"][0]
+    assert done["values"][0] == straight["values"][0]  # the epoch that two ranks trained
+    assert len(done["values"]) == 3
+    assert len(done["losses"]) == 8
+
+
+def test_an_epoch_that_two_ranks_left_begins_again_on_one(found):
+    learn = script.make(script.loaders(script.rows(), 2 * script.BS, shuffle=True, seed=1))
+    with pytest.warns(UserWarning, match="within epoch 1 by another number of processes: that epoch begins again"):
+        done = script.fit(learn, 3, [Checkpoint(found[1] / "within")])
+    assert len(done["values"]) == 3
+    assert [sorted(torch.cat(e).tolist()) for e in done["epochs"][-2:]] == [list(range(script.ROWS))] * 2
+
+
+def test_row_sparse_gradients_are_sent_as_rows(found):
+    for f in found[0]:
+        sent, batches = f["sent"]
+        a_row = 8 + 4 * 4  # its number, and four floats
+        assert 0 < sent["rows"] <= batches * script.BS * a_row
+        assert sent["dense"] < batches * 4_000  # not a table of 20,000 rows

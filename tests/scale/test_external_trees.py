@@ -1,0 +1,117 @@
+"""Trees and predictions of Parquet files that are read batch by batch, beside those of rows in memory."""
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+import xgboost as xgb
+from fastai.data.block import CategoryBlock
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.scale import external_matrix, write_predictions
+from fastrec.scale.external_trees import tree_values
+from fastrec.tabular import Categorify, FillMissing, ParquetFrame
+from fastrec.training import rec_learner
+
+N = 700
+PARAMS = {"max_depth": 3, "eta": 0.5, "nthread": 1, "max_bin": 64, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rows")
+    rng = np.random.default_rng(0)
+    df = pd.DataFrame(
+        {"id": np.arange(N) + 7, "name": [f"n{i}" for i in range(N)], "city": rng.choice(list("abcd"), N)}
+    )
+    df.loc[rng.random(N) < 0.1, "city"] = None
+    df["x"], df["z"] = rng.integers(0, 40, N).astype(float), rng.integers(0, 9, N).astype(float)
+    df.loc[rng.random(N) < 0.1, "x"] = np.nan
+    score = df.x.fillna(20) / 10 + (df.city == "a") + rng.normal(size=N)
+    df["y"] = (score > 2.5).astype(int)
+    lists = np.sort(rng.integers(0, 90, N))
+    df["list"] = (lists * 7_919) % 1_009  # together, but not in ascending order
+    df.to_parquet(folder / "rows.parquet", row_group_size=60)
+    df.drop(columns=["y", "list"]).to_parquet(folder / "test.parquet", row_group_size=90)
+    return folder, df
+
+
+def in_memory(df: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
+    codes = pd.Categorical(df.city, categories=list("abcd")).codes.astype(np.float32)
+    return np.column_stack([np.where(codes < 0, np.nan, codes), df.x, df.z]).astype(np.float32), ["c", "q", "q"]
+
+
+def parquet_frame(folder, ys=("y",), **options):
+    return ParquetFrame(
+        folder / "rows.parquet", [Categorify], ["city"], ["x", "z"], list(ys), y_dtype=torch.float64, device="cpu",
+        **options,
+    )  # fmt: skip
+
+
+def test_trees_from_files_are_those_from_memory(files, tmp_path):
+    folder, df = files
+    values, types = in_memory(df)
+    params = {**PARAMS, "objective": "binary:logistic"}
+    plain = xgb.QuantileDMatrix(values, df.y, feature_types=types, enable_categorical=True, max_bin=64)
+    expected = xgb.train(params, plain, 8).inplace_predict(values)
+    frame = parquet_frame(folder, valid=folder / "rows.parquet")
+    matrix = external_matrix(frame, tmp_path / "train", max_bin=64, batch_rows=64)
+    assert matrix.num_row() == N
+    checked = external_matrix(frame, tmp_path / "valid", valid=True, ref=matrix, max_bin=64, batch_rows=100)
+    seen = {}
+    booster = xgb.train(params, matrix, 8, evals=[(checked, "valid")], evals_result=seen, verbose_eval=False)
+    assert booster.feature_names == ["city", "x", "z"]
+    assert write_predictions(
+        booster, frame, folder / "test.parquet", tmp_path / "out.parquet", ids=["id", "name"], bs=64
+    )
+    found = pq.read_table(tmp_path / "out.parquet").to_pandas()
+    assert found.columns.tolist() == ["id", "name", "prediction"]
+    assert found.id.tolist() == df.id.tolist()
+    assert found.name.tolist() == df.name.tolist()
+    assert np.allclose(found.prediction, expected, atol=1e-6)
+    loss = -np.log(np.where(df.y == 1, expected, 1 - expected)).mean()
+    assert seen["valid"]["logloss"][-1] == pytest.approx(loss, rel=1e-5)
+
+
+def test_missing_and_unseen_values_are_missing_to_trees():
+    found = tree_values(torch.tensor([[0, 2], [1, 0]], dtype=torch.int32), torch.tensor([[0.5], [torch.nan]]))
+    assert np.array_equal(found, np.array([[np.nan, 1, 0.5], [0, np.nan, np.nan]], np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("batch_rows", [3, 64, 5_000])
+def test_a_list_is_never_cut_in_two(files, tmp_path, batch_rows):
+    folder, df = files
+    frame = parquet_frame(folder, ("y", "list"))
+    matrix = external_matrix(frame, tmp_path / "rows", lists="list", batch_rows=batch_rows)
+    sizes = df.groupby((df.list != df.list.shift()).cumsum()).size()
+    assert np.diff(matrix.get_uint_info("group_ptr")).tolist() == sizes.tolist()
+    assert matrix.get_label().tolist() == df.y.tolist()
+
+
+def test_a_nets_predictions_come_as_from_memory(files, tmp_path):
+    folder, df = files
+    procs = [Categorify, FillMissing]
+    frame = ParquetFrame(folder / "rows.parquet", procs, ["city"], ["x", "z"], "y", CategoryBlock(), device="cpu")
+    learn = rec_learner(frame.dataloaders(bs=64, seed=0), layers=[4])
+    expected, _ = learn.get_preds(dl=learn.dls.test_dl(df.drop(columns="y")))
+    rows = write_predictions(learn, frame, folder / "test.parquet", tmp_path / "out.parquet", bs=50)
+    found = pq.read_table(tmp_path / "out.parquet").to_pandas()
+    assert rows == N
+    assert found.columns.tolist() == ["prediction_0", "prediction_1"]
+    assert np.allclose(found.to_numpy(), expected.numpy(), atol=1e-6)
+
+
+def test_what_is_not_there_is_named(files, tmp_path):
+    folder, _ = files
+    with pytest.raises(DataError, match="no target"):
+        external_matrix(parquet_frame(folder, ()), tmp_path / "a")
+    with pytest.raises(DataError, match="'list'"):
+        external_matrix(parquet_frame(folder), tmp_path / "a", lists="list")
+    with pytest.raises(DataError, match="no validation rows"):
+        external_matrix(parquet_frame(folder), tmp_path / "a", valid=True)
+    frame = parquet_frame(folder)
+    booster = xgb.Booster()
+    with pytest.raises(MissingColumnError, match="'nothing'"):
+        write_predictions(booster, frame, folder / "test.parquet", tmp_path / "out.parquet", ids=["nothing"])
+    assert not (tmp_path / "out.parquet").exists()
