@@ -175,10 +175,11 @@ class DaskChain(Chain):
         if not names:
             return work
         folding = Folding(self.key, self.folds)
+        used = _leading_to(mixing, self.tainted)
         made = []
         for fold in range(self.folds):
             hidden = Hidden(outer, (folding, fold))
-            made.append(self.run(work, others, steps=self.tainted, hidden=hidden, learn=False).select(names))
+            made.append(self.run(work, others, steps=used, hidden=hidden, learn=False).select(names))
         read = list(dict.fromkeys([*names, *folding.columns, *Hidden(outer).columns]))
         parts = [
             task(_by_fold, table, folding, Hidden(outer), names, [m[i] for m in made])
@@ -383,6 +384,16 @@ def say(groups: Sequence[Group]) -> None:
                 DataWarning,
                 stacklevel=6,
             )
+
+
+def _leading_to(chosen: Sequence[Feature], steps: Sequence[Feature]) -> list[Feature]:
+    """The chosen steps and those of ``steps`` that they read, in order."""
+    names, found = {n for s in chosen for n in s.outputs}, []
+    for step in reversed(steps):
+        if names & set(step.outputs):
+            names |= set(step.inputs)
+            found.append(step)
+    return found[::-1]
 
 
 def _collecting(place: _Place, steps: Sequence[Feature], jobs: list[Any], others: Others) -> list[Any]:

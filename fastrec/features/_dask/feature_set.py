@@ -11,7 +11,7 @@ import torch
 
 from fastrec._core.optional import is_dask
 from fastrec.errors import DataError, DataWarning
-from fastrec.features._dask.blocks import Blocks
+from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import Hidden
 from fastrec.features._dask.chain import DaskChain, Others
 from fastrec.features._dask.frames import (
@@ -19,6 +19,7 @@ from fastrec.features._dask.frames import (
     as_blocks,
     as_frame,
     declared,
+    named_column,
     no_rows,
     with_outer_folds,
     with_row_numbers,
@@ -28,7 +29,7 @@ from fastrec.features._engine.naming import check_names, naming_table
 from fastrec.features._engine.saving import selectors_of
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context
-from fastrec.table import Column, Table, column_names
+from fastrec.table import Column, Table, as_column, column_names
 
 if TYPE_CHECKING:
     from fastrec.features.feature_set import FeatureSet
@@ -96,7 +97,7 @@ class _Job:
             self.work = with_row_numbers(self.work)
         self.chain.look(self.work)
         self.others = _others(fs, tables)
-        self.meta = _meta(fs, df if y is None else df.assign(**{_one_target(fs): y}), tables)
+        self.meta = _meta(fs, df, tables, y)
 
     def _blocks(self, df: Any, y: Any) -> Blocks:
         names = self.fs.fit_inputs or [str(n) for n in df.columns]
@@ -104,7 +105,14 @@ class _Job:
             return as_blocks(df, names)
         if not is_dask(y):
             raise DataError("y is not of Dask, and the rows are", remedy="Give y as a column of the frame")
-        return as_blocks(df.assign(**{_one_target(self.fs): y}), names)
+        target, parts = _one_target(self.fs), y.to_delayed()
+        work = as_blocks(df, [n for n in names if n != target])
+        if len(parts) != len(work):
+            raise DataError(
+                f"y has {len(parts)} partitions, and the rows have {len(work)}",
+                remedy="Give y as a column of the frame",
+            )
+        return work.with_layer([target], [task(named_column, part, target) for part in parts])
 
     def _extra(self) -> Blocks | None:
         steps = self.chain.all_steps()
@@ -125,9 +133,7 @@ class _Job:
         steps = [s for s in self.chain.steps if s not in tainted]
         return self.chain.run(self.work, self.others, self._extra(), steps=steps, learn=False)
 
-    def outer_folds(
-        self, folds: Any, only: Collection[int] | None, work: Blocks
-    ) -> Iterator[tuple[Any, Any]]:
+    def outer_folds(self, folds: Any, only: Collection[int] | None, work: Blocks) -> Iterator[tuple[Any, Any]]:
         """What ``cross_fit`` yields."""
         work, present = with_outer_folds(work, self.df, folds)
         for k in present:
@@ -152,7 +158,9 @@ def _others(fs: FeatureSet, tables: Mapping[str, Any] | None) -> Others:
     read: dict[str, Blocks | Table] = {}
     for name, columns in _table_columns(fs, tables).items():
         with naming_table(name):
-            read[name] = as_blocks(tables[name], columns) if is_dask(tables[name]) else Table.read(tables[name], columns)
+            read[name] = (
+                as_blocks(tables[name], columns) if is_dask(tables[name]) else Table.read(tables[name], columns)
+            )
     return Others(read, tuple(tables or {}))
 
 
@@ -165,17 +173,17 @@ def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str
     return {n: list(columns) for n, columns in needed.items() if n in (tables or {})}
 
 
-def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None) -> Any:
+def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
     """A frame without rows that the result's partitions look like: the same steps at work on no rows."""
     steps = [copy.copy(s) for s in fs.steps]
     chain = Chain(steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
-    there = set(column_names(df._meta))
-    names = [n for n in fs.fit_inputs if n in there]
+    there, given = set(column_names(df._meta)), {} if y is None else {_one_target(fs): y}
+    names = [n for n in fs.fit_inputs if n in there and n not in given]
     read = {}
     for name, columns in _table_columns(fs, tables).items():
         read[name] = no_rows(tables[name], columns) if is_dask(tables[name]) else Table.read(tables[name], columns)
-    empty = no_rows(df, names)
-    blank = [n for n in fs.fit_inputs if n not in there]
+    empty = no_rows(df, names).with_columns({n: as_column(v._meta, name=n) for n, v in given.items()})
+    blank = [n for n in fs.fit_inputs if n not in empty]
     nothing = torch.zeros(0, dtype=torch.float64)
     empty = empty.with_columns({n: Column("number", nothing, name=n) for n in blank})
     done = chain.run(empty, Context(read, tuple(tables or {})))
@@ -206,11 +214,12 @@ def _resolve(fs: FeatureSet, df: Any) -> None:
 
 def _check_library(fs: FeatureSet) -> None:
     if fs._library not in (None, "pandas"):
-        raise DataError(f"a Dask frame cannot come back as {fs._library}", remedy="Call set_output(transform='default')")
+        raise DataError(
+            f"a Dask frame cannot come back as {fs._library}", remedy="Call set_output(transform='default')"
+        )
 
 
 def _one_target(fs: FeatureSet) -> str:
     if len(fs.targets) != 1:
         raise DataError(f"y was given, but the generators use {len(fs.targets)} targets", remedy="Give them as columns")
     return fs.targets[0]
-

@@ -10,7 +10,7 @@ import dask.dataframe as dd
 import numpy as np
 import torch
 
-from fastrec._core.optional import is_dask
+from fastrec._core.optional import is_dask, library_of
 from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
@@ -49,6 +49,11 @@ def _read(part: Any, names: list[str], optional: list[str]) -> Table:
     table = Table.read(part, [n for n in names if n not in gone])
     blank = torch.full((len(part),), torch.nan, dtype=torch.float64)
     return table.with_columns({n: Column("number", blank, name=n) for n in gone}) if gone else table
+
+
+def named_column(values: Any, name: str) -> Table:
+    """A partition of a Dask Series as a column."""
+    return Table({name: as_column(values, name=name)})
 
 
 def with_row_numbers(blocks: Blocks) -> Blocks:
@@ -151,26 +156,29 @@ def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Colum
     pandas' nullable types, which hold both. A category is declared by its values' type.
     """
     meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
-    if type(meta).__module__.startswith("pandas"):
-        import pandas as pd
+    if not _is_pandas(meta):
+        return meta
+    import pandas as pd
 
-        for name in columns:
-            dtype = meta[name].dtype
-            if isinstance(dtype, pd.CategoricalDtype):
-                dtype = dtype.categories.dtype
-            elif isinstance(dtype, np.dtype) and dtype.kind in "iub":
-                dtype = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
-            meta[name] = meta[name].astype(dtype)
-    return meta
+    dtypes = {}
+    for name in columns:
+        dtype = meta[name].dtype
+        if isinstance(dtype, pd.CategoricalDtype):
+            dtypes[name] = dtype.categories.dtype
+        elif isinstance(dtype, np.dtype) and dtype.kind in "iub":
+            dtypes[name] = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
+    return meta.astype(dtypes)
 
 
 def as_declared(frame: Any, meta: Any, names: Sequence[str]) -> Any:
     """A partition with its made columns as the declared types."""
-    if type(meta).__module__.startswith("pandas"):
-        for name in names:
-            if frame[name].dtype != meta[name].dtype:
-                frame[name] = frame[name].astype(meta[name].dtype)
-    return frame
+    if not _is_pandas(meta):
+        return frame
+    return frame.astype({n: meta[n].dtype for n in names if frame[n].dtype != meta[n].dtype})
+
+
+def _is_pandas(frame: Any) -> bool:
+    return library_of(frame) == "pandas"
 
 
 # Selectors -----------------------------------------------------------------------------------------------------------

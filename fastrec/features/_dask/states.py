@@ -129,7 +129,9 @@ def _bucket(state: State, shapes: dict[str, Any], rows: dict[str, list[torch.Ten
             _put(made, place, value[..., chosen])
     for place in shapes["whole"] if b else []:
         value = _at(state, place)
-        empty = {n: torch.zeros_like(v) for n, v in value.items()} if isinstance(value, dict) else torch.zeros_like(value)
+        empty = (
+            {n: torch.zeros_like(v) for n, v in value.items()} if isinstance(value, dict) else torch.zeros_like(value)
+        )
         _put(made, place, empty)
     return made
 
