@@ -222,7 +222,7 @@ def _note_parts(value: Any, shape: Any, place: tuple[Any, ...], found: dict[str,
     if isinstance(shape, dict | list):
         inner = shape.items() if isinstance(shape, dict) else enumerate(shape)
         there = [(n, s) for n, s in inner if not (isinstance(shape, dict) and n not in value)]
-        return all([_note_parts(value[n], s, (*place, n), found) for n, s in there])
+        return all(_note_parts(value[n], s, (*place, n), found) for n, s in there)
     if isinstance(shape, _Keys):
         found["keys"].append((place, shape.size))
     elif isinstance(shape, _Array | _Parts):

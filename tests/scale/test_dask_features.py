@@ -33,8 +33,10 @@ from fastrec.features import (  # noqa: E402
     category,
     number,
 )
+from fastrec.estimators import XGBRanker  # noqa: E402
 from fastrec.features._dask import plan, states  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
+from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
 from tests.features.examples import EXAMPLES  # noqa: E402
 from tests.features.frames import columns, tables, to_pandas  # noqa: E402
@@ -317,6 +319,12 @@ def test_errors_are_those_of_frames_in_memory():
         TargetEncode("user", "y", fold_column="item").fit(frame)
     with pytest.warns(DataWarning, match="cache is not used on Dask"):
         FeatureSet([CountEncode("item")], cache=FeatureCache()).fit(frame)
+
+
+def test_without_a_cluster_there_is_an_error():
+    frame = parted(events(20), [10])
+    with pytest.raises(DataError, match="there is no Dask cluster"):
+        fit_on_dask(XGBRanker("xgb"), frame, columns=["price"], target="y", groups="id")
 
 
 def test_a_table_of_a_dask_frame_is_joined_whole():

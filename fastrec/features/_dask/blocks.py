@@ -1,7 +1,7 @@
 """Rows in partitions: the columns that were read and those made since, and how rows of one group come together.
 
-Tables travel rather than pandas frames: a frame's dtypes differ from partition to partition (a column of integers is one
-of floats where a value is missing), while ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows' order.
+Tables travel rather than pandas frames. A frame's dtypes differ from partition to partition (integers are floats where
+a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows stay in their order.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import dask
@@ -91,7 +92,7 @@ def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, li
         if len(column) != starts[-1]:
             raise DataError(f"{len(column)} folds for {starts[-1]} rows", remedy="Give one fold number per row")
         numbers = fold_numbers(column).cpu()
-        parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in zip(starts, starts[1:])]
+        parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in pairwise(starts)]
     seen = dask.compute(*[task(_present, part) for part in parts])
     return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
 

@@ -23,7 +23,10 @@ _SEED = 4
 
 
 def share(value: Any) -> Any:
-    """A value that many tasks need: sent to every worker once, or kept where there are no workers."""
+    """A value that many tasks need: handed to the cluster once, or kept where there is none.
+
+    It is a task of its own rather than scattered data: of a worker that dies, the cluster makes it again.
+    """
     try:
         from distributed import get_client
     except ImportError:
@@ -32,8 +35,12 @@ def share(value: Any) -> Any:
         client = get_client()
     except ValueError:  # no cluster
         return dask.delayed(value, pure=False, traverse=False)
-    future = client.scatter([value], broadcast=True, hash=False)[0]
-    return dask.delayed(future)
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):  # it is as large as it is
+        return dask.delayed(client.submit(_same, value, pure=False))
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
@@ -99,7 +106,7 @@ def _key_counts(steps: list[Fitted], states: list[State]) -> list[int]:
 
 
 def _split(step: Fitted, states: list[State], count: int) -> tuple[list[State], ...]:
-    """A state as ``count`` ones whose merged state it is: each has the keys of one bucket, the first all other parts."""
+    """A state as ``count`` ones that merge to it: each has the keys of one bucket, the first all other parts."""
     (state,) = states
     shapes = parts_by_key(step, state)
     rows = {size: _rows_of(_at(state, place), count) for place, size in shapes["keys"]}
