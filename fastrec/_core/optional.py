@@ -32,5 +32,5 @@ def library_of(frame: object) -> str:
 
 
 def is_dask(frame: object) -> bool:
-    """Whether it is a frame of Dask's, of pandas or cuDF partitions."""
-    return library_of(frame) in ("dask", "dask_cudf", "dask_expr") and hasattr(frame, "to_delayed")
+    """Whether it is a frame of Dask's, of pandas or cuDF partitions, or a table of ours that is split for Dask."""
+    return library_of(frame) in ("dask", "dask_cudf", "dask_expr", "fastrec") and hasattr(frame, "to_delayed")

@@ -27,6 +27,7 @@ from fastrec.competition.run_files import now, write_run, write_scores
 from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError
 from fastrec.report import write_report
+from fastrec.scale.cluster import tables_on
 
 
 def run_competition(
@@ -42,6 +43,7 @@ def run_competition(
     command: str | None = None,
     resume: bool = False,
     minutes: float | Budget | None = None,
+    scheduler: str | None = None,
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 
@@ -61,6 +63,9 @@ def run_competition(
         resume: keep finished parts, and use those of an earlier run, as ``fastrec run`` does.
         minutes: the wall time that all may take; None: as much as it takes. Models are fitted in the recipe's order,
             each in its share of what is left; one that does not fit into it is left out.
+        scheduler: the Dask cluster that makes the features: the address of its scheduler (``tcp://…``), or ``local:N``
+            for N worker processes on this machine, which end with the run; None: this process makes them. The files are
+            read, and the models trained, in this process. Workers read the rows from a folder beside ``out``.
 
     Returns:
         The run directory.
@@ -72,6 +77,10 @@ def run_competition(
     data, out = Path(data), Path(out)
     check_run_folder(out)
     if isinstance(competition, NextItemCompetition):
+        if scheduler is not None:
+            raise DataError(
+                f"{competition.name} has no features that a cluster could make", remedy="Run it without --scheduler"
+            )
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
         where, stages = resolve_device(device), stages or Stages()
@@ -90,7 +99,8 @@ def run_competition(
         check_candidates(competition, found)
     parts = Parts.beside(out) if resume else None
     options = {"device": where, "seed": seed, "bs": bs, "stages": stages, "parts": parts, "budget": budget}
-    made = fit_recipe(competition, found, **options)
+    with tables_on(scheduler, out) as split:
+        made = fit_recipe(competition, found, split=split, **options)
     ids = tuple(competition.ids) or ((competition.list_column, competition.item) if made.target is None else ())
     names = (found.train if found.test is None else found.test).names
     made.form = form_of(competition.submission, data, made.target, ids, names, competition.reading.files)
@@ -105,6 +115,7 @@ def run_competition(
                 "seed": seed,
                 "bs": bs,
                 "minutes": None if budget is None else budget.minutes,
+                "scheduler": scheduler,
                 "left_out": budget.left_out if budget is not None else None,
                 "kept_rows": keep_rows(parts, made, data, seed=seed),
             }

@@ -14,6 +14,7 @@ from fastrec.estimators import XGBRanker
 from fastrec.estimators._held_out import some_held_out
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators._xgb_calls import names_for_xgboost
+from fastrec.scale.cluster import INSTALL
 from fastrec.table import Table
 from fastrec.table.key_types import is_numeric
 from fastrec.validate import Lists, whole_lists
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
 _LABEL, _LIST, _START = "\x00label", "\x00list", "\x00start"
-INSTALL = "pip install 'fastrec[scale]'"
 
 
 def fit_on_dask(

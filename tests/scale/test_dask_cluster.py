@@ -73,9 +73,9 @@ def features():
 
 
 def test_a_worker_is_killed_in_the_middle_and_nothing_is_different(workers, tmp_path):
-    frame = log()
+    frame = log(800)
     marker = str(tmp_path / "killed")
-    parts = [frame.iloc[a : a + 500] for a in range(0, len(frame), 500)]
+    parts = [frame.iloc[a : a + 200] for a in range(0, len(frame), 200)]
     lazy = [dask.delayed(part)(p, marker if i == 2 else None) for i, p in enumerate(parts)]
     before = set(workers.scheduler_info()["workers"])
     made = features().fit_transform(dd.from_delayed(lazy, meta=frame.iloc[:0], verify_meta=False))
@@ -131,7 +131,7 @@ def test_one_worker_grows_the_trees_of_the_ranker_itself(worker, early):
 
 
 def test_two_workers_rank_as_well_as_one_and_keep_lists_whole(workers, tmp_path):
-    frame, new = candidates(900), candidates(600, seed=1)
+    frame, new = candidates(900), candidates(3000, seed=1)
     mixed = frame.sample(frac=1, random_state=0, ignore_index=True)
     ranker, alone = (XGBRanker("xgb", rounds=40, nthread=1) for _ in "ab")
     fit_on_dask(ranker, dd.from_pandas(mixed, npartitions=4, sort=False), columns=COLUMNS, target="y", groups="list")

@@ -18,12 +18,14 @@ from fastrec.features._dask.frames import (
     Profile,
     as_blocks,
     as_frame,
+    as_table,
     declared,
     named_column,
     no_rows,
     with_outer_folds,
     with_row_numbers,
 )
+from fastrec.features._dask.split_table import SplitTable
 from fastrec.features._engine.chain import Chain
 from fastrec.features._engine.naming import check_names, naming_table
 from fastrec.features._engine.saving import selectors_of
@@ -175,6 +177,8 @@ def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str
 
 def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
     """A frame without rows that the result's partitions look like: the same steps at work on no rows."""
+    if isinstance(df, SplitTable):  # its result is a table
+        return None
     steps = [copy.copy(s) for s in fs.steps]
     chain = Chain(steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)
     there, given = set(column_names(df._meta)), {} if y is None else {_one_target(fs): y}
@@ -198,10 +202,15 @@ def _out(fs: FeatureSet, df: Any, made: Blocks, meta: Any, fold: tuple[int, bool
     kept = _kept(fs, df)
     own = [str(n) for n in df.columns] if kept is None else kept
     fs.feature_names_out_ = [*(n for n in own if n not in fs.outputs), *fs.outputs]
+    if isinstance(df, SplitTable):
+        return as_table(df, made, fs.outputs, kept, fold=fold)
     return as_frame(df, made, fs.outputs, kept, meta, fold=fold)
 
 
 def _resolve(fs: FeatureSet, df: Any) -> None:
+    if isinstance(df, SplitTable):
+        fs._resolve(df.table)
+        return
     selectors = selectors_of(fs.steps)
     if not selectors:
         return

@@ -15,9 +15,10 @@ from fastrec._core.optional import is_dask, library_of
 from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
+from fastrec.features._dask.split_table import SplitTable
 from fastrec.features._engine.folds import fold_numbers
 from fastrec.features.selectors import Selector
-from fastrec.table import Column, Table, as_column, attach, concat, select_columns, take_rows
+from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
 from fastrec.table.read import check_names
 
 _HEAD = 1_000  # rows of a partition from which the kinds of its columns are known
@@ -45,7 +46,7 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
 
 
 def _read(part: Any, names: list[str], optional: list[str]) -> Table:
-    there = set(part.columns) if hasattr(part, "columns") else set(names)
+    there = set(column_names(part))
     gone = [n for n in names if n in optional and n not in there]
     table = Table.read(part, [n for n in names if n not in gone])
     blank = torch.full((len(part),), torch.nan, dtype=torch.float64)
@@ -123,6 +124,16 @@ def as_frame(
     done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
     divisions = frame.divisions if fold is None else None
     return dd.from_delayed(done, meta=meta, divisions=divisions, verify_meta=False)
+
+
+def as_table(
+    split: SplitTable, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, *, fold: Any = None
+) -> Table:
+    """The table that was split with columns of ``blocks``, in memory (see ``as_frame``)."""
+    made = concat(list(dask.compute(*blocks.select([*outputs, *([] if fold is None else [OUTER])]))))
+    own = split.table if kept is None else split.table.select(kept)
+    whole = own.with_columns({n: made[n] for n in outputs})
+    return whole if fold is None else whole.take((made[OUTER].values == fold[0]) == fold[1])
 
 
 def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple[int, bool] | None) -> Any:

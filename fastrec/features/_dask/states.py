@@ -23,24 +23,12 @@ _SEED = 4
 
 
 def share(value: Any) -> Any:
-    """A value that many tasks need: handed to the cluster once, or kept where there is none.
+    """A value that many tasks need: one task of the graph, which goes to the cluster once with each computation.
 
-    It is a task of its own rather than scattered data: of a worker that dies, the cluster makes it again.
+    Workers fetch it from one another, and it is there again where one of them dies. (Data that a client scatters is not:
+    nothing says how to make it again.)
     """
-    try:
-        from distributed import get_client
-    except ImportError:
-        return dask.delayed(value, pure=False, traverse=False)
-    try:
-        client = get_client()
-    except ValueError:  # no cluster
-        return dask.delayed(value, pure=False, traverse=False)
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):  # it is as large as it is
-        return dask.delayed(client.submit(_same, value, pure=False))
-
-
-def _same(value: Any) -> Any:
-    return value
+    return dask.delayed(value, pure=False, traverse=False)
 
 
 def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
