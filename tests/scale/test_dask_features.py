@@ -13,6 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError  # noqa: E402
+from fastrec.estimators import XGBRanker  # noqa: E402
 from fastrec.features import (  # noqa: E402
     Bucketize,
     Categorify,
@@ -33,7 +34,6 @@ from fastrec.features import (  # noqa: E402
     category,
     number,
 )
-from fastrec.estimators import XGBRanker  # noqa: E402
 from fastrec.features._dask import plan, states  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("distributed")
 pytest.importorskip("dask.dataframe")
 
-from fastrec.competition import Competition, run_competition  # noqa: E402
-from fastrec.errors import DataError  # noqa: E402
-from fastrec.estimators import XGBModel  # noqa: E402
-from fastrec.features import CountEncode, FeatureSet, GroupRank, GroupStats, TargetEncode, category  # noqa: E402
-from fastrec.scale.cluster import cluster  # noqa: E402
-from fastrec.validate import Folds  # noqa: E402
-from tests.competition.test_table_run import TEST, TRAIN, TREES  # noqa: E402
+from fastrec.competition import Competition, run_competition
+from fastrec.errors import DataError
+from fastrec.estimators import XGBModel
+from fastrec.features import CountEncode, FeatureSet, GroupRank, GroupStats, TargetEncode, category
+from fastrec.scale.cluster import cluster
+from fastrec.validate import Folds
+from tests.competition.test_table_run import TEST, TRAIN, TREES
 
 
 class Recipe(Competition):

@@ -12,7 +12,6 @@ import pyarrow as pa
 from fastrec.features._dask.blocks import task
 from fastrec.table import Table
 
-
 _KEPT = 8  # tables whose files are used again
 
 

@@ -25,7 +25,7 @@ _SEED = 4
 def share(value: Any) -> Any:
     """A value that many tasks need: one task of the graph, which goes to the cluster once with each computation.
 
-    Workers fetch it from one another, and it is there again where one of them dies. (Data that a client scatters is not:
+    Workers fetch it from one another, and it is there again where one of them dies. (What a client scatters is not:
     nothing says how to make it again.)
     """
     return dask.delayed(value, pure=False, traverse=False)
