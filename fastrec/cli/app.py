@@ -60,6 +60,14 @@ _Ranks = Annotated[
 ]
 
 
+_Scheduler = Annotated[
+    str | None,
+    typer.Option(
+        help="The Dask cluster that makes the features: `tcp://host:8786`, or `local:N` for N processes here."
+    ),
+]
+
+
 @app.callback(invoke_without_command=True)
 def _main(
     version: Annotated[bool, typer.Option("--version", help="Print the version and stop.", is_eager=True)] = False,
@@ -81,10 +89,11 @@ def run(
     resume: _Resume = True,
     minutes: _Minutes = None,
     ranks: _Ranks = 1,
+    scheduler: _Scheduler = None,
 ) -> None:
     """Make features, train the base models and the stack, write the submission, the scores and the report."""
     options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
-    options["ranks"] = ranks
+    options |= {"ranks": ranks, "scheduler": scheduler}
     _run(lambda: load_competition(competition), data, out, **options)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -99,6 +99,7 @@ def fit_recipe(
     stages: Stages,
     parts: Parts | None,
     budget: Budget | None = None,
+    split: Callable[[Table | None], Any] | None = None,
 ) -> Fitted:
     """Features, base models and stack of a recipe.
 
@@ -111,6 +112,7 @@ def fit_recipe(
         stages: progress.
         parts: where finished parts are kept; None: nowhere.
         budget: the time that the run may take; None: as much as it takes.
+        split: what makes partitions of a table, on which a cluster's workers make the features; None: all is done here.
 
     Raises:
         FastrecError: the data do not fit the recipe, or a model cannot learn from them.
@@ -123,7 +125,7 @@ def fit_recipe(
     labels = [recipe.label] if target is None else target.names
     rows = len(found.train) + (0 if found.test is None else len(found.test))
     with stages.stage("features", rows) as advance:
-        prepared = Prepared(recipe, found, folds, labels, parts)
+        prepared = Prepared(recipe, found, folds, labels, parts, split)
         with step_by_step(advance, rows, prepared.passes):
             train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,19 @@ class Prepared:
         folds: the folds of the model's validation.
         targets: the target columns, which rows that are scored do not show.
         parts: where finished parts are kept; None: nowhere.
+        split: what makes partitions of a table, on which a cluster's workers make the features; None: all is done here.
     """
 
     def __init__(
-        self, recipe: Competition, found: CompetitionData, folds: Folds, targets: Sequence[str], parts: Parts | None
+        self,
+        recipe: Competition,
+        found: CompetitionData,
+        folds: Folds,
+        targets: Sequence[str],
+        parts: Parts | None,
+        split: Callable[[Table | None], Any] | None = None,
     ) -> None:
+        self._split = split if split is not None else _as_it_is
         self.recipe, self.found, self.folds, self.targets = recipe, found, folds, list(targets)
         self.features = recipe.features()
         self.outputs: list[str] = []
@@ -65,13 +73,13 @@ class Prepared:
         if kept is not None:
             self._test = kept[1]
             return kept
-        tables, unlabeled = found.tables, found.test
+        tables, unlabeled, rows = self._tables, self._split(found.test), self._split(found.train)
         if self._nested:
             codes = self.folds.codes.to(found.train.device)
-            made = self.features.fit_transform_folds(found.train, codes, tables=tables, unlabeled=unlabeled)
+            made = self.features.fit_transform_folds(rows, codes, tables=tables, unlabeled=unlabeled)
             train, self._pairs = made
         else:
-            train = self.features.fit_transform(found.train, tables=tables, unlabeled=unlabeled)
+            train = self.features.fit_transform(rows, tables=tables, unlabeled=unlabeled)
         test = None if found.test is None else self._transform(self.features, found.test, found.train)
         self._test = test
         self.outputs, self.transductive = list(self.features.outputs), list(self.features.transductive)
@@ -115,7 +123,7 @@ class Prepared:
             features = self.recipe.features()
             assert features is not None
             before = found.train.take(self.folds[k][0].to(found.train.device))
-            features.fit(before, tables=found.tables, unlabeled=found.test)
+            features.fit(self._split(before), tables=self._tables, unlabeled=self._split(found.test))
             return self._transform(features, found.test, before).select(names)
 
         made = make() if self.parts is None else self.parts.table(self._keys(k)[2], make)
@@ -152,20 +160,26 @@ class Prepared:
             features = self.recipe.features()
             assert features is not None
             train = found.train.take(outside)
-            made = features.fit_transform(train, tables=found.tables, unlabeled=found.test)
+            rows, test = self._split(train), self._split(found.test)
+            made = features.fit_transform(rows, tables=self._tables, unlabeled=test)
             return made, self._transform(features, found.train.take(inside), train)
         if self._pairs is not None and self._next == k:  # folds come in order, unless some were kept
             self._next += 1
             return next(self._pairs)
         codes = self.folds.codes.to(found.train.device)
-        made = self.features.cross_fit(found.train, codes, tables=found.tables, unlabeled=found.test, only=[k])
-        return next(made)
+        rows, test = self._split(found.train), self._split(found.test)
+        return next(self.features.cross_fit(rows, codes, tables=self._tables, unlabeled=test, only=[k]))
 
     def _transform(self, features: FeatureSet, rows: Table, before: Table) -> Table:
         """Values of rows whose targets are not known; ``before``: what features with a history look back to."""
         if not self.recipe.history:
-            return features.transform(rows, tables=self.found.tables)
-        return transform_unknown(features, rows, self.targets, tables=self.found.tables, history=before)
+            return features.transform(self._split(rows), tables=self._tables)
+        given = {"tables": self._tables, "history": self._split(before)}
+        return transform_unknown(features, rows, self.targets, split=self._split, **given)
+
+    @property
+    def _tables(self) -> dict[str, Any]:
+        return {n: self._split(t) for n, t in self.found.tables.items()}
 
     # Parts -----------------------------------------------------------------------------------------------------------
 
@@ -211,8 +225,18 @@ class Prepared:
             shutil.copytree(self.parts.folder_of("features", self.digest[:20]) / "state", folder)
 
 
+def _as_it_is(table: Table | None) -> Any:
+    return table
+
+
 def transform_unknown(
-    features: FeatureSet, rows: Table, targets: Sequence[str], *, tables: Mapping[str, Table], history: Table
+    features: FeatureSet,
+    rows: Table,
+    targets: Sequence[str],
+    *,
+    tables: Mapping[str, Any],
+    history: Any,
+    split: Callable[[Table | None], Any] = _as_it_is,
 ) -> Table:
     """Features of rows whose targets are not known, looking back to rows whose targets are.
 
@@ -222,9 +246,10 @@ def transform_unknown(
         targets: the target columns.
         tables: the other tables.
         history: earlier rows, with their targets.
+        split: what makes partitions of a table.
     """
     unknown = {n: torch.full((len(rows),), torch.nan, dtype=torch.float64) for n in targets}
-    made = features.transform(rows.with_columns(unknown), tables=tables, history=history)
+    made = features.transform(split(rows.with_columns(unknown)), tables=tables, history=history)
     there = {n: rows[n] for n in targets if n in rows}
     return made.drop([n for n in targets if n not in rows]).with_columns(there)
 

@@ -28,6 +28,7 @@ from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.report import write_report
+from fastrec.scale.cluster import tables_on
 
 
 def run_competition(
@@ -44,6 +45,7 @@ def run_competition(
     resume: bool = False,
     minutes: float | Budget | None = None,
     ranks: int = 1,
+    scheduler: str | None = None,
 ) -> Path:
     """Carry a recipe out: features, base models, stack, submission, scores and report.
 
@@ -65,6 +67,9 @@ def run_competition(
             each in its share of what is left; one that does not fit into it is left out.
         ranks: processes on this machine that train each net together; everything else is this process's. ``bs`` is
             that of all of them together.
+        scheduler: the Dask cluster that makes the features: the address of its scheduler (``tcp://…``), or ``local:N``
+            for N worker processes on this machine, which end with the run; None: this process makes them. The files are
+            read, and the models trained, in this process. Workers read the rows from a folder beside ``out``.
 
     Returns:
         The run directory.
@@ -78,6 +83,10 @@ def run_competition(
     if isinstance(competition, NextItemCompetition):
         if ranks > 1:
             raise DataError(f"{ranks} ranks for next-item models", remedy="Leave out ranks: one process trains these")
+        if scheduler is not None:
+            raise DataError(
+                f"{competition.name} has no features that a cluster could make", remedy="Run it without --scheduler"
+            )
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
         where, stages = resolve_device(device), stages or Stages()
@@ -97,8 +106,8 @@ def run_competition(
         check_candidates(competition, found)
     parts = Parts.beside(out) if resume else None
     options = {"device": where, "seed": seed, "bs": bs, "stages": stages, "parts": parts, "budget": budget}
-    with training_on_ranks(ranks):
-        made = fit_recipe(competition, found, **options)
+    with training_on_ranks(ranks), tables_on(scheduler, out) as split:
+        made = fit_recipe(competition, found, split=split, **options)
     ids = tuple(competition.ids) or ((competition.list_column, competition.item) if made.target is None else ())
     names = (found.train if found.test is None else found.test).names
     made.form = form_of(competition.submission, data, made.target, ids, names, competition.reading.files)
@@ -114,6 +123,7 @@ def run_competition(
                 "bs": bs,
                 "minutes": None if budget is None else budget.minutes,
                 "ranks": ranks if ranks > 1 else None,
+                "scheduler": scheduler,
                 "left_out": budget.left_out if budget is not None else None,
                 "kept_rows": keep_rows(parts, made, data, seed=seed),
             }

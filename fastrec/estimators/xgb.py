@@ -87,9 +87,7 @@ class XGBRanker(Ranker):
         """Grow the trees; ``valid`` is not looked at."""
         self.check_task(train)
         train = whole_lists(train, name=self.name)
-        ranks = self.objective.startswith("rank:")
-        params = {**_DEFAULTS, **(_RANKING if ranks else {}), **self.params, "objective": self.objective}
-        params = params_for_xgboost(params, seed, device)
+        params = self.params_in_full(seed, device)
         held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
         used = train if held is None else train.take(~held)
         self._inputs = TreeInputs.fit(used, self.columns)
@@ -104,16 +102,42 @@ class XGBRanker(Ranker):
         self.trace = Trace(importance=gains(self._booster, self._inputs.names))
         return self
 
+    @property
+    def ranks(self) -> bool:
+        """Whether it learns to rank, rather than to classify."""
+        return self.objective.startswith("rank:")
+
+    def params_in_full(self, seed: int, device: torch.device | None = None) -> dict[str, Any]:
+        """XGBoost's parameters, the defaults among them."""
+        given = {**_DEFAULTS, **(_RANKING if self.ranks else {}), **self.params, "objective": self.objective}
+        return params_for_xgboost(given, seed, device)
+
+    @property
+    def reads(self) -> list[str]:
+        """The columns that it needs to predict.
+
+        Raises:
+            NotFittedError: it has not been trained.
+        """
+        if self._booster is None:
+            raise self.not_fitted()
+        return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))
+
+    def adopt(self, trees: xgb.Booster, columns: Sequence[str]) -> None:
+        """Take trees that were grown elsewhere, of number columns, as what was learned."""
+        self._booster, self._inputs = trees, TreeInputs(columns, {})
+        self.trace = Trace(importance=gains(trees, columns))
+
     def _training_matrix(self, train: Lists, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
         """Lists with labels as XGBoost takes them; ``ref``: the matrix whose bins it is to have."""
-        ranks, on_gpu = self.objective.startswith("rank:"), params["device"] != "cpu"
+        on_gpu = params["device"] != "cpu"
         options: dict[str, Any] = {}
         _, codes, sizes = torch.unique_consecutive(train.groups, return_inverse=True, return_counts=True)
-        if ranks:
+        if self.ranks:
             options["qid"] = codes.numpy()
         if train.weight is not None:
             first = torch.cumsum(sizes, 0) - sizes
-            options["weight"] = (train.weight[first] if ranks else train.weight).double().numpy()
+            options["weight"] = (train.weight[first] if self.ranks else train.weight).double().numpy()
         assert train.label is not None
         return xgb.QuantileDMatrix(
             handed(self._inputs.matrix(train.table), on_gpu=on_gpu),

@@ -200,6 +200,42 @@ def _size(size: str, sizes: dict[str, int]) -> int | None:
     return sizes[size[0]] * sizes[size[2]] if "*" in size else sizes.get(size)
 
 
+def parts_by_key(step: Feature, state: dict[str, Any]) -> dict[str, list[Any]] | None:
+    """Where a state's parts are, so that it can be taken apart by key; None: they belong together.
+
+    Returns:
+        ``keys`` and ``last``: places (names and numbers, from the outside in) of keys, and of tensors whose last
+        dimension they are, each with the letter of their size; ``whole``: places of tensors about all keys together.
+    """
+    shape = next((_SHAPES[c.__name__] for c in type(step).__mro__ if c.__name__ in _SHAPES), None)
+    found: dict[str, list[Any]] = {"keys": [], "last": [], "whole": []}
+    if shape is None or not _note_parts(state, shape(step), (), found) or not found["keys"]:
+        return None
+    sizes = {size for _, size in found["keys"]}
+    return found if all(size in sizes for _, size in found["last"]) else None
+
+
+def _note_parts(value: Any, shape: Any, place: tuple[Any, ...], found: dict[str, list[Any]]) -> bool:
+    """Note the parts of a state; False: one of them holds codes of keys, or is of another kind."""
+    if isinstance(shape, _Maybe):
+        shape = shape.shape
+    if isinstance(shape, dict | list):
+        inner = shape.items() if isinstance(shape, dict) else enumerate(shape)
+        there = [(n, s) for n, s in inner if not (isinstance(shape, dict) and n not in value)]
+        return all(_note_parts(value[n], s, (*place, n), found) for n, s in there)
+    if isinstance(shape, _Keys):
+        found["keys"].append((place, shape.size))
+    elif isinstance(shape, _Array | _Parts):
+        own_place = isinstance(shape, _Array) and shape.low == -1  # a place among declared values, no code of a key
+        if isinstance(shape, _Array) and (shape.rising or (shape.below is not None and not own_place)):
+            return False
+        if shape.sizes[-1] == 1:
+            found["whole"].append(place)
+        else:
+            found["last"].append((place, shape.sizes[-1]))
+    return isinstance(shape, _Keys | _Array | _Parts) or shape is bool
+
+
 # Shapes --------------------------------------------------------------------------------------------------------------
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
 
+from fastrec._core.optional import is_dask
 from fastrec.errors import DataError
 from fastrec.features._engine.chain import Chain, target_names
 from fastrec.features._engine.folds import given_folds
@@ -129,6 +131,9 @@ class FeatureSet:
         Returns:
             Itself.
         """
+        if is_dask(df):
+            _on_dask().fit(self, df, y, tables, unlabeled)
+            return self
         work = self._read(df, y)
         read = {n for s in self.steps for n in s.inputs}  # other columns need not be made
         self._chain().run(work, self._context(tables, work), self._read_unlabeled(unlabeled, work), wanted=read)
@@ -146,6 +151,8 @@ class FeatureSet:
         Returns:
             The frame that was given, with the outputs added.
         """
+        if is_dask(df):
+            return _on_dask().fit_transform(self, df, y, tables, unlabeled)
         work = self._read(df, y)
         context, chain = self._context(tables, work), self._chain()
         work = chain.run(work, context, self._read_unlabeled(unlabeled, work))
@@ -166,6 +173,8 @@ class FeatureSet:
         Raises:
             NotFittedError: nothing was fitted.
         """
+        if is_dask(df):
+            return _on_dask().transform(self, df, tables, history)
         work = self._read_rows(df)
         rows, past = len(work), 0
         if history is not None:
@@ -200,6 +209,9 @@ class FeatureSet:
         Yields:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
         """
+        if is_dask(df):
+            yield from _on_dask().cross_fit(self, df, folds, tables, unlabeled, only)
+            return
         work = self._read(df)
         context, outer = self._context(tables, work), given_folds(df, folds, work)
         work = self._chain().run_clean(work, context, self._read_unlabeled(unlabeled, work))
@@ -216,6 +228,8 @@ class FeatureSet:
         Returns:
             What ``fit_transform`` returns, and what ``cross_fit`` yields.
         """
+        if is_dask(df):
+            return _on_dask().fit_transform_folds(self, df, folds, tables, unlabeled)
         work = self._read(df)
         context, chain, outer = self._context(tables, work), self._chain(), given_folds(df, folds, work)
         work = chain.run(work, context, self._read_unlabeled(unlabeled, work), again=True)
@@ -410,6 +424,13 @@ class FeatureSet:
 
     def __repr__(self) -> str:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
+
+
+def _on_dask() -> ModuleType:
+    """What works on Dask frames; nothing of it is imported before there is one."""
+    from fastrec.features._dask import feature_set
+
+    return feature_set
 
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:

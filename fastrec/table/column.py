@@ -62,6 +62,13 @@ class Column:
     def __len__(self) -> int:
         return len(self.values) - 1 if self.kind == "list" else len(self.values)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Its values alone, as numpy's arrays: what is kept for later is made anew, a part of a tensor goes alone."""
+        values = self.values if self.kind == "opaque" else self.values.cpu().numpy()
+        missing = None if self.missing is None else self.missing.cpu().numpy()
+        return _revived, (self.kind, values, self.name, missing, self.distinct, self.ordered, self.elements, self.unit,
+                          self.zone)  # fmt: skip
+
     def is_missing(self) -> torch.Tensor:
         """Bool ``[n]``: True where the value is missing."""
         if self.missing is not None:
@@ -300,3 +307,13 @@ def _code_floats(values: torch.Tensor, missing: torch.Tensor) -> tuple[torch.Ten
 def mask_of(array: pa.Array) -> torch.Tensor | None:
     """Bool ``[n]`` of an Arrow array's nulls, None where there are none."""
     return torch.from_numpy(np.array(pc.is_null(array))) if array.null_count else None
+
+
+def _revived(kind: Kind, values: Any, name: str, missing: np.ndarray | None, *others: Any) -> Column:
+    """The column that was sent from another process; it comes to the CPU."""
+    values = values if kind == "opaque" else _writable(values)
+    return Column(kind, values, name, None if missing is None else _writable(missing), *others)
+
+
+def _writable(values: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -99,6 +99,9 @@ class Table:
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Table, (self._columns,)  # locks, and what is remembered, stay in this process
+
     def __contains__(self, name: object) -> bool:
         return name in self._columns
 

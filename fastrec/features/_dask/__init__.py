@@ -1,0 +1,1 @@
+"""Generators at work on Dask frames; imported when such a frame is given, and only then."""

@@ -1,0 +1,140 @@
+"""Rows in partitions: the columns that were read and those made since, and how rows of one group come together.
+
+Tables travel rather than pandas frames. A frame's dtypes differ from partition to partition (integers are floats where
+a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows stay in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import torch
+from dask import delayed
+
+from fastrec.features._engine.folds import row_folds
+from fastrec.table import Column, Table, concat
+
+_BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
+MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets
+
+
+def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
+    """A call for Dask to make, later and where it likes."""
+    return delayed(function, pure=False, nout=nout)(*args)
+
+
+class Blocks:
+    """The rows of a Dask frame as Tables, a task per partition.
+
+    Args:
+        names: the columns of ``parts``.
+        parts: one task per partition, each gives a Table.
+    """
+
+    def __init__(self, names: Sequence[str], parts: Sequence[Any]) -> None:
+        self._layers = [(list(names), list(parts))]
+
+    def __len__(self) -> int:
+        return len(self._layers[0][1])
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that there are."""
+        return list(dict.fromkeys(n for names, _ in self._layers for n in names))
+
+    def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
+        """The same rows with more columns (those of a name that is there replace it)."""
+        made = Blocks.__new__(Blocks)
+        made._layers = [*self._layers, (list(names), list(parts))]
+        return made
+
+    def select(self, names: Sequence[str]) -> list[Any]:
+        """One task per partition that gives a Table of these columns; what makes other columns is not run for it."""
+        wanted, used = list(dict.fromkeys(names)), []
+        left = set(wanted)
+        for own, parts in reversed(self._layers):
+            here = [n for n in own if n in left]
+            if here:
+                used.append((here, parts))
+                left -= set(here)
+        if len(used) == 1 and used[0][0] == wanted == self._layers[0][0]:
+            return list(used[0][1])
+        lists = [here for here, _ in used]
+        return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
+
+    def from_task(self, i: int) -> Blocks:
+        """The same without the first ``i`` partitions."""
+        made = Blocks.__new__(Blocks)
+        made._layers = [(names, parts[i:]) for names, parts in self._layers]
+        return made
+
+
+class Gathered:
+    """Partitions whose rows have been brought together by a key, or all of them; in the order they had.
+
+    Args:
+        blocks: the rows.
+        names: the columns that are wanted.
+        key: rows of one key come into one bucket; empty: all rows into one.
+        buckets: how many.
+    """
+
+    def __init__(self, blocks: Blocks, names: Sequence[str], key: Sequence[str], buckets: int) -> None:
+        count = buckets if key else 1
+        parts = blocks.select([*names, *key])
+        split = [task(_split, part, list(key), count, nout=count + 1) for part in parts]
+        stacked = [task(_stacked, [s[j] for s in split], nout=2) for j in range(count)]
+        self.tables = [table for table, _ in stacked]
+        self._sizes = [sizes for _, sizes in stacked]
+        self._buckets = [s[count] for s in split]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
+        count = len(self._buckets)
+        pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
+        return [task(_unsplit, [p[i] for p in pieces], buckets) for i, buckets in enumerate(self._buckets)]
+
+
+def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
+    found = {n: table[n] for own, table in zip(lists, tables, strict=True) for n in own}
+    return Table({n: found[n] for n in names})
+
+
+def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
+    """A partition's rows by bucket, and each row's bucket (int64 ``[n]``)."""
+    if count == 1:
+        return table, torch.zeros(len(table), dtype=torch.int64)
+    buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
+    order = torch.argsort(buckets, stable=True)
+    ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()
+    starts = [0, *ends[:-1]]
+    pieces = [Table({n: compact(c) for n, c in table.take(order[a:b])._columns.items()}) for a, b in zip(starts, ends)]
+    return *pieces, buckets
+
+
+def _stacked(tables: list[Table]) -> tuple[Table, list[int]]:
+    return concat(tables), [len(t) for t in tables]
+
+
+def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return tuple(table.slice(end - size, end) for end, size in zip(ends, sizes))
+
+
+def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
+    whole = concat(pieces)
+    return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
+
+
+def compact(column: Column) -> Column:
+    """A category without the distinct values that none of its rows has: what travels is what is used."""
+    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column):
+        return column
+    used, codes = torch.unique(column.values, return_inverse=True)
+    none = not len(used) or int(used[0]) != 0
+    kept = used if none else used[1:]
+    distinct = column.distinct.take(pa.array((kept.long() - 1).numpy()))
+    return replace(column, values=(codes + none).to(column.values.dtype), distinct=distinct)

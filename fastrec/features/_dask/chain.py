@@ -1,0 +1,431 @@
+"""The steps of a FeatureSet at work on partitions: what ``Chain`` does on one table, with the same numbers."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dask
+import torch
+
+from fastrec.errors import DataWarning
+from fastrec.features._dask.blocks import MAX_BUCKETS, Blocks, Gathered, task
+from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
+from fastrec.features._dask.plan import Group, learns, reads, rounds
+from fastrec.features._dask.states import merge_all, share
+from fastrec.features._engine.chain import Chain, compute
+from fastrec.features._engine.key_counts import count_keys, merge_counts
+from fastrec.features._engine.keyed import union_keys
+from fastrec.features._engine.naming import naming
+from fastrec.features._engine.nesting import mixing_steps
+from fastrec.features._engine.order import take_or_missing
+from fastrec.features._engine.saving import index_of, replace_features
+from fastrec.features.base import Cells, Context, Feature, Fitted
+from fastrec.features.selectors import Selector
+from fastrec.table import Column, Keys, Table, concat
+
+_log = logging.getLogger("fastrec.features")
+
+
+class Others:
+    """The other tables that generators read.
+
+    Args:
+        tables: by name: partitions of a Dask frame, or a Table that every worker gets.
+        given: the names of all tables that were given, for errors.
+    """
+
+    def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
+        self.tables, self.given = dict(tables), tuple(given)
+        self._shared: dict[str, Any] = {}
+
+    def whole(self, name: str) -> Any:
+        """A task (or what every worker holds) that gives the whole table."""
+        if name not in self._shared:
+            table = self.tables[name]
+            if isinstance(table, Blocks):
+                self._shared[name] = task(_below, table.select(table.names))
+            else:
+                self._shared[name] = share(table)
+        return self._shared[name]
+
+    def gathered(self, name: str, key: Sequence[str], buckets: int) -> list[Any]:
+        """The table's rows by the same buckets as the rows' own."""
+        table = self.tables[name]
+        blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
+        return Gathered(blocks, blocks.names, key, buckets).tables
+
+    def partitions(self, name: str) -> int:
+        """How many partitions the table has; 0: it is in memory."""
+        table = self.tables.get(name)
+        return len(table) if isinstance(table, Blocks) else 0
+
+
+class _Place:
+    """The tables that a group of generators is computed on.
+
+    Args:
+        blocks: the rows.
+        group: what is computed.
+        names: the columns that it needs of the rows.
+        others: the other tables.
+    """
+
+    def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
+        self._gathered = None
+        apart = {(s, t) for s in group.steps for t in s.table_inputs if _goes_along(s, t, group.key, others)}
+        if group.key is None or (len(blocks) == 1 and not apart):
+            self.tables = blocks.select(names)
+        else:
+            most = max(len(blocks), *(others.partitions(t) for _, t in apart), 1)
+            buckets = min(most, MAX_BUCKETS) if group.key else 1
+            self._gathered = Gathered(blocks, names, group.key, buckets)
+            self.tables = self._gathered.tables
+        split = {t: others.gathered(t, group.key, len(self.tables)) for t in {t for _, t in apart}}
+        self._contexts = [
+            {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
+            for s in group.steps
+        ]
+        self._steps = group.steps
+
+    def contexts(self, i: int, steps: Sequence[Feature]) -> list[dict[str, Any]]:
+        """The other tables for the ``i``-th of ``tables``, for each of some of the group's steps."""
+        found = [self._contexts[self._steps.index(s)] for s in steps]
+        return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """Columns of ``tables`` as columns of the partitions."""
+        return list(made) if self._gathered is None else self._gathered.back(made)
+
+
+def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, others: Others) -> bool:
+    """Whether another table's rows come to where the rows of their group are."""
+    if not key or table not in others.tables or not set(key) <= set(step.table_inputs[table]) or step.within is None:
+        return False
+    return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
+
+
+class DaskChain(Chain):
+    """Steps in the order in which they are computed; see ``Chain``, whose arguments it has."""
+
+    def __init__(self, steps: Sequence[Feature], **options: Any) -> None:
+        super().__init__(steps, **options)
+        self.bare = bare(steps)
+        self._fold_keys: dict[str, Keys] = {}
+
+    def run(  # type: ignore[override]
+        self,
+        work: Blocks,
+        others: Others,
+        extra: Blocks | None = None,
+        *,
+        steps: Sequence[Feature] | None = None,
+        hidden: Hidden | None = None,
+        learn: bool = True,
+    ) -> Blocks:
+        """Learn steps from training rows, and give the rows the values that training rows get.
+
+        Args:
+            work: the rows.
+            others: the other tables.
+            extra: unlabeled rows that ``scope='all'`` counts too.
+            steps: those of the chain's own that are wanted; None: all.
+            hidden: rows whose targets no value may hold; None: none.
+            learn: whether the steps keep what they learn.
+        """
+        own = self._own(self.steps if steps is None else steps)
+        for groups in rounds(own, training=True):
+            say(groups)
+            places = [_Place(work, g, self._names(g, work, hidden), others) for g in groups]
+            beyond = [self._beyond(g, extra, others) for g in groups]
+            states = self._collect(groups, places, beyond, hidden, others)
+            fits = self._fits(states, hidden, learn=learn)
+            for group, place in zip(groups, places, strict=True):
+                rules = [self._rule(s, hidden) for s in group.steps]
+                jobs = [(s, _way(s, r), r, self._masked_names(s, hidden)) for s, r in zip(group.steps, rules)]
+                work = self._columns(work, group, place, jobs, [fits.get(id(s)) for s in group.steps], others)
+            for group, (feeding, place) in zip(groups, beyond, strict=True):
+                if extra is not None and feeding:
+                    part = Group(group.key, feeding)
+                    jobs = [(s, "learned", None, []) for s in feeding]
+                    full = [self._whole_fit(s, fits, learn=learn) for s in feeding]
+                    extra = self._columns(extra, part, place, jobs, full, others)
+        return work
+
+    def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
+        """Every step's columns from what was learned."""
+        fits = {id(b): share(_learned(s)) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
+        for groups in rounds(self.bare, training=False):
+            say(groups)
+            for group in groups:
+                place = _Place(work, group, _outside(group, work, training=False), others)
+                jobs = [(s, "learned", None, []) for s in group.steps]
+                work = self._columns(work, group, place, jobs, [fits.get(id(s)) for s in group.steps], others)
+        return work
+
+    def nest(self, work: Blocks, others: Others, outer: int | None) -> Blocks:  # type: ignore[override]
+        """Redo the mixing steps fold by fold (see ``Chain.nest``); ``outer``: the fold whose values stay."""
+        mixing = mixing_steps(self.steps, self.key, self.targets, together=False)
+        if mixing and self._keeps_together(work, outer):
+            mixing = mixing_steps(self.steps, self.key, self.targets, together=True)
+        names = [n for step in mixing for n in step.outputs]
+        if not names:
+            return work
+        folding = Folding(self.key, self.folds)
+        used = _leading_to(mixing, self.tainted)
+        made = []
+        for fold in range(self.folds):
+            hidden = Hidden(outer, (folding, fold))
+            made.append(self.run(work, others, steps=used, hidden=hidden, learn=False).select(names))
+        read = list(dict.fromkeys([*names, *folding.columns, *Hidden(outer).columns]))
+        parts = [
+            task(_by_fold, table, folding, Hidden(outer), names, [m[i] for m in made])
+            for i, table in enumerate(work.select(read))
+        ]
+        return work.with_layer(names, parts)
+
+    def look(self, work: Blocks) -> None:
+        """Note the values of the columns that hold folds."""
+        columns = {getattr(s, "fold_column", None) for s in self.steps} - {None}
+        for column in sorted(columns):
+            keys = [task(given_keys, table, column) for table in work.select([column])]
+            self._fold_keys[column] = _reduced(keys, _union)
+
+    # Parts of a round ------------------------------------------------------------------------------------------------
+
+    def _own(self, steps: Sequence[Feature]) -> list[Feature]:
+        return [self.bare[self.steps.index(s)] for s in steps]
+
+    def _rule(self, step: Feature, hidden: Hidden | None) -> CellRule:
+        if not (isinstance(step, Fitted) and step.uses_target and not step.causal):
+            return CellRule(None, hidden=hidden)
+        column = getattr(step, "fold_column", None)
+        if column is not None:
+            return CellRule(None, (column, self._fold_keys[column]), hidden)
+        return CellRule(Folding(self.key, getattr(step, "folds", None) or self.folds), hidden=hidden)
+
+    def _masked_names(self, step: Feature, hidden: Hidden | None) -> list[str]:
+        """The targets that a step reads as any column; they are missing where they are hidden."""
+        return [] if hidden is None or isinstance(step, Fitted) else [n for n in step.inputs if n in self.targets]
+
+    def _names(self, group: Group, work: Blocks, hidden: Hidden | None) -> list[str]:
+        rules = [n for s in group.steps for n in self._rule(s, hidden).columns]
+        return list(dict.fromkeys([*_outside(group, work, training=True), *rules]))
+
+    def _beyond(self, group: Group, extra: Blocks | None, others: Others) -> tuple[list[Feature], _Place | None]:
+        """Steps whose columns unlabeled rows need, and those rows where they are."""
+        if extra is None:
+            return [], None
+        feeding = [s for s in group.steps if self._feeds_all(s)]
+        whole = Group(group.key, [s for s in group.steps if s in feeding or s.scope == "all"])
+        if not whole.steps:
+            return [], None
+        return feeding, _Place(extra, whole, _outside(whole, extra, training=False), others)
+
+    def _collect(
+        self,
+        groups: list[Group],
+        places: list[_Place],
+        beyond: list[tuple[list[Feature], _Place | None]],
+        hidden: Hidden | None,
+        others: Others,
+    ) -> list[tuple[Fitted, dict[str, Any]]]:
+        """What the learning steps of all groups have collected, merged."""
+        batches: list[tuple[list[Any], list[Any]]] = []
+        for group, place, (_, more) in zip(groups, places, beyond, strict=True):
+            both = [s for s in group.steps if learns(s) and s.scope == "all" and more is not None]
+            for steps in ([s for s in group.steps if learns(s) and s not in both], both):
+                if not steps:
+                    continue
+                jobs = [(s, self._rule(s, hidden)) for s in steps]
+                parts = _collecting(place, steps, jobs, others)
+                if steps is both:
+                    parts += _collecting(more, steps, [(s, None) for s in steps], others)
+                batches.append((steps, parts))
+        merged = merge_all(batches)
+        found = [(s, state) for (steps, _), states in zip(batches, merged) for s, state in zip(steps, states)]
+        return found + [(s, {}) for g in groups for s in g.steps if isinstance(s, Fitted) and not learns(s)]
+
+    def _fits(
+        self, states: list[tuple[Fitted, dict[str, Any]]], hidden: Hidden | None, *, learn: bool
+    ) -> dict[int, Any]:
+        """What was learned, where the workers find it: by the step."""
+        found = {}
+        for step, state in states:
+            rule = self._rule(step, hidden)
+            with naming(step):
+                if learn:
+                    original = self.steps[self.bare.index(step)]
+                    original.learn(state)
+                    pair = _learned(original)
+                if _way(step, rule) == "cells":
+                    pair = (state, None)
+                elif not learn:
+                    keep = None if hidden is None else ~rule.excluded()[0]
+                    pair = (state, step.finalize(state, keep))
+            found[id(step)] = share(pair)
+        return found
+
+    def _columns(
+        self, work: Blocks, group: Group, place: _Place, jobs: list[Any], fits: list[Any], others: Others
+    ) -> Blocks:
+        """The rows with the columns of a group."""
+        made = [
+            task(_made, table, jobs, fits, place.contexts(i, group.steps), others.given)
+            for i, table in enumerate(place.tables)
+        ]
+        return work.with_layer(group.outputs, place.back(made))
+
+    def _whole_fit(self, step: Feature, fits: Mapping[int, Any], *, learn: bool) -> Any:
+        """What unlabeled rows get their values from: all training rows, also where those get theirs by fold."""
+        if learn and isinstance(step, Fitted):
+            return share(_learned(self.steps[self.bare.index(step)]))
+        return fits.get(id(step))
+
+    def _keeps_together(self, work: Blocks, outer: int | None) -> bool:
+        """Whether rows of one key share their folds (see ``nesting.key_keeps_together``)."""
+        if not self.key or any(getattr(step, "fold_column", None) is not None for step in self.steps):
+            return False
+        if outer is None:
+            return True
+        counted = [task(_by_side, t, self.key, Hidden(outer)) for t in work.select([*self.key, OUTER])]
+        counts = _reduced(counted, lambda a, b: merge_counts(*a, *b))[1]
+        return not bool(((counts[0] > 0) & (counts[-1] > 0)).any()) if len(counts) > 1 else True
+
+
+# What workers do -----------------------------------------------------------------------------------------------------
+
+
+def _collected(table: Table, jobs: list[Any], tables: list[dict[str, Table]], given: Sequence[str]) -> list[Any]:
+    found = []
+    for (step, rule), other in zip(jobs, tables, strict=True):
+        step = copy.copy(step)  # threads of one worker share it
+        with naming(step), step.using(Context(other, tuple(given))):
+            found.append(step.collect(table) if rule is None else step.collect(table, rule.of(table)))
+    return found
+
+
+def _made(
+    table: Table, jobs: list[Any], fits: list[Any], tables: list[dict[str, Table]], given: Sequence[str]
+) -> Table:
+    """The columns of several steps, one after the other."""
+    outputs: dict[str, Column] = {}
+    for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
+        step, context = copy.copy(step), Context(other, tuple(given))
+        here = _masked(table, masked, rule.hidden) if masked else table
+        with naming(step):
+            if isinstance(step, Fitted):
+                step.state_, step.fit_ = fit
+            if way == "cells":
+                with step.using(context):
+                    made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())
+            else:
+                made = compute(step, here, context)
+        outputs |= made
+        table = table.with_columns(made)
+    return Table(outputs)
+
+
+def _masked(table: Table, names: list[str], hidden: Hidden) -> Table:
+    rows = torch.where(hidden.of(table), -1, torch.arange(len(table)))
+    return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
+
+
+def _by_fold(table: Table, folding: Folding, hidden: Hidden, names: list[str], made: list[Table]) -> Table:
+    """Each row's columns from the table made for its fold; hidden rows keep theirs."""
+    fold, stays = folding.of(table), hidden.of(table)
+    parts, places = [table.select(names).take(stays)], [stays.nonzero().squeeze(1)]
+    for number, other in enumerate(made):
+        rows = ((fold == number) & ~stays).nonzero().squeeze(1)
+        parts.append(other.take(rows))
+        places.append(rows)
+    return concat(parts).take(torch.argsort(torch.cat(places)))
+
+
+def _by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.Tensor]:
+    return count_keys(table, key, Cells(hidden.of(table).long(), 2))
+
+
+def _below(tables: list[Table]) -> Table:
+    return concat(tables)
+
+
+def _union(a: Keys, b: Keys) -> Keys:
+    return union_keys(a, b)[0]
+
+
+# Helpers -------------------------------------------------------------------------------------------------------------
+
+
+def bare(steps: Sequence[Feature]) -> list[Feature]:
+    """The same generators without what they have learned: what travels to the workers."""
+    made: list[Feature] = []
+
+    def fresh(thing: Any) -> Any:
+        return thing if isinstance(thing, Selector) else made[index_of(steps, thing)]
+
+    for step in steps:
+        made.append(type(step)(**replace_features(step.get_params(), fresh)))
+    return made
+
+
+def say(groups: Sequence[Group]) -> None:
+    """Tell what must come together; what comes together on one worker is a warning."""
+    for group in groups:
+        names = ", ".join(group.outputs)
+        if group.key:
+            _log.info("rows are shuffled by %s for %s", ", ".join(group.key), names)
+        elif group.key == ():
+            warnings.warn(
+                f"{names}: made of all rows in order, so that the columns read for it come together on one worker",
+                DataWarning,
+                stacklevel=6,
+            )
+
+
+def _leading_to(chosen: Sequence[Feature], steps: Sequence[Feature]) -> list[Feature]:
+    """The chosen steps and those of ``steps`` that they read, in order."""
+    names, found = {n for s in chosen for n in s.outputs}, []
+    for step in reversed(steps):
+        if names & set(step.outputs):
+            names |= set(step.inputs)
+            found.append(step)
+    return found[::-1]
+
+
+def _collecting(place: _Place, steps: Sequence[Feature], jobs: list[Any], others: Others) -> list[Any]:
+    return [task(_collected, t, jobs, place.contexts(i, steps), others.given) for i, t in enumerate(place.tables)]
+
+
+def _way(step: Feature, rule: CellRule) -> str:
+    """How training rows get their values: each from the cells that it may see, or all from what was learned."""
+    return "cells" if isinstance(step, Fitted) and (rule.by_fold or step.causal) else "learned"
+
+
+def _learned(step: Fitted) -> tuple[Any, Any]:
+    if step.state_ is None:
+        step._learned()  # refuses, unless it learns nothing
+    return step.state_, step.fit_
+
+
+def _outside(group: Group, work: Blocks, *, training: bool) -> list[str]:
+    """The columns that a group reads and does not make."""
+    made, there = set(group.outputs), set(work.names)
+    named = [n for s in group.steps for n in reads(s, training=training)]
+    return [n for n in dict.fromkeys(named) if n not in made and n in there]
+
+
+def _reduced(parts: list[Any], merge: Any) -> Any:
+    while len(parts) > 1:
+        parts = [task(_fold, merge, parts[i : i + 8]) for i in range(0, len(parts), 8)]
+    return dask.compute(parts[0])[0]
+
+
+def _fold(merge: Any, values: list[Any]) -> Any:
+    found = values[0]
+    for value in values[1:]:
+        found = merge(found, value)
+    return found

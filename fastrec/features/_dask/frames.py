@@ -1,0 +1,235 @@
+"""Dask frames as partitions of Tables, and columns back onto the frame that they were made for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import torch
+
+from fastrec._core.optional import is_dask, library_of
+from fastrec.errors import DataError
+from fastrec.features._dask.blocks import Blocks, task
+from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
+from fastrec.features._dask.split_table import SplitTable
+from fastrec.features._engine.folds import fold_numbers
+from fastrec.features.selectors import Selector
+from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
+from fastrec.table.read import check_names
+
+_HEAD = 1_000  # rows of a partition from which the kinds of its columns are known
+
+
+def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) -> Blocks:
+    """Columns of a frame, in partitions: of a Dask frame its own, of any other frame one.
+
+    Args:
+        frame: the rows.
+        names: the columns that are read.
+        optional: columns that are missing in every row where the frame lacks them.
+
+    Raises:
+        MissingColumnError: the frame lacks a column.
+    """
+    there = [str(n) for n in frame.columns] if is_dask(frame) else None
+    names = list(dict.fromkeys(names))
+    if there is None:
+        return Blocks(names, [task(_read, frame, names, list(optional))])
+    check_names(there, [n for n in names if n not in optional])
+    found = [n for n in names if n in there]
+    part = frame[found] if found else frame
+    return Blocks(names, [task(_read, p, names, list(optional)) for p in part.to_delayed()])
+
+
+def _read(part: Any, names: list[str], optional: list[str]) -> Table:
+    there = set(column_names(part))
+    gone = [n for n in names if n in optional and n not in there]
+    table = Table.read(part, [n for n in names if n not in gone])
+    blank = torch.full((len(part),), torch.nan, dtype=torch.float64)
+    return table.with_columns({n: Column("number", blank, name=n) for n in gone}) if gone else table
+
+
+def named_column(values: Any, name: str) -> Table:
+    """A partition of a Dask Series as a column."""
+    return Table({name: as_column(values, name=name)})
+
+
+def with_row_numbers(blocks: Blocks) -> Blocks:
+    """The rows with their numbers in the whole frame, for folds that have no key: it takes a pass to count them."""
+    starts = row_starts(blocks)
+    parts = [task(_numbered, t, int(at)) for t, at in zip(blocks.select(blocks.names[:1]), starts[:-1], strict=True)]
+    return blocks.with_layer([ROW], parts)
+
+
+def row_starts(blocks: Blocks) -> np.ndarray:
+    """The number of each partition's first row, and of all rows: int64 ``[partitions + 1]``."""
+    sizes = dask.compute(*[task(len, t) for t in blocks.select(blocks.names[:1])])
+    return np.concatenate([[0], np.cumsum(np.array(sizes, dtype=np.int64))])
+
+
+def _numbered(table: Table, start: int) -> Table:
+    return Table({ROW: torch.arange(start, start + len(table))})
+
+
+def with_outer_folds(blocks: Blocks, frame: Any, folds: Any) -> tuple[Blocks, list[int]]:
+    """The rows with the folds of the model's validation, and those that there are.
+
+    Args:
+        blocks: the rows.
+        frame: the frame that they are of.
+        folds: a column's name, or one number per row.
+
+    Raises:
+        DataError: a fold is missing or below 0, or there are not as many as rows.
+    """
+    if isinstance(folds, str):
+        parts = [task(outer_numbers, t, folds) for t in as_blocks(frame, [folds]).select([folds])]
+    else:
+        starts, column = row_starts(blocks), as_column(folds, name="folds")
+        if len(column) != starts[-1]:
+            raise DataError(f"{len(column)} folds for {starts[-1]} rows", remedy="Give one fold number per row")
+        numbers = fold_numbers(column).cpu()
+        parts = [task(Table, {OUTER: numbers[a:b].numpy().copy()}) for a, b in pairwise(starts)]
+    seen = dask.compute(*[task(_present, part) for part in parts])
+    return blocks.with_layer([OUTER], parts), sorted(set().union(*seen))
+
+
+def _present(table: Table) -> set[int]:
+    return set(torch.unique(table[OUTER].values).tolist())
+
+
+# Back to the user's frame --------------------------------------------------------------------------------------------
+
+
+def as_frame(
+    frame: Any, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, meta: Any, *, fold: Any = None
+) -> Any:
+    """A Dask frame's partitions with columns of ``blocks``.
+
+    Args:
+        frame: the Dask frame.
+        blocks: its rows with the columns.
+        outputs: the columns that are added.
+        kept: the frame's own columns that are kept; None: all.
+        meta: a frame without rows, as the partitions of the result are.
+        fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
+    """
+    parts = (frame if kept is None else frame[list(kept)]).to_delayed()
+    more = [] if fold is None else [OUTER]
+    made = blocks.select([*outputs, *more])
+    done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
+    divisions = frame.divisions if fold is None else None
+    return dd.from_delayed(done, meta=meta, divisions=divisions, verify_meta=False)
+
+
+def as_table(
+    split: SplitTable, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, *, fold: Any = None
+) -> Table:
+    """The table that was split with columns of ``blocks``, in memory (see ``as_frame``)."""
+    made = concat(list(dask.compute(*blocks.select([*outputs, *([] if fold is None else [OUTER])]))))
+    own = split.table if kept is None else split.table.select(kept)
+    whole = own.with_columns({n: made[n] for n in outputs})
+    return whole if fold is None else whole.take((made[OUTER].values == fold[0]) == fold[1])
+
+
+def _attached(part: Any, made: Table, outputs: list[str], meta: Any, fold: tuple[int, bool] | None) -> Any:
+    whole = as_declared(attach(part, {n: made[n] for n in outputs}), meta, outputs)
+    if fold is None:
+        return whole
+    rows = (made[OUTER].values == fold[0]) == fold[1]
+    return take_rows(whole, rows.nonzero().squeeze(1))
+
+
+def no_rows(frame: Any, names: Sequence[str]) -> Table:
+    """Columns of a Dask frame without a row, of the kinds that they have in it.
+
+    A column of objects may hold text, lists or vectors: which, its first partition shows.
+    """
+    empty = Table.read(frame._meta, names)
+    unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
+    if not unknown or not len(frame.to_delayed()):
+        return empty
+    shown = dask.compute(task(_without_rows, frame[unknown].to_delayed()[0]))[0]
+    return empty.with_columns({n: shown[n] for n in unknown})
+
+
+def _without_rows(part: Any) -> Table:
+    return Table.read(part.head(_HEAD)).slice(0, 0)
+
+
+def declared(frame: Any, kept: Sequence[str] | None, columns: Mapping[str, Column]) -> Any:
+    """The frame without rows that the result's partitions look like.
+
+    Whether an integer or a truth value is ever missing is not known before all partitions are: they are declared as
+    pandas' nullable types, which hold both. A category is declared by its values' type.
+    """
+    meta = attach(frame._meta if kept is None else select_columns(frame._meta, kept), columns)
+    if not _is_pandas(meta):
+        return meta
+    import pandas as pd
+
+    dtypes = {}
+    for name in columns:
+        dtype = meta[name].dtype
+        if isinstance(dtype, pd.CategoricalDtype):
+            dtypes[name] = dtype.categories.dtype
+        elif isinstance(dtype, np.dtype) and dtype.kind in "iub":
+            dtypes[name] = "boolean" if dtype.kind == "b" else dtype.name.replace("i", "I").replace("u", "U")
+    return meta.astype(dtypes)
+
+
+def as_declared(frame: Any, meta: Any, names: Sequence[str]) -> Any:
+    """A partition with its made columns as the declared types."""
+    if not _is_pandas(meta):
+        return frame
+    return frame.astype({n: meta[n].dtype for n in names if frame[n].dtype != meta[n].dtype})
+
+
+def _is_pandas(frame: Any) -> bool:
+    return library_of(frame) == "pandas"
+
+
+# Selectors -----------------------------------------------------------------------------------------------------------
+
+
+class Profile:
+    """What selectors choose by, of a whole frame: every column's kind, and how many distinct values it has.
+
+    Args:
+        frame: the Dask frame.
+        selectors: those that are to choose.
+    """
+
+    def __init__(self, frame: Any, selectors: Sequence[Selector]) -> None:
+        counted = any(_counts(s) for s in selectors)
+        parts = dask.compute(*[task(_profile, p, counted) for p in frame.to_delayed()])
+        self.names = [str(n) for n in frame.columns]
+        self._columns = {n: concat([Table({n: found[n]}) for found in parts])[n] for n in self.names}
+
+    def __getitem__(self, name: str) -> Column:
+        return self._columns[name]
+
+
+def _counts(selector: Any) -> bool:
+    parts = [p for p in (getattr(selector, "first", None), getattr(selector, "second", None)) if p is not None]
+    how = selector.how
+    return how.get("min_card") is not None or how.get("max_card") is not None or any(map(_counts, parts))
+
+
+def _profile(part: Any, counted: bool) -> dict[str, Column]:
+    table = Table.read(part)
+    return {n: _distinct_rows(table[n]) if counted else table[n].slice(0, min(len(table), _HEAD)) for n in table.names}
+
+
+def _distinct_rows(column: Column) -> Column:
+    """One row of each value that may be counted; of others the first rows, which show the kind."""
+    floats = column.kind == "number" and column.values.is_floating_point()
+    if column.kind not in ("number", "category") or floats:
+        return column.slice(0, min(len(column), _HEAD))
+    codes = column.coded().codes
+    first = torch.full((column.coded().size,), len(codes)).scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
+    return column.take(first[first < len(codes)])

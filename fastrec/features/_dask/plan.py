@@ -1,0 +1,114 @@
+"""Which generators are computed together, and which rows each must have together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fastrec.features.base import Feature, Fitted
+
+
+@dataclass(eq=False)
+class Group:
+    """Generators that are computed on the same tables.
+
+    Args:
+        key: the columns whose rows of one key must be in one table; None: any rows; empty: all rows.
+        steps: the generators, those that read others' columns after them.
+    """
+
+    key: tuple[str, ...] | None
+    steps: list[Feature] = field(default_factory=list)
+
+    @property
+    def outputs(self) -> list[str]:
+        """The columns that they make."""
+        return [n for step in self.steps for n in step.outputs]
+
+
+def rounds(steps: Sequence[Feature], *, training: bool) -> Iterator[list[Group]]:
+    """Groups of generators, round by round: what a round reads was there before, or is made in the same group.
+
+    Args:
+        steps: the generators in order.
+        training: whether they learn, and give rows the values that training rows get.
+    """
+    pending = list(steps)
+    while pending:
+        groups = _ready(pending, training)
+        _grow(groups, pending, training)
+        yield groups
+        done = {id(step) for group in groups for step in group.steps}
+        pending = [step for step in pending if id(step) not in done]
+
+
+def reads(step: Feature, *, training: bool) -> list[str]:
+    """The columns that a generator reads now."""
+    return step.inputs if training else [n for n in step.inputs if n not in set(step.fit_only)]
+
+
+def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
+    """The columns whose rows of one key a generator must see together; None: it sees rows one by one; empty: all."""
+    if step.kind == "row":
+        return None
+    if isinstance(step, Fitted) and training and step.causal:
+        return ()
+    return None if step.within is None else tuple(step.within)
+
+
+def learns(step: Feature) -> bool:
+    """Whether a generator learns from all rows, so that nothing after it can be computed before the pass has ended."""
+    return isinstance(step, Fitted) and getattr(step, "over", None) != "group"
+
+
+def _ready(pending: list[Feature], training: bool) -> list[Group]:
+    made = {n for step in pending for n in step.outputs}
+    ready = [s for s in pending if not made & set(reads(s, training=training))]
+    groups: list[Group] = []
+    # The smallest keys first: rows that are together by user are so by user and city, too.
+    for step in sorted(ready, key=lambda s: _rank(rows_together(s, training=training))):
+        key = rows_together(step, training=training)
+        group = next((g for g in groups if _fits(key, g.key, same=True)), None)
+        if group is None:
+            groups.append(group := Group(key))
+        group.steps.append(step)
+    return groups
+
+
+def _rank(key: tuple[str, ...] | None) -> int:
+    return -1 if key is None else len(key)
+
+
+def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: bool = False) -> bool:
+    """Whether tables with the rows of one key ``there`` together serve; ``same``: and a simpler place would not do."""
+    if key is None or there is None:
+        return key is None and (there is None or not same)
+    if same and not there:
+        return not key
+    return set(there) <= set(key)
+
+
+def _grow(groups: list[Group], pending: list[Feature], training: bool) -> None:
+    """Add what can be computed where its inputs are made, so that they need not come together again."""
+    taken = {id(s) for g in groups for s in g.steps}
+    made = {n for step in pending for n in step.outputs}
+    for step in pending:  # in order: what it reads has been looked at before
+        if id(step) in taken or (training and learns(step)):
+            continue
+        read = made & set(reads(step, training=training))
+        group = next((g for g in groups if read <= set(g.outputs)), None)
+        if group is not None and _fits(rows_together(step, training=training), group.key):
+            group.steps.append(step)
+            taken.add(id(step))
+
+
+def describe(steps: Sequence[Feature], *, training: bool) -> list[str]:
+    """What happens to the rows, a line for each round's groups."""
+    lines = []
+    for number, groups in enumerate(rounds(steps, training=training), 1):
+        for group in groups:
+            names = ", ".join(n for s in group.steps for n in s.outputs)
+            where = "partition by partition" if group.key is None else f"shuffled by {', '.join(group.key)}"
+            where = "all rows on one worker" if group.key == () else where
+            lines.append(f"pass {number}, {where}: {names}")
+    return lines

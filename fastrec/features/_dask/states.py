@@ -1,0 +1,147 @@
+"""What partitions have learned, merged on the cluster: as a tree, or by hash of the key where keys are many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dask
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+
+from fastrec.features._dask.blocks import task
+from fastrec.features._engine.keyed import key_text
+from fastrec.features._state_shapes import parts_by_key
+from fastrec.features.base import Fitted, State
+from fastrec.table import Keys
+from fastrec.table.vocab import hash_codes
+
+FAN_IN = 8  # states that one task merges
+MANY_KEYS = 2_000_000  # keys of all partitions together from which no task holds them all
+_SEED = 4
+
+
+def share(value: Any) -> Any:
+    """A value that many tasks need: one task of the graph, which goes to the cluster once with each computation.
+
+    Workers fetch it from one another, and it is there again where one of them dies. (What a client scatters is not:
+    nothing says how to make it again.)
+    """
+    return dask.delayed(value, pure=False, traverse=False)
+
+
+def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
+    """States merged over all partitions, those of all batches in one pass.
+
+    Args:
+        batches: generators without what they have learned, and one task per partition that gives a state for each.
+
+    Returns:
+        For each batch one state per generator, here.
+    """
+    if not batches:
+        return []
+    kept = dask.persist(*[list(parts) for _, parts in batches])
+    sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
+    plans = []
+    for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
+        hashed = [i for i in range(len(steps)) if sum(c[i] for c in counts) > MANY_KEYS]
+        others = [i for i in range(len(steps)) if i not in hashed]
+        tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
+        plans.append((others, tree, {i: _by_hash(steps[i], [task(_chosen, p, [i]) for p in own]) for i in hashed}))
+    found = []
+    for (steps, _), (others, tree, hashed) in zip(batches, dask.compute(*plans), strict=True):
+        states = dict(zip(others, tree or [], strict=True))
+        states |= {i: _halves(steps[i], [p[0] for p in parts]) for i, parts in hashed.items()}
+        found.append([states[i] for i in range(len(steps))])
+    return found
+
+
+def _chosen(states: list[State], places: list[int]) -> list[State]:
+    return [states[i] for i in places]
+
+
+def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
+    while len(parts) > 1:
+        parts = [task(_merged, list(steps), parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    return parts[0]
+
+
+def _merged(steps: list[Fitted], parts: list[list[State]]) -> list[State]:
+    return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
+
+
+def _halves(step: Fitted, states: list[State]) -> State:
+    """States as one, by halves: every key is sorted few times."""
+    if len(states) == 1:
+        return states[0]
+    middle = len(states) // 2
+    return step.merge(_halves(step, states[:middle]), _halves(step, states[middle:]))
+
+
+def _by_hash(step: Fitted, parts: list[Any]) -> list[Any]:
+    """One task per bucket of keys, each gives the merged state of its keys: no key is in two of them."""
+    count = len(parts)
+    split = [task(_split, step, part, count, nout=count) for part in parts]
+    return [_tree([step], [s[j] for s in split]) for j in range(count)]
+
+
+def _key_counts(steps: list[Fitted], states: list[State]) -> list[int]:
+    """How many keys each state holds; 0 where it cannot be taken apart."""
+    shapes = [parts_by_key(step, state) for step, state in zip(steps, states, strict=True)]
+    return [sum(len(_at(s, p)) for p, _ in found["keys"]) if found else 0 for s, found in zip(states, shapes)]
+
+
+def _split(step: Fitted, states: list[State], count: int) -> tuple[list[State], ...]:
+    """A state as ``count`` ones that merge to it: each has the keys of one bucket, the first all other parts."""
+    (state,) = states
+    shapes = parts_by_key(step, state)
+    rows = {size: _rows_of(_at(state, place), count) for place, size in shapes["keys"]}
+    return tuple([_bucket(state, shapes, rows, b)] for b in range(count))
+
+
+def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
+    """The rows of the keys that are in each bucket: int64 ``[m]`` each."""
+    if not len(keys):
+        return [torch.zeros(0, dtype=torch.int64)] * count
+    text = [key_text(c) for c in keys.columns]
+    joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
+    bucket = torch.from_numpy(hash_codes(joined, count, seed=_SEED))
+    return [(bucket == b).nonzero().squeeze(1) for b in range(count)]
+
+
+def _bucket(state: State, shapes: dict[str, Any], rows: dict[str, list[torch.Tensor]], b: int) -> State:
+    made = _copied(state)
+    for place, size in shapes["keys"]:
+        _put(made, place, _at(state, place).take(rows[size][b]))
+    for place, size in shapes["last"]:
+        value = _at(state, place)
+        chosen = rows[size][b]
+        if isinstance(value, dict):
+            _put(made, place, {n: v[..., chosen] for n, v in value.items()})
+        else:
+            _put(made, place, value[..., chosen])
+    for place in shapes["whole"] if b else []:
+        value = _at(state, place)
+        empty = (
+            {n: torch.zeros_like(v) for n, v in value.items()} if isinstance(value, dict) else torch.zeros_like(value)
+        )
+        _put(made, place, empty)
+    return made
+
+
+def _copied(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {n: _copied(v) for n, v in state.items()}
+    return [_copied(v) for v in state] if isinstance(state, list) else state
+
+
+def _at(state: Any, place: tuple[Any, ...]) -> Any:
+    for name in place:
+        state = state[name]
+    return state
+
+
+def _put(state: Any, place: tuple[Any, ...], value: Any) -> None:
+    _at(state, place[:-1])[place[-1]] = value

@@ -1,0 +1,343 @@
+"""Generators on Dask frames: what one frame in memory gives, whatever the partitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+dask = pytest.importorskip("dask")
+dd = pytest.importorskip("dask.dataframe")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from fastrec.errors import DataError, DataWarning, MissingColumnError, NotFittedError  # noqa: E402
+from fastrec.estimators import XGBRanker  # noqa: E402
+from fastrec.features import (  # noqa: E402
+    Bucketize,
+    Categorify,
+    Combine,
+    CountEncode,
+    Cross,
+    CumTarget,
+    DeviationFromGroup,
+    FeatureCache,
+    FeatureSet,
+    GroupRank,
+    GroupStats,
+    JoinTable,
+    Lag,
+    NUnique,
+    RowFunction,
+    TargetEncode,
+    category,
+    number,
+)
+from fastrec.features._dask import plan, states  # noqa: E402
+from fastrec.features.base import Cells  # noqa: E402
+from fastrec.scale import fit_on_dask  # noqa: E402
+from fastrec.table import Table  # noqa: E402
+from tests.features.examples import EXAMPLES  # noqa: E402
+from tests.features.frames import columns, tables, to_pandas  # noqa: E402
+from tests.features.partitions import events  # noqa: E402
+from tests.features.test_contract import assert_equal, outputs_of  # noqa: E402
+from tests.features.test_partitions import chained  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*come together on one worker"),
+    # pandas, of the way in which Dask puts partitions with categories and many columns together
+    pytest.mark.filterwarnings("ignore:DataFrame is highly fragmented"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        yield
+
+
+def parted(frame, ends):
+    """A Dask frame whose partitions end at these rows; some may hold none."""
+    ends = [*sorted(ends), len(frame)]
+    parts = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
+    return dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
+
+
+def sets():
+    """The contract's examples of every generator, together as far as names and targets allow."""
+    found: list[tuple[bool, list]] = []
+    for feature in (make() for makers in EXAMPLES.values() for make in makers):
+        tainted = bool(FeatureSet([feature])._chain().tainted)  # what a target passes through is nested
+        for kind, own in found:
+            try:
+                FeatureSet([*own, feature])._chain().check_targets()
+            except DataError:
+                continue
+            if kind == tainted:
+                own.append(feature)
+                break
+        else:
+            found.append((tainted, [feature]))
+    return [own for _, own in found]
+
+
+SETS = sets()
+
+
+def fresh(features, **options):
+    """Features that nobody has fitted."""
+    return FeatureSet(features, key="row", **options).__sklearn_clone__()
+
+
+def frames(seed):
+    return to_pandas(columns(seed=seed)).reset_index(drop=True)
+
+
+def test_all_examples_are_compared():
+    assert sum(map(len, SETS)) == sum(map(len, EXAMPLES.values()))
+
+
+@pytest.mark.parametrize("chosen", range(len(SETS)))
+def test_every_generator_gives_what_one_frame_gives(chosen):
+    ends = [11, 11, 30]
+    whole, parts = fresh(SETS[chosen]), fresh(SETS[chosen])
+    train, new, others = frames(0), frames(5), tables()
+    expected = whole.fit_transform(train, tables=others, unlabeled=new)
+    log = {"log": parted(others["log"], [7, 20]), "items": others["items"]}
+    made = parts.fit_transform(parted(train, ends), tables=log, unlabeled=parted(new, ends))
+    got = made.compute()
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), exact=False)
+    pd.testing.assert_frame_equal(got[list(train)], train)
+    assert list(made.dtypes) == list(got.dtypes) == list(made._meta.dtypes)
+    expected = whole.transform(new, tables=others)
+    got = parts.transform(parted(new, ends), tables=log).compute()
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), exact=False)
+    assert got.index.equals(new.index)
+
+
+@settings(max_examples=4)
+@given(ends=st.lists(st.integers(0, 120), max_size=6), seed=st.integers(0, 3), keyed=st.booleans())
+def test_random_partitions_change_nothing(ends, seed, keyed):
+    features = [
+        CountEncode(["item", Cross("user", "item")]),
+        TargetEncode("item", ["y", "z"], smooth=2, stats=["mean", "std"]),
+        GroupRank("price", by="user"),
+        NUnique(Categorify("item", min_count=12), by="user"),
+        Bucketize("price", quantiles=5),
+    ]
+    assert_same_as_whole(features, events(120, seed=seed), ends, "id" if keyed else None)
+
+
+def test_chained_generators_do_not_depend_on_the_partitions():
+    assert_same_as_whole(chained(), events(120), [0, 30, 90], "id")
+
+
+def assert_same_as_whole(features, train, ends, key):
+    whole, parts = FeatureSet(features, key=key), FeatureSet(features, key=key).__sklearn_clone__()
+    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        a, b = whole.fit_transform(train), parts.fit_transform(parted(train, ends)).compute()
+    for name in whole.outputs:
+        near = 1e-7 if "std" in name and name.endswith("__z") else 1e-12  # z lies at 1e8
+        x, y = a[name].astype("float64"), b[name].astype("float64")
+        assert y.tolist() == pytest.approx(x.tolist(), rel=near, abs=near, nan_ok=True), name
+        if any(word in name for word in ("count_", "nunique", "bucket", "rank", "level")) and "norm" not in name:
+            assert x.equals(y), name
+
+
+def nested(by_column):
+    item = TargetEncode(["item", Cross("item", "user")], "y", smooth=2)
+    return [
+        GroupStats(item, by="user", stats=["median", "max", "mean"]),
+        GroupRank(TargetEncode("item", "y", stats="count"), by="user"),
+        CumTarget("user", "y", order="id", smooth=1),
+        Lag("y", by="user", order="id"),
+        Combine(CountEncode("item"), "*", TargetEncode("user", "y", fold_column="fold" if by_column else None)),
+        DeviationFromGroup(TargetEncode("item", "y", stats="count"), by="user"),
+    ]
+
+
+@pytest.mark.parametrize("key", ["id", None, "user"])
+def test_cross_fit_hides_the_same_rows(key):
+    train = events(150)
+    train["fold"] = np.arange(150) % 4
+    folds = train["user"].fillna(9).astype("int64") % 2 if key == "user" else np.arange(150) % 2
+    train = train.assign(outer=np.asarray(folds, dtype="int64"))
+    whole, parts = (FeatureSet(nested(key == "id"), key=key, folds=2) for _ in "ab")
+    frame = parted(train, [40, 41])
+    done, pairs = parts.fit_transform_folds(frame, "outer")
+    expected = whole.fit_transform(train)
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(done.compute(), whole.outputs), exact=False)
+    numbers = parts.cross_fit(frame, train["outer"].to_numpy(), only=[1]) if key is None else iter(())
+    for k, (pair, mine) in enumerate(zip(whole.cross_fit(train, "outer"), pairs, strict=True)):
+        for side, got in zip(pair, mine, strict=True):
+            got = got.compute()
+            assert got["id"].tolist() == side["id"].tolist()
+            assert_equal(outputs_of(side, whole.outputs), outputs_of(got, whole.outputs), exact=False)
+        for again in numbers if k == 1 else ():
+            for side, got in zip(pair, again, strict=True):
+                assert_equal(outputs_of(side, whole.outputs), outputs_of(got.compute(), whole.outputs), exact=False)
+
+
+def test_history_and_y_and_what_is_kept():
+    train, new = events(60), events(30, seed=2)
+    features = [Lag("price", by="user", order="id"), TargetEncode("item", "y")]
+    a, b = FeatureSet(features, key="id", keep=["id"]), FeatureSet(features, key="id", keep=["id"])
+    bare = train.drop(columns="y")
+    expected = a.fit_transform(bare, train["y"])
+    got = b.fit_transform(parted(bare, [20]), parted(train, [20])["y"]).compute()
+    assert list(got) == list(expected) == b.get_feature_names_out()
+    assert_equal(outputs_of(expected, a.outputs), outputs_of(got, a.outputs), exact=False)
+    expected = a.transform(new, history=train)
+    for history in (train, parted(train, [10, 50])):
+        got = b.transform(parted(new, [3]), history=history).compute()
+        assert_equal(outputs_of(expected, a.outputs), outputs_of(got, a.outputs), exact=False)
+        assert got.index.equals(new.index)
+
+
+def test_a_generator_alone_and_a_saved_one(tmp_path):
+    train = events(60)
+    count = CountEncode("item")
+    made = count.fit_transform(parted(train, [20, 40])).compute()
+    assert made["count_item"].tolist() == CountEncode("item").fit_transform(train)["count_item"].tolist()
+    count.save(tmp_path / "count")
+    again = CountEncode.load(tmp_path / "count").transform(parted(train, [5])).compute()
+    assert again["count_item"].tolist() == made["count_item"].tolist()
+
+
+def test_selectors_choose_what_they_choose_in_memory():
+    train = events(90)
+    train["flag"] = train["y"] > 0
+    # No partition by itself has as many values as all have together.
+    cards = [CountEncode(category(min_card=9)), GroupRank(number() - ["y", "z"], by="user")]
+    a, b = FeatureSet(cards), FeatureSet(cards).__sklearn_clone__()
+    a.fit(train)
+    b.fit(parted(train.sort_values("item", ignore_index=True), [30, 60]))
+    assert a.outputs == b.outputs
+    assert "count_item" in a.outputs
+    assert "count_flag" not in a.outputs
+
+
+def test_rows_come_together_once_for_all_that_need_the_same_groups():
+    deep = Combine(Lag("price", by="user", order="id"), "-", GroupStats("price", by=["user", "item"], over="group"))
+    steps = FeatureSet([GroupRank(deep, by="user"), CountEncode("item")]).steps
+    (groups,) = plan.rounds(steps, training=True)
+    assert [g.key for g in groups] == [None, ("user",)]
+    assert len(groups[1].steps) == 4
+    lines = plan.describe(steps, training=False)
+    assert lines[0] == "pass 1, partition by partition: count_item"
+    assert lines[1].startswith("pass 1, shuffled by user: ")
+
+
+def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
+    frame = parted(events(30), [10])
+    with caplog.at_level("INFO", logger="fastrec.features"):
+        FeatureSet([GroupRank("price", by="user")]).fit_transform(frame)
+    assert "rows are shuffled by user for rank_price__user" in caplog.text
+    with pytest.warns(DataWarning, match="lag1_price: made of all rows in order"):
+        FeatureSet([Lag("price", order="id")]).fit_transform(frame)
+
+
+# Many keys -----------------------------------------------------------------------------------------------------------
+
+MANY = [
+    CountEncode(["item", Cross("item", "user")], normalise=True),
+    CountEncode("item", by="user", normalise=True),
+    TargetEncode(["item", "id"], ["y", "q"], stats=["mean", "std", "count"], weight="w"),
+    GroupStats("price", by="item", stats=["mean", "max", "count"]),
+    NUnique("item", by="user"),
+    Categorify(["item", "user"], min_count=3),
+]
+
+
+def test_many_keys_are_merged_by_their_hash(monkeypatch):
+    train = events(150).assign(w=lambda f: f["id"] % 3, q=lambda f: f["price"] / 7)
+    whole, parts = FeatureSet(MANY, key="id"), FeatureSet(MANY, key="id").__sklearn_clone__()
+    whole.fit(train)
+    used = []
+    monkeypatch.setattr(states, "MANY_KEYS", 1)
+    by_hash = states._by_hash
+    monkeypatch.setattr(states, "_by_hash", lambda step, parts: used.append(step) or by_hash(step, parts))
+    parts.fit(parted(train, [30, 60, 100]))
+    assert {type(s).__name__ for s in used} == {
+        "CountEncode",
+        "Cross",
+        "TargetEncode",
+        "GroupStats",
+        "NUnique",
+        "Categorify",
+    }
+    a, b = whole.transform(train), parts.transform(train)
+    assert_equal(outputs_of(a, whole.outputs), outputs_of(b, whole.outputs), exact=False)
+
+
+@pytest.mark.parametrize("step", MANY)
+def test_no_bucket_has_another_ones_keys(step):
+    table = Table.read(events(150).assign(w=1.0, q=0.5))
+    (step,) = FeatureSet([step]).__sklearn_clone__().features[-1:]
+    for inner in step.sources:
+        if not isinstance(inner, str):
+            table = table.with_columns(inner.__class__(*inner.cols).fit_transform(table)._columns)
+    state = step.collect(table, Cells((table["id"].values % 3), 3))
+    parts = [p[0] for p in states._split(step, [state], 4)]
+    (sizes,) = {tuple(map(len, _keys(state)))}
+    found = [tuple(map(len, _keys(p))) for p in parts]
+    assert tuple(map(sum, zip(*found))) == sizes
+    assert all(max(column) < size or size < 9 for column, size in zip(zip(*found), sizes))
+    merged = states._halves(step, parts)
+    for mine, theirs in zip(_keys(merged), _keys(state), strict=True):
+        assert [c.to_pylist() for c in mine.columns] == [c.to_pylist() for c in theirs.columns]
+
+
+def _keys(state):
+    found = []
+    for value in state.values():
+        for part in value if isinstance(value, list) else [value]:
+            found += _keys(part) if isinstance(part, dict) else [part] if hasattr(part, "find_in") else []
+    return found
+
+
+# Errors --------------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_frames_in_memory():
+    train = events(40)
+    frame = parted(train, [10])
+    with pytest.raises(MissingColumnError, match="no_such"):
+        CountEncode("no_such").fit(frame)
+    with pytest.raises(NotFittedError, match="has not been fitted"):
+        CountEncode("item").transform(frame)
+    with pytest.raises(DataError, match="TargetEncode: the target holds classes"):
+        TargetEncode("user", "item").fit(frame)
+    with pytest.raises(DataError, match="y is not of Dask"):
+        TargetEncode("user", "y").fit(frame.drop(columns="y"), train["y"])
+    with pytest.raises(DataError, match="39 folds for 40 rows"):
+        next(TargetEncode("user", "y").cross_fit(frame, np.zeros(39, dtype=int)))
+    with pytest.raises(DataError, match="cannot come back as polars"):
+        FeatureSet([CountEncode("item")]).set_output(transform="polars").fit(frame)
+    with pytest.raises(DataError, match="a row has no fold"):
+        TargetEncode("user", "y", fold_column="item").fit(frame)
+    with pytest.warns(DataWarning, match="cache is not used on Dask"):
+        FeatureSet([CountEncode("item")], cache=FeatureCache()).fit(frame)
+
+
+def test_without_a_cluster_there_is_an_error():
+    frame = parted(events(20), [10])
+    with pytest.raises(DataError, match="there is no Dask cluster"):
+        fit_on_dask(XGBRanker("xgb"), frame, columns=["price"], target="y", groups="id")
+
+
+def test_a_table_of_a_dask_frame_is_joined_whole():
+    train = events(40)
+    items = pd.DataFrame({"item": [f"i{k}" for k in range(9)], "size": range(9)})
+    join = JoinTable("items", on="item", columns="size")
+    expected = join.fit_transform(train, tables={"items": items})
+    got = join.fit_transform(parted(train, [7]), tables={"items": parted(items, [4])}).compute()
+    assert_equal(outputs_of(expected, join.outputs), outputs_of(got, join.outputs))
+
+
+def test_a_function_of_ones_own():
+    train = events(40)
+    feature = RowFunction(lambda price: price * 2, "price", "double")
+    made = FeatureSet([feature]).fit_transform(parted(train, [7, 20])).compute()
+    assert made["double"].equals(train["price"] * 2)
