@@ -54,11 +54,6 @@ class Column:
     _cache: dict[str, Any] = field(init=False, default_factory=dict, repr=False)
     _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # to another process goes what the column is made of: a lock cannot go, and codes are soon made again
-        given = (self.kind, self.values, self.name, self.missing, self.distinct)
-        return type(self), (*given, self.ordered, self.elements, self.unit, self.zone)
-
     def __len__(self) -> int:
         return len(self.values) - 1 if self.kind == "list" else len(self.values)
 

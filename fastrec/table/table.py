@@ -46,9 +46,6 @@ class Table:
         if len(set(sizes.values())) > 1:
             raise DataError(f"columns of unequal length: {sizes}", remedy="Give every column the same number of rows")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._columns,)
-
     @classmethod
     def read(
         cls,
