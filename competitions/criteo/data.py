@@ -24,7 +24,9 @@ def days(data: Path) -> list[Path]:
     Raises:
         MissingFileError: there are none.
     """
-    found = {int(m[1]): p for p in sorted(data.glob("day_*")) if (m := re.fullmatch(r"day_(\d+)(\.tsv|\.txt)?", p.name))}
+    found = {
+        int(m[1]): p for p in sorted(data.glob("day_*")) if (m := re.fullmatch(r"day_(\d+)(\.tsv|\.txt)?", p.name))
+    }
     if found:
         return [found[i] for i in sorted(found)]
     single = [p for p in (data / "train.txt", data / "train.tsv") if p.is_file()]

@@ -132,7 +132,10 @@ def simulate(
     sessions: Annotated[
         int,
         typer.Option(
-            "--sessions", "--rows", min=1, help="How many sessions (or rows), train and test together.",
+            "--sessions",
+            "--rows",
+            min=1,
+            help="How many sessions (or rows), train and test together.",
             show_default=False,
         ),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -139,12 +139,10 @@ def run_streamed(
     models: dict[str, NetModel] = {}
     until = None if minutes is None else time.monotonic() + 60 * minutes
     for i, (name, asks) in enumerate(asked.items()):
-        with stages.stage(f"train {name}", unit="rows") as advance:
+        with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
             left = None if until is None else max(until - time.monotonic(), 1.0) / (len(asked) - i)
-            models[name] = train_streamed(
-                frame, asks, name, device=device, seed=seed, bs=bs, seconds=left, buffer_rows=recipe.buffer_rows
-            )
-            advance(asks.epochs * len(frame))
+            options = {"seconds": left, "buffer_rows": recipe.buffer_rows, "advance": advance}
+            models[name] = train_streamed(frame, asks, name, device=device, seed=seed, bs=bs, **options)
     with stages.stage("predict", len(frame.valid) * len(models)) as advance:
         predicted, label = _predict(frame, models, device, recipe.buffer_rows, advance)
     predicted["stack"] = torch.stack(list(predicted.values())).mean(0)
@@ -173,6 +171,7 @@ def train_streamed(
     bs: int | None = None,
     seconds: float | None = None,
     buffer_rows: int = 1_000_000,
+    advance: Callable[[int], None] | None = None,
 ) -> NetModel:
     """Train a net on a frame's rows, by AdamW and the one-cycle schedule.
 
@@ -188,6 +187,7 @@ def train_streamed(
         bs: rows in a batch; None: the net's.
         seconds: when to stop; None: when all rows were seen.
         buffer_rows: rows that are mixed with one another at a time.
+        advance: is told of rows as they are trained on.
 
     Returns:
         The model.
@@ -206,7 +206,7 @@ def train_streamed(
         plan["emb_szs"] = [(n, asks.width) for n in sizes]
     net = architecture.build(plan)
     amp = "bf16" if on_cuda and torch.cuda.is_bf16_supported() else None
-    cbs = [] if seconds is None else [StopAfter(seconds)]
+    cbs = [] if seconds is None and advance is None else [EachBatch(seconds, advance)]
     learn = rec_learner(dls, net, loss_func=BCE(), wd=asks.wd, amp=amp, graph=graph, cbs=cbs)
     moms = {"moms": (0.9, 0.9, 0.9)} if graph else {}  # a graph's step cannot have another momentum every time
     with learn.no_bar(), learn.no_logging():
@@ -217,24 +217,29 @@ def train_streamed(
     return model
 
 
-class StopAfter(Callback):
-    """Ends a training after some seconds, whatever rows are left.
+class EachBatch(Callback):
+    """Tells of each batch, and ends a training after some seconds, whatever rows are left.
 
     Args:
-        seconds: counted from the first batch.
+        seconds: counted from the first batch; None: it goes on to the end.
+        advance: is told of the rows of each batch.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float | None, advance: Callable[[int], None] | None) -> None:
         super().__init__()
-        self.seconds = seconds
+        self.seconds, self.advance = seconds, advance
 
     def before_fit(self) -> None:
         """Note when it begins."""
-        self._until = time.monotonic() + self.seconds
+        self._until = None if self.seconds is None else time.monotonic() + self.seconds
 
     def after_batch(self) -> None:
-        """End it."""
-        if self.learn.training and time.monotonic() > self._until:
+        """Tell of it, and end the training if it is time."""
+        if not self.learn.training:
+            return
+        if self.advance is not None:
+            self.advance(len(self.learn.yb[0]))
+        if self._until is not None and time.monotonic() > self._until:
             raise CancelFitException
 
 

@@ -115,7 +115,13 @@ class NetModel(Estimator):
 
     @classmethod
     def of_net(
-        cls, name: str, architecture: Architecture, plan: dict[str, Any], net: nn.Module, frame: TabularFrame, task: Task
+        cls,
+        name: str,
+        architecture: Architecture,
+        plan: dict[str, Any],
+        net: nn.Module,
+        frame: TabularFrame,
+        task: Task,
     ) -> NetModel:
         """The estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
 

@@ -185,5 +185,3 @@ def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
             os.pwrite(file.fileno(), bytes_, at)
             at = _add_sums(sums, at, bytes_, _CACHED * words * 4)
     return sums
-
-

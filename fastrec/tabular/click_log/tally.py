@@ -173,9 +173,7 @@ class _Sorted:
         every, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
         if 12 * len(every) > self.room:
             return start
-        self.counts = np.bincount(
-            place, np.concatenate([self.counts, counts]), minlength=len(every)
-        ).astype(np.int64)
+        self.counts = np.bincount(place, np.concatenate([self.counts, counts]), minlength=len(every)).astype(np.int64)
         self.values = every
         return len(rows)
 
