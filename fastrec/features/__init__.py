@@ -31,6 +31,7 @@ from fastrec.features.group_rank import GroupRank
 from fastrec.features.group_stats import GroupStats
 from fastrec.features.hash_encode import HashEncode
 from fastrec.features.history import History
+from fastrec.features.image_embed import ImageEmbed
 from fastrec.features.join_table import JoinTable
 from fastrec.features.lag import Diff, Lag
 from fastrec.features.last_action import LastAction
@@ -43,6 +44,7 @@ from fastrec.features.nan_pattern import NaNPattern
 from fastrec.features.neighbours import Neighbours
 from fastrec.features.normalize import Normalize
 from fastrec.features.nunique import NUnique
+from fastrec.features.pca import Pca
 from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
@@ -52,6 +54,7 @@ from fastrec.features.selectors import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode
+from fastrec.features.text_embed import TextEmbed
 from fastrec.features.text_svd import TextSvd
 from fastrec.features.tfidf import TfIdfSimilarity
 from fastrec.features.time_since import TimeSince
@@ -88,6 +91,7 @@ __all__ = [
     "GroupStats",
     "HashEncode",
     "History",
+    "ImageEmbed",
     "JaccardToHistory",
     "JoinTable",
     "Lag",
@@ -101,6 +105,7 @@ __all__ = [
     "NaNPattern",
     "Neighbours",
     "Normalize",
+    "Pca",
     "PctChange",
     "RankByCount",
     "Rolling",
@@ -109,6 +114,7 @@ __all__ = [
     "RowStats",
     "SvdEncode",
     "TargetEncode",
+    "TextEmbed",
     "TextSvd",
     "TfIdfSimilarity",
     "TimeSince",
