@@ -10,8 +10,8 @@ the larger its column's weight, the smaller the rarer it is); of each count a sl
 its being missing; and of five pairs of columns the product of two vectors of length 4 that the values have. All this is
 the same on every day and for every seed; the seed draws lines and clicks.
 
-**Files.** ``day_0.tsv`` and on, ``DAYS`` of them, equally long: the last is the test. ``bayes.json``: AUC and log loss of
-the true probabilities, on the last day.
+**Files.** ``day_0.tsv`` and on, ``DAYS`` of them, equally long: the last is the test. ``bayes.json``: AUC and log loss
+of the true probabilities, on the last day.
 
 Run ``fastrec simulate competitions/criteo --rows 1000000 --out DIR``.
 """

@@ -1,4 +1,4 @@
-"""``StreamedCompetition``: rows that do not fit into memory, nets that learn from the stream; ``fastrec run`` does it."""
+"""``StreamedCompetition``: rows that do not fit into memory, and nets that learn from the stream of them."""
 
 from __future__ import annotations
 

@@ -42,6 +42,7 @@ from fastrec.features.log1p import Log1p
 from fastrec.features.multi_hot import MultiHot
 from fastrec.features.nan_pattern import NaNPattern
 from fastrec.features.neighbours import Neighbours
+from fastrec.features.ngram_hash import NgramHash
 from fastrec.features.normalize import Normalize
 from fastrec.features.nunique import NUnique
 from fastrec.features.pca import Pca
@@ -104,6 +105,7 @@ __all__ = [
     "NUnique",
     "NaNPattern",
     "Neighbours",
+    "NgramHash",
     "Normalize",
     "Pca",
     "PctChange",

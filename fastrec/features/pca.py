@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastrec.errors import DataError
+from fastrec.features._engine.naming import naming
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.features.vector_columns import VectorColumns
@@ -43,25 +44,24 @@ class Pca(Fitted):
 
     @property
     def sources(self) -> list[str | Feature]:
-        return [VectorColumns(self.col, normalise=False, name=self._given)]
-
-    @property
-    def _given(self) -> str:
-        return f"given to pca: {name_of(self.col)}"
+        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
         return [f"pca{i}_{name_of(self.col)}" for i in range(self.dims)]
 
-    def _vectors(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vectors float64 ``[n, d]``, and which rows have one."""
-        column = table[self._given]
-        values = column.values.double()
-        known = ~column.is_missing() & values.isfinite().all(1)
-        return torch.where(known[:, None], values, 0), known
+    def _vectors(self, table: Table, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """The vectors float64 ``[n, d]``, of a given width if any, and which rows have one; the others are 0."""
+        reader = VectorColumns(name_of(self.col), normalise=False)
+        with naming(self):
+            width = reader._width(table) if width is None else width
+            values = reader.prepare({"dims": torch.tensor([width])}, table)["vector"].double()
+        known = values.isfinite().all(1)
+        return torch.where(known[:, None], values, 0.0), known
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         values, known = self._vectors(table)
+        values = values if bool(known.any()) else values[:, :0]  # how wide they are is not known yet
         count = 1 if cells is None else cells.count
         codes = torch.zeros(len(values), dtype=torch.int64) if cells is None else cells.codes.to(values.device)
         found = [_moments(values[known & (codes == k)]) for k in range(count)]
@@ -100,18 +100,11 @@ class Pca(Fitted):
         return {"mean": mean, "components": components}
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        values, known = self._vectors(table)
         width = state["mean"].shape[1]
-        if values.shape[1] != width:
-            wrong = known.nonzero()
-            if width and len(wrong):
-                raise DataError(
-                    f"Pca: a vector has {values.shape[1]} numbers where {width} are expected",
-                    column=name_of(self.col),
-                    row=int(wrong[0]),
-                    remedy="Give all rows vectors of one length, as when it was fitted",
-                )
-            values, known = values.new_zeros(len(values), width), torch.zeros_like(known)
+        if not width:  # it was fitted on no vector
+            none = torch.zeros(len(table), 0, dtype=torch.float64, device=table.device)
+            return {"vector": none, "known": torch.zeros(len(table), dtype=torch.bool, device=table.device)}
+        values, known = self._vectors(table, width)
         return {"vector": values, "known": known}
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:

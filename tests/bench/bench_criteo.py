@@ -23,14 +23,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _timing import ROOT, Record, Timing, child, command_line, cores, cpu_time, heading, record, show, use_threads, write
+from _timing import (
+    ROOT,
+    Record,
+    Timing,
+    child,
+    command_line,
+    cores,
+    cpu_time,
+    heading,
+    record,
+    show,
+    use_threads,
+    write,
+)
 from rich.console import Console
 
 sys.path.insert(0, str(ROOT))
-from competitions.criteo.competition import Criteo
-from competitions.criteo.simulate import simulate
 from fastai.torch_core import set_seed
 
+from competitions.criteo.competition import Criteo
+from competitions.criteo.simulate import simulate
 from fastrec._core.progress import Stages
 from fastrec.competition import run_competition
 from fastrec.competition.streamed import train_streamed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import shutil
 import tempfile
 from functools import cache
@@ -66,8 +67,9 @@ def sentence_net() -> str:
     """The same as a model of sentence-transformers."""
     package = pytest.importorskip("sentence_transformers")
     out = folder() / "sentence"
-    words = package.models.Transformer(text_net())
-    pool = package.models.Pooling(words.get_word_embedding_dimension(), pooling_mode="max")
+    modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
+    words = modules.Transformer(text_net())
+    pool = modules.Pooling(16, pooling_mode="max")
     package.SentenceTransformer(modules=[words, pool], device="cpu").save_pretrained(str(out))
     return str(out)
 

@@ -25,8 +25,8 @@ from fastrec.table.key_types import is_text
 class Embedded(RowWise):
     """A generator of vectors that a net makes of a text column's distinct values.
 
-    Subclasses say what the net is given (``item``), and what decides it (``content``). A net's last digits depend on which values are in
-    a batch; the same values are in the same batches whatever the order of the rows.
+    Subclasses say what the net is given (``item``), and what decides it (``content``). A net's last digits depend on
+    which values are in a batch; the same values are in the same batches whatever the order of the rows.
     """
 
     encodes: ClassVar[Kind]

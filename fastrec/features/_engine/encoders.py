@@ -61,7 +61,11 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
         raise MissingFileError("there is no such folder", file=model, remedy="Give the folder that a net was saved to")
     _check_torchvision()
     read = _of_folder(folder, kind) if local else _of_name(model, kind)
-    with _weights_named(model, local), torch.random.fork_rng(devices=[]):  # first weights are drawn, and not used
+    with (
+        _weights_named(model, local),
+        _no_bars(),
+        torch.random.fork_rng(devices=[]),
+    ):  # first weights are drawn, and not used
         net, encode = read(str(folder) if local else model, device)
     probe = [""] if kind == "text" else [_blank()]
     digest = hashlib.sha256()
@@ -136,11 +140,25 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
             raise DataError(f"the net cannot be read ({reason})", file=model, remedy="Save it again") from error
-        offline = "HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else "see above"
+        offline = " (HF_HUB_OFFLINE is set)" if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0") else ""
         raise MissingFileError(
             f"the weights of {model!r} are neither on this machine nor could they be fetched ({reason})",
-            remedy=f"Give the folder of a saved net, or a name that the hub has, with a network ({offline})",
+            remedy=f"Give the folder of a saved net, or a name that the hub has, with a network{offline}",
         ) from error
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """While it lasts, transformers shows no bars of weights that are read."""
+    bars = importlib.import_module("transformers.utils.logging") if _installed("transformers") else None
+    on = bars is not None and bars.is_progress_bar_enabled()
+    if on:
+        bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if on:
+            bars.enable_progress_bar()
 
 
 # Text ----------------------------------------------------------------------------------------------------------------
@@ -194,7 +212,7 @@ def _timm(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]],
 
 
 def _hugging_face_image(model: str, device: str) -> tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]:
-    """A transformer for pictures: its pooled output, else the mean of its last layer; of CLIP its pictures' features."""
+    """A transformer for pictures: its pooled output, else the mean of its last layer; of CLIP the features."""
     package = require("transformers", "transformers", _INSTALL)
     prepare = package.AutoImageProcessor.from_pretrained(model)
     net = package.AutoModel.from_pretrained(model).eval().to(device)

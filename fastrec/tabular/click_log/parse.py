@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,7 +80,7 @@ def _shares(stretch: Stretch) -> tuple[list[int], list[int]]:
         ends = np.flatnonzero(rest[: 1 << 16] == _LINE)
         cuts.append(at + int(ends[0]) + 1 if len(ends) else stretch.stop)
     cuts.append(stretch.stop)
-    ends = [int(np.count_nonzero(stretch.text[a:b] == _LINE)) for a, b in zip(cuts, cuts[1:], strict=False)]
+    ends = [int(np.count_nonzero(stretch.text[a:b] == _LINE)) for a, b in itertools.pairwise(cuts)]
     return cuts, ends
 
 
