@@ -33,10 +33,11 @@ class ImageEmbed(Embedded):
 
     Needs the extra ``embed``. Vectors are equal to about six digits whatever the batch and the device, not to the bit.
 
-    Example::
-
-        photos = ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
-        fs = FeatureSet([Pca(photos, 32)]).fit(train)
+    Example (the net is read at the first transform):
+        >>> from fastrec.features import ImageEmbed, Pca
+        >>> photos = ImageEmbed("photo", "models/resnet50", root="photos", cache="cache")
+        >>> photos.outputs, Pca(photos, 2).outputs
+        (['embed_photo'], ['pca0_embed_photo', 'pca1_embed_photo'])
     """
 
     encodes = "image"

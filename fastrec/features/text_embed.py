@@ -28,10 +28,11 @@ class TextEmbed(Embedded):
 
     Source: Reimers, Gurevych 2019, "Sentence-BERT".
 
-    Example::
-
-        texts = TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
-        fs = FeatureSet([Pca(texts, 16)]).fit(train)
+    Example (the net is read at the first transform):
+        >>> from fastrec.features import Pca, TextEmbed
+        >>> texts = TextEmbed("description", "models/all-MiniLM-L6-v2", cache="cache")
+        >>> texts.outputs, Pca(texts, 2).outputs
+        (['embed_description'], ['pca0_embed_description', 'pca1_embed_description'])
     """
 
     encodes = "text"

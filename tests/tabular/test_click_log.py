@@ -40,11 +40,11 @@ def _way(name: str):
 WAYS = pytest.mark.parametrize("way", ["compiled", "plain"])
 
 
-def _lines(n: int, seed: int = 0, distinct: int = 40) -> str:
+def _lines(n: int, seed: int = 0, distinct: int = 40, low: int = -3) -> str:
     rng = np.random.default_rng(seed)
     lines = []
     for _ in range(n):
-        numbers = ["" if rng.random() < 0.2 else str(rng.integers(-3, 200)) for _ in CONTS]
+        numbers = ["" if rng.random() < 0.2 else str(rng.integers(low, 200)) for _ in CONTS]
         ids = ["" if rng.random() < 0.1 else f"{int(v) * 2654435761 % 2**32:08x}" for v in rng.integers(0, distinct, 3)]
         lines.append("\t".join([str(rng.integers(0, 2)), *numbers, *ids]))
     return "\n".join(lines) + "\n"
@@ -195,7 +195,7 @@ def logs(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("logs")
     train, test = folder / "train.tsv", folder / "test.tsv"
     train.write_text(_lines(900, 0))
-    test.write_text(_lines(200, 1, distinct=60))
+    test.write_text(_lines(200, 1, distinct=60, low=-90))  # new values, and lower numbers
     return train, test
 
 

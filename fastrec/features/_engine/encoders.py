@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec._core.optional import require
-from fastrec.errors import DataError, MissingFileError, MissingPackageError
+from fastrec.errors import DataError, FastrecError, MissingFileError, MissingPackageError
 
 Kind = Literal["text", "image"]
 _INSTALL = "pip install 'fastrec-tabular[embed]'"
@@ -134,9 +134,9 @@ def _weights_named(model: str, local: bool) -> Iterator[None]:
     """An error of the hub, or of a damaged folder, as one that says what to do."""
     try:
         yield
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
-        if isinstance(error, DataError | MissingFileError | ImportError):
-            raise
+    except (FastrecError, ImportError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # each of these packages, and what they build on, has classes of its own
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
             raise DataError(f"the net cannot be read ({reason})", file=model, remedy="Save it again") from error

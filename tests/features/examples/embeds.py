@@ -22,4 +22,4 @@ ROW_WISE = [NgramHash("text", 6), NgramHash("item", 4, of="letters", most=1)]
 
 ENCODERS = [[Pca(VectorColumns([Bucketize(TargetEncode("item", "y"), [0.3, 0.6]), "t"], name="both"), 2)]]
 
-NOT_NUMBERS = [Pca(VectorColumns(["other", "price"], name="two"), 1)]
+NOT_NUMBERS = [Pca("other", 1)]
