@@ -8,7 +8,7 @@ from typing import Any
 
 from fastrec._core.optional import require
 from fastrec.errors import DataError, MissingFileError
-from fastrec.features._engine.embedding import Embedded
+from fastrec.features._embedded import Embedded
 from fastrec.features._inputs import name_of
 from fastrec.features.base import Feature
 

@@ -111,5 +111,3 @@ class NgramHash(RowWise):
             return [whole[i : i + n] for n in range(self.least, self.most + 1) for i in range(len(whole) - n + 1)]
         words = Tokens("", "words")._compiled().findall(text.lower())
         return [" ".join(words[i : i + n]) for n in range(self.least, self.most + 1) for i in range(len(words) - n + 1)]
-
-

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fastrec.features._engine.embedding import Embedded
+from fastrec.features._embedded import Embedded
 from fastrec.features.base import Feature
 
 

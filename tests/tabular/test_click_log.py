@@ -99,7 +99,13 @@ def test_parts_of_a_file_hold_each_line_once_wherever_it_is_cut(tmp_path_factory
     ends = [0, *sorted(cuts), None]
     parts = [LogPart(path, a, b) for a, b in itertools.pairwise(ends)]
     found = b"".join(bytes(s.text[: s.stop]) for s in text.stretches(parts, size))
-    assert found == path.read_bytes()
+    whole = path.read_bytes()
+    assert found == whole
+    for part in [*parts, LogPart(path, 0, whole.index(b"\n") + 1)]:  # the last ends just where a line does
+        lines, stop = whole.splitlines(keepends=True), len(whole) if part.stop is None else part.stop
+        begins = itertools.accumulate(map(len, lines), initial=0)
+        own = [line for at, line in zip(begins, lines, strict=False) if part.start <= at < stop]
+        assert b"".join(bytes(s.text[: s.stop]) for s in text.stretches([part], size)) == b"".join(own)
 
 
 GOOD = "1\t5\t\t0000000a\t\tffffffff"

@@ -122,7 +122,7 @@ class LogRows(CachedRows):
         form, total = self._form, 0
         tally = Tally(len(form.cats), memory, min_count)
         lows = np.full(len(form.conts), 2**31 - 1, dtype=np.int64)
-        with path.open("wb", buffering=0) as file:
+        with path.open("wb") as file:
             for rows, low in self._parsed():
                 file.write(memoryview(rows).cast("B"))
                 lows, total = np.minimum(lows, low), total + len(rows)
@@ -135,7 +135,7 @@ class LogRows(CachedRows):
         """Write packed rows; how many, and their checksums."""
         sums: list[int] = []
         width, at, total = self._form.words * 4, 0, 0
-        with path.open("wb", buffering=0) as file:
+        with path.open("wb") as file:
             for rows, _ in self._parsed():
                 encoder.encode(rows)
                 bytes_ = memoryview(rows).cast("B")
@@ -167,7 +167,7 @@ def _digest(encoder: Encoder) -> str:
 
 def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
     """Rows of a file, block by block, in memory of their own."""
-    with path.open("rb", buffering=0) as file:
+    with path.open("rb") as file:
         while len(block := file.read(_BLOCK * words * 4)):
             yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
 
