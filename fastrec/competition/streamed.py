@@ -63,7 +63,7 @@ class StreamedNet:
     options: Mapping[str, Any] = field(default_factory=dict)
     width: int | None = None
     bs: int | None = None
-    lr: float = 4e-3
+    lr: float = 1e-2
     epochs: int = 1
     wd: float = 0.0
 
