@@ -146,7 +146,14 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
 def simulate(
     competition: _Competition,
     sessions: Annotated[
-        int, typer.Option(min=1, help="How many sessions, train and test together.", show_default=False)
+        int,
+        typer.Option(
+            "--sessions",
+            "--rows",
+            min=1,
+            help="How many sessions (or rows), train and test together.",
+            show_default=False,
+        ),
     ],
     out: Annotated[
         Path, typer.Option(help="Folder to make; an earlier simulation there is replaced.", show_default=False)

@@ -3,6 +3,7 @@
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
 ``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py`` makes
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
+``next_item.py`` is for sessions, ``streamed.py`` for rows that do not fit into memory.
 ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
 ``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from fastrec.competition.run import run_competition
     from fastrec.competition.runs import compare_runs, list_runs
     from fastrec.competition.score import ScoreReport, score_submission
+    from fastrec.competition.streamed import StreamedCompetition, StreamedNet
     from fastrec.competition.value_form import ValueForm
     from fastrec.competition.value_score import ValueScore, score_values
     from fastrec.competition.write import write_submission
@@ -41,6 +43,8 @@ __all__ = [
     "Reading",
     "SavedRun",
     "ScoreReport",
+    "StreamedCompetition",
+    "StreamedNet",
     "SubmissionFormat",
     "ValueForm",
     "ValueScore",
@@ -76,6 +80,8 @@ __getattr__ = lazily(
         "CompetitionData": "data",
         "Competition": "recipe",
         "NextItemCompetition": "next_item",
+        "StreamedCompetition": "streamed",
+        "StreamedNet": "streamed",
         "Reading": "reading",
         "SavedRun": "predict",
         "run_competition": "run",

@@ -24,6 +24,7 @@ from fastrec.competition.next_item import NextItemCompetition, run_next_item
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
+from fastrec.competition.streamed import StreamedCompetition, run_streamed
 from fastrec.competition.submit import form_of
 from fastrec.errors import DataError, WriteError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
@@ -91,6 +92,11 @@ def run_competition(
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
         where, stages = resolve_device(device), stages or Stages()
         return run_next_item(competition, data, out, device=where, stages=stages, **asked)
+    if isinstance(competition, StreamedCompetition):
+        left = None if budget is None else max(budget.left / 60, 0.05)
+        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
+        where, stages = resolve_device(device), stages or Stages()
+        return run_streamed(competition, data, out, device=where, stages=stages, **asked)
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)

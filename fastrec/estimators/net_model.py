@@ -32,6 +32,7 @@ from fastrec.metrics import Metric, get_metric
 from fastrec.models import RealMLP
 from fastrec.tabular import TabularFrame
 from fastrec.validate import Rows
+from fastrec.validate.tasks import Task
 
 _AT_ONCE = 1 << 12  # rows that are scored at once: members of a TabM are many numbers a row
 _HELD_OUT = 1 / 8
@@ -112,6 +113,35 @@ class NetModel(Estimator):
         self._nets: list[TrainedNet] = []
         self._head: Head | None = None
         self._pace: Pace | None = None  # while a net is trained in a limit of time
+
+    @classmethod
+    def of_net(
+        cls,
+        name: str,
+        architecture: Architecture,
+        plan: dict[str, Any],
+        net: nn.Module,
+        frame: TabularFrame,
+        task: Task,
+    ) -> NetModel:
+        """The estimator of a net that was trained elsewhere, on rows that ``frame`` has prepared.
+
+        Args:
+            name: the estimator's.
+            architecture, plan: what the net was made of.
+            net: the net; a logit of class 1, of each class or of each label.
+            frame: knows how columns are prepared; its rows are not looked at.
+            task: ``'binary'``, ``'multiclass'`` or ``'multilabel'``.
+        """
+        made = cls(name, model=architecture.model, options=architecture.options)
+        made._head = Head(task, plan["n_out"])
+        made._nets = [TrainedNet(architecture, plan, net.eval(), frame, {})]
+        return made
+
+    @property
+    def nets(self) -> list[nn.Module]:
+        """The trained nets, one of each seed."""
+        return [trained.net for trained in self._nets]
 
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None

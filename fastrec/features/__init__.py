@@ -31,6 +31,7 @@ from fastrec.features.group_rank import GroupRank
 from fastrec.features.group_stats import GroupStats
 from fastrec.features.hash_encode import HashEncode
 from fastrec.features.history import History
+from fastrec.features.image_embed import ImageEmbed
 from fastrec.features.join_table import JoinTable
 from fastrec.features.lag import Diff, Lag
 from fastrec.features.last_action import LastAction
@@ -41,8 +42,10 @@ from fastrec.features.log1p import Log1p
 from fastrec.features.multi_hot import MultiHot
 from fastrec.features.nan_pattern import NaNPattern
 from fastrec.features.neighbours import Neighbours
+from fastrec.features.ngram_hash import NgramHash
 from fastrec.features.normalize import Normalize
 from fastrec.features.nunique import NUnique
+from fastrec.features.pca import Pca
 from fastrec.features.pct_change import PctChange
 from fastrec.features.rank_by_count import RankByCount
 from fastrec.features.rate import BayesianRate
@@ -52,6 +55,7 @@ from fastrec.features.selectors import category, matching, number, temporal
 from fastrec.features.similarity import JaccardToHistory
 from fastrec.features.svd import SvdEncode
 from fastrec.features.target import TargetEncode
+from fastrec.features.text_embed import TextEmbed
 from fastrec.features.text_svd import TextSvd
 from fastrec.features.tfidf import TfIdfSimilarity
 from fastrec.features.time_since import TimeSince
@@ -88,6 +92,7 @@ __all__ = [
     "GroupStats",
     "HashEncode",
     "History",
+    "ImageEmbed",
     "JaccardToHistory",
     "JoinTable",
     "Lag",
@@ -100,7 +105,9 @@ __all__ = [
     "NUnique",
     "NaNPattern",
     "Neighbours",
+    "NgramHash",
     "Normalize",
+    "Pca",
     "PctChange",
     "RankByCount",
     "Rolling",
@@ -109,6 +116,7 @@ __all__ = [
     "RowStats",
     "SvdEncode",
     "TargetEncode",
+    "TextEmbed",
     "TextSvd",
     "TfIdfSimilarity",
     "TimeSince",

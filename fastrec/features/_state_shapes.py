@@ -359,6 +359,11 @@ _SHAPES: dict[str, Callable[[Any], Any]] = {
     "MultiHot": lambda _: {"keys": _Keys("K", 1), "count": _count("C", "K")},
     "NUnique": _nunique,
     "Normalize": lambda step: {"columns": [_moments(i) for i, _ in enumerate(_names(step))]},
+    "Pca": lambda _: {
+        "count": _Array(_FLOAT, ("C",), low=0),
+        "mean": _Array(_FLOAT, ("C", "D")),
+        "scatter": _Array(_FLOAT, ("C", "D", "D")),
+    },
     "SvdEncode": _svd,
     "TargetEncode": _targets,
     "TextSvd": _text_svd,

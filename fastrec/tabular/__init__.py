@@ -3,9 +3,10 @@
 In: any frame, procs and column names, as for fastai's ``TabularPandas``. Out: tensors in one packed buffer, loaders.
 ``frame.py`` is the object, ``recipe.py`` what it learns from training rows, ``packed.py`` where it lies, ``loader.py``
 and ``order.py`` make batches, ``dataloaders.py`` is the one-line way; ``procs/`` prepares columns, ``stream/`` does all
-this for Parquet files larger than memory.
+this for Parquet files larger than memory, ``click_log/`` for clicks in text files.
 """
 
+from fastrec.tabular.click_log import ClickLogFrame, LogPart
 from fastrec.tabular.dataloaders import RecDataLoaders
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader
@@ -14,8 +15,10 @@ from fastrec.tabular.stream import ParquetFrame
 
 __all__ = [
     "Categorify",
+    "ClickLogFrame",
     "Features",
     "FillMissing",
+    "LogPart",
     "LogTransform",
     "Normalize",
     "ParquetFrame",

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "click_logs",
     "compiled",
     "frames",
     "groups",
@@ -79,6 +80,15 @@ def net() -> ModuleType:
     from fastrec._core.kernels import net_loops
 
     return net_loops
+
+
+@cache
+def click_logs() -> ModuleType:
+    """Loops over click logs, each on the thread that calls it."""
+    _tell_of_compiling()
+    from fastrec._core.kernels import log_loops
+
+    return log_loops
 
 
 @cache

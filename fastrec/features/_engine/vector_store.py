@@ -1,0 +1,72 @@
+"""Vectors in a folder, found by the digest of what they were made of."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from fastrec._core.atomic import atomic_file
+from fastrec.errors import UnreadableFileError
+
+
+def digest_of(content: bytes) -> bytes:
+    """16 bytes that stand for some content."""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class VectorStore:
+    """Vectors of one encoder: each call of ``put`` writes a file of its own, so that processes may share a folder.
+
+    Args:
+        folder: of the vectors; it need not be there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, wanted: Sequence[bytes], dims: int) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors that are there.
+
+        Args:
+            wanted: digests.
+            dims: how many numbers a vector has.
+
+        Returns:
+            float32 ``[n, dims]``, and which of them are known, bool ``[n]``.
+
+        Raises:
+            UnreadableFileError: a file of the folder is damaged.
+        """
+        vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
+        place = {digest: i for i, digest in enumerate(wanted)}
+        for path in sorted(self.folder.glob("*.safetensors")):
+            try:
+                found = load_file(path)
+                keys, values = found["keys"], found["vectors"]
+                if keys.shape != (len(values), 16) or values.shape[1:] != (dims,):
+                    raise ValueError("its arrays do not belong together")
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                raise UnreadableFileError(
+                    f"kept vectors cannot be read ({error})", file=path, remedy="Remove the file: they are made anew"
+                ) from error
+            rows = [(place[key], i) for i, key in enumerate(map(bytes, keys)) if key in place]
+            if rows:
+                mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
+                vectors[mine], known[mine] = values[theirs], True
+        return vectors, known
+
+    def put(self, digests: Sequence[bytes], vectors: np.ndarray) -> None:
+        """Keep vectors, float32 ``[n, dims]``.
+
+        Raises:
+            WriteError: the file system refused.
+        """
+        keys = np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
+        with atomic_file(self.folder / f"{uuid.uuid4().hex}.safetensors") as path:
+            save_file({"keys": keys.copy(), "vectors": np.ascontiguousarray(vectors)}, path)

@@ -1,0 +1,187 @@
+"""Packed rows of a log in a folder: written once from the text, read by every epoch.
+
+The text is read once: parsed rows go into the file in which the packed ones are to be, values are counted on the way,
+and once all is known the rows are changed where they lie, block by block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec._core.leftovers import remove_leftovers
+from fastrec.table import load_state, save_state
+from fastrec.tabular.click_log.codes import Encoder
+from fastrec.tabular.click_log.parse import LogForm, parse
+from fastrec.tabular.click_log.tally import Tally
+from fastrec.tabular.click_log.text import LogPart, stretches
+from fastrec.tabular.packed import Layout
+from fastrec.tabular.stream.cache import _CACHED, CachedRows, _add_sums, _cut
+
+_TEXT = 1 << 24  # bytes of text that are parsed at a time
+_BLOCK = 1 << 16  # rows that are encoded at a time
+_VERSION = 1  # of how rows are packed
+_ROWS, _ABOUT, _LEARNT = "rows.bin", "about.json", "learnt"
+
+Advance = Callable[[int], None]
+
+
+class LogRows(CachedRows):
+    """Packed rows of a log in a folder, written where they are not there yet.
+
+    Args:
+        parts: of the files.
+        form: their columns.
+        layout: of the packed rows.
+        cache: the folder of caches.
+        name: what the rows are.
+        encoder: what training rows have taught; None: these are the training rows.
+        min_count: values that come less often have no code of their own.
+        memory: bytes that tables of counts may take.
+        advance: is told of lines as they are read.
+
+    Attributes:
+        encoder: what makes packed rows.
+        passes: how often the rows were gone over to count values; 0: they were there already.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[LogPart],
+        form: LogForm,
+        layout: Layout,
+        cache: Path,
+        name: str,
+        *,
+        encoder: Encoder | None = None,
+        min_count: int = 1,
+        memory: int = 1 << 30,
+        advance: Advance | None = None,
+    ) -> None:
+        self.layout, self.with_y = layout, True
+        self._parts, self._form, self._advance = list(parts), form, advance or (lambda lines: None)
+        settings: dict[str, Any] = {
+            "columns": [list(form.cats), list(form.conts), form.label],
+            "learnt": _min_count(min_count) if encoder is None else _digest(encoder),
+            "version": _VERSION,
+        }
+        files = []
+        for part in self._parts:
+            start, stop = part.range()
+            files.append([part.path.name, stop - start, part.digest()])
+        self._fingerprint = {"files": files, "settings": settings}
+        digest = hashlib.sha256(json.dumps(self._fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+        self.folder, self.passes = cache / f"{name}-{digest}", 0
+        held = self._about()
+        if held is None:
+            held = self._pack(encoder, min_count, memory)
+        self.units = _cut(held["rows"], _CACHED)
+        self._sums = np.array(held["sums"], dtype=np.uint32)
+        self._known: tuple[int, ...] = ()
+        self._checked = np.zeros(len(self._sums), dtype=bool)
+        self.encoder = encoder if encoder is not None else self._read_learnt()
+        self._fingerprint["settings"]["rows"] = held["rows"]
+
+    def _about(self) -> dict[str, Any] | None:
+        """What is said of rows that are there already; None: there are none, or not all of them."""
+        try:
+            about = json.loads((self.folder / _ABOUT).read_text())
+            size, rows, sums = (self.folder / _ROWS).stat().st_size, about["rows"], about["sums"]
+            known = about["fingerprint"] == json.loads(json.dumps(self._fingerprint))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        whole = known and size == rows * self.layout.words * 4 and len(sums) == len(_cut(rows, _CACHED))
+        return about if whole else None
+
+    def _pack(self, encoder: Encoder | None, min_count: int, memory: int) -> dict[str, Any]:
+        check_replaceable(self.folder, _ROWS, _ABOUT)
+        remove_leftovers(self.folder.parent)
+        with atomic_folder(self.folder) as folder:
+            path = folder / _ROWS
+            if encoder is None:
+                encoder, rows = self._learn(path, min_count, memory)
+                texts = [pa.array(v) for v in encoder.values]
+                save_state(folder / _LEARNT, {"values": texts, "lows": encoder.lows.tolist()})
+                sums = _rewrite(path, encoder, self._form.words)
+            else:
+                rows, sums = self._write(path, encoder)
+            about = {"fingerprint": self._fingerprint, "rows": rows, "sums": sums}
+            (folder / _ABOUT).write_text(json.dumps(about))
+        return about
+
+    def _learn(self, path: Path, min_count: int, memory: int) -> tuple[Encoder, int]:
+        """Write parsed rows, and learn from them."""
+        form, total = self._form, 0
+        tally = Tally(len(form.cats), memory, min_count)
+        lows = np.full(len(form.conts), 2**31 - 1, dtype=np.int64)
+        with path.open("wb") as file:
+            for rows, low in self._parsed():
+                file.write(memoryview(rows).cast("B"))
+                lows, total = np.minimum(lows, low), total + len(rows)
+                tally.add(rows)
+        values = tally.finish(lambda: _blocks(path, form.words))
+        self.passes = tally.passes
+        return Encoder(values, lows if total else np.zeros_like(lows)), total
+
+    def _write(self, path: Path, encoder: Encoder) -> tuple[int, list[int]]:  # type: ignore[override]
+        """Write packed rows; how many, and their checksums."""
+        sums: list[int] = []
+        width, at, total = self._form.words * 4, 0, 0
+        with path.open("wb") as file:
+            for rows, _ in self._parsed():
+                encoder.encode(rows)
+                bytes_ = memoryview(rows).cast("B")
+                file.write(bytes_)
+                at, total = _add_sums(sums, at, bytes_, _CACHED * width), total + len(rows)
+        return total, sums
+
+    def _parsed(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for stretch in stretches(self._parts, _TEXT):
+            rows, lows = parse(stretch, self._form)
+            self._advance(len(rows))
+            yield rows, lows
+
+    def _read_learnt(self) -> Encoder:
+        state = load_state(self.folder / _LEARNT)
+        return Encoder([v.to_numpy(zero_copy_only=False) for v in state["values"]], state["lows"])
+
+
+def _min_count(count: int) -> int:
+    return max(int(count), 1)
+
+
+def _digest(encoder: Encoder) -> str:
+    found = hashlib.sha256(encoder.lows.tobytes())
+    for values in encoder.values:
+        found.update(len(values).to_bytes(8, "little") + values.tobytes())
+    return found.hexdigest()[:16]
+
+
+def _blocks(path: Path, words: int) -> Iterator[np.ndarray]:
+    """Rows of a file, block by block, in memory of their own."""
+    with path.open("rb") as file:
+        while len(block := file.read(_BLOCK * words * 4)):
+            yield np.frombuffer(bytearray(block), dtype=np.int32).reshape(-1, words)
+
+
+def _rewrite(path: Path, encoder: Encoder, words: int) -> list[int]:
+    """Make packed rows of the parsed ones in a file, where they lie; their checksums."""
+    sums: list[int] = []
+    at = 0
+    with path.open("r+b", buffering=0) as file:
+        room = np.empty((_BLOCK, words), dtype=np.int32)
+        while got := os.preadv(file.fileno(), [memoryview(room).cast("B")], at):
+            rows = room[: got // (words * 4)]
+            encoder.encode(rows)
+            bytes_ = memoryview(rows).cast("B")
+            os.pwrite(file.fileno(), bytes_, at)
+            at = _add_sums(sums, at, bytes_, _CACHED * words * 4)
+    return sums

@@ -1,0 +1,217 @@
+"""How often each value of some categories comes, counted exactly in memory of a stated size.
+
+All values are counted in one pass while their tables fit. A category whose table does not goes on with a half of its
+values (those whose mixed bits begin with 0), then with a quarter, and so on; the other shares are counted afterwards,
+one at a time, from the rows that the first pass has written. Only values that come often enough are kept of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from fastrec._core import kernels
+from fastrec._core.threads import run_parallel
+
+_SMALLEST = 1 << 12  # places of a table
+_FULL = 0.7  # of a table's places
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_WORD = 8  # bytes of a place
+
+Blocks = Callable[[], Iterator[np.ndarray]]
+"""All rows again, block by block: int32 ``[n, words]``."""
+
+
+class Counter(Protocol):
+    """Counts of a category's values, of a share of them."""
+
+    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
+        """Count rows from ``start`` on; the first that was not counted as there is no room left."""
+
+    def grow(self, most: int) -> bool:
+        """Make room, in at most so many bytes; False: they do not suffice."""
+
+    def keep(self, share: tuple[int, int]) -> None:
+        """Forget values outside a share."""
+
+    def frequent(self, least: int) -> np.ndarray:
+        """The values that came so often, uint32, sorted."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are taken."""
+
+
+@dataclass
+class _Column:
+    number: int
+    counter: Counter
+    share: tuple[int, int] = (0, 0)  # how many leading bits, and what they are
+    left: list[tuple[int, int]] = field(default_factory=list)
+    kept: list[np.ndarray] = field(default_factory=list)
+    done: bool = False
+
+    def halve(self) -> None:
+        """Go on with a half of the share; the other is counted later."""
+        bits, part = self.share
+        self.share = (bits + 1, part << 1)
+        self.left.append((bits + 1, (part << 1) | 1))
+        self.counter.keep(self.share)
+
+
+class Tally:
+    """Counts of the values of several categories.
+
+    Args:
+        categories: how many; they are the first columns of the rows.
+        memory: bytes that all tables together may take; that many at least as each needs to begin with.
+        min_count: values that come less often are not kept.
+    """
+
+    def __init__(self, categories: int, memory: int, min_count: int) -> None:
+        self.memory, self.min_count = memory, min_count
+        self.columns = [_Column(j, new_counter(j)) for j in range(categories)]
+        self.passes = 1
+
+    def add(self, rows: np.ndarray) -> None:
+        """Count rows: int32 ``[n, words]``, as ``parse`` gives them."""
+        active = [c for c in self.columns if not c.done]
+        places = run_parallel(lambda c: c.counter.add(rows, 0, c.share), active, rows=len(rows))
+        for column, at in zip(active, places, strict=True):
+            while at < len(rows):
+                others = sum(c.counter.nbytes for c in self.columns) - column.counter.nbytes
+                if not column.counter.grow(self.memory - others):
+                    column.halve()
+                at = column.counter.add(rows, at, column.share)
+
+    def finish(self, blocks: Blocks) -> list[np.ndarray]:
+        """The values of each category that came often enough, uint32, sorted.
+
+        Args:
+            blocks: all rows again, for the shares that did not fit.
+        """
+        self._settle()
+        while any(not c.done for c in self.columns):
+            self.passes += 1
+            for rows in blocks():
+                self.add(rows)
+            self._settle()
+        return [np.sort(np.concatenate(c.kept)) for c in self.columns]
+
+    def _settle(self) -> None:
+        """Keep what was counted, and begin the next share of each category that has one."""
+        for column in self.columns:
+            if column.done:
+                continue
+            column.kept.append(column.counter.frequent(self.min_count))
+            column.counter = new_counter(column.number)
+            column.done = not column.left
+            if column.left:
+                column.share = column.left.pop()
+
+
+def new_counter(column: int) -> Counter:
+    """A counter of a category, compiled where that can be."""
+    return _Hashed(column) if kernels.compiled(1 << 20) else _Sorted(column)
+
+
+class _Hashed:
+    """A table with open addressing, see ``log_loops``."""
+
+    def __init__(self, column: int) -> None:
+        self.column, self.used = column, 0
+        self.table = np.zeros(_SMALLEST, dtype=np.uint64)
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
+        limit = int(len(self.table) * _FULL)
+        count = kernels.click_logs().count_values
+        at, self.used = count(rows, start, self.column, self.table, self.used, limit, *share)
+        self._share = share
+        return at
+
+    def grow(self, most: int) -> bool:
+        if 3 * self.table.nbytes > most:  # the old one and one of twice its size are there at the same time
+            return False
+        self._move(2 * len(self.table), self._share)
+        return True
+
+    def keep(self, share: tuple[int, int]) -> None:
+        self._move(len(self.table), share)
+
+    def _move(self, places: int, share: tuple[int, int]) -> None:
+        new = np.zeros(places, dtype=np.uint64)
+        self.used = kernels.click_logs().move_values(self.table, new, *share)
+        self.table = new
+
+    def frequent(self, least: int) -> np.ndarray:
+        counts = self.table & np.uint64(0xFFFFFFFF)
+        return np.sort((self.table[counts >= max(least, 1)] >> np.uint64(32)).astype(np.uint32))
+
+
+class _Sorted:
+    """Sorted values and their counts; new rows are merged in."""
+
+    def __init__(self, column: int) -> None:
+        self.column, self.room = column, _SMALLEST * _WORD
+        self.values, self.counts = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return self.room
+
+    def add(self, rows: np.ndarray, start: int, share: tuple[int, int]) -> int:
+        present = (rows[start:, -1].view(np.uint32) >> np.uint32(self.column + 1)) & np.uint32(1) == 0
+        values = np.ascontiguousarray(rows[start:, self.column][present]).view(np.uint32)
+        values, counts = np.unique(values[_inside(values, share)], return_counts=True)
+        every, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
+        if 12 * len(every) > self.room:
+            return start
+        self.counts = np.bincount(place, np.concatenate([self.counts, counts]), minlength=len(every)).astype(np.int64)
+        self.values = every
+        return len(rows)
+
+    def grow(self, most: int) -> bool:
+        if 3 * self.room > most:
+            return False
+        self.room *= 2
+        return True
+
+    def keep(self, share: tuple[int, int]) -> None:
+        inside = _inside(self.values, share)
+        self.values, self.counts = self.values[inside], self.counts[inside]
+
+    def frequent(self, least: int) -> np.ndarray:
+        return self.values[self.counts >= max(least, 1)]
+
+
+def _inside(values: np.ndarray, share: tuple[int, int]) -> np.ndarray:
+    """Which values are of a share."""
+    bits, part = share
+    if not bits:
+        return np.ones(len(values), dtype=bool)
+    return (values.astype(np.uint64) * _MIX) >> np.uint64(64 - bits) == np.uint64(part)
+
+
+def tables_of(values: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Tables that find codes, one after the other: value ``i`` of a category has the code ``i + 2``.
+
+    Args:
+        values: each category's, uint32, distinct.
+
+    Returns:
+        Where each begins, int64 ``[categories + 1]``, and the tables, uint64 (see ``log_loops``).
+    """
+    sizes = [max(4, 1 << int(2 * len(v)).bit_length()) for v in values]
+    starts = np.cumsum([0, *sizes])
+    tables = np.zeros(int(starts[-1]), dtype=np.uint64)
+    for j, own in enumerate(values):
+        words = (own.astype(np.uint64) << np.uint64(32)) | (np.arange(len(own), dtype=np.uint64) + np.uint64(2))
+        kernels.click_logs().move_values(words, tables[starts[j] : starts[j + 1]], 0, 0)
+    return starts, tables

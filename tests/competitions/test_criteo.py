@@ -1,0 +1,221 @@
+"""Criteo's recipe and simulator: the files' form, the best score that there can be, and a run from the stream."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import log_loss, roc_auc_score
+
+from competitions.criteo import simulate as simulator
+from competitions.criteo.competition import Criteo
+from competitions.criteo.data import CATEGORIES, COUNTS, days, first_lines, train_and_test
+from competitions.criteo.simulate import DAYS, simulate
+from fastrec._core.progress import Stages
+from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
+from fastrec.errors import DataError, MissingFileError
+from fastrec.models import DLRM
+from fastrec.stacking import OneBase, StackModel
+from fastrec.tabular import ParquetFrame
+
+ROWS = 8_000
+
+
+class Quick(Criteo):
+    """The recipe with smaller nets, at a higher rate."""
+
+    def nets(self):
+        dlrm, dcn = super().nets().values()
+        return {
+            "dlrm": replace(dlrm, options={"bottom": [16, 8], "top": [16]}, width=8, lr=0.1, bs=128),
+            "dcn": replace(dcn, options={"cross_layers": 1, "low_rank": 4, "layers": [16]}, width=4, lr=0.05, bs=128),
+        }
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("criteo") / "data"
+    simulate(ROWS, folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    return run_competition(Quick(), data, tmp_path_factory.mktemp("runs") / "run", device="cpu")
+
+
+def _table(data: Path, day: int) -> pd.DataFrame:
+    names, kinds = ["label", *COUNTS, *CATEGORIES], dict.fromkeys(CATEGORIES, str)
+    return pd.read_csv(data / f"day_{day}.tsv", sep="\t", header=None, names=names, dtype=kinds)
+
+
+def test_simulated_files_have_the_publishers_form(data):
+    tables = [_table(data, day) for day in range(DAYS)]
+    assert sum(map(len, tables)) == ROWS
+    every = pd.concat(tables)
+    assert set(every["label"]) == {0, 1}
+    assert 0.1 < every["label"].mean() < 0.3
+    for name in CATEGORIES:
+        assert every[name].dropna().map(lambda v: re.fullmatch("[0-9a-f]{8}", v) is not None).all()
+    assert every["C9"].nunique() == 3  # the publisher's file has so many
+    assert every["C22"].isna().mean() == pytest.approx(0.76, abs=0.02)
+    top = every["C4"].value_counts()
+    assert top.iloc[0] > 20 * top.median()
+    for name in COUNTS:
+        assert (every[name].dropna() % 1 == 0).all()
+
+
+def test_the_best_score_is_that_of_the_true_probabilities(data, monkeypatch, tmp_path):
+    lines, seen = simulator._lines, []
+
+    def noted(*given):
+        made = lines(*given)
+        seen.append(made[1:])
+        return made
+
+    monkeypatch.setattr(simulator, "_lines", noted)
+    done = simulate(ROWS, tmp_path / "again", seed=1)
+    p, click = (np.concatenate(part)[-ROWS // DAYS :] for part in zip(*seen, strict=True))
+    assert done.oracle_auc == pytest.approx(roc_auc_score(click, p))
+    assert done.oracle_logloss == pytest.approx(log_loss(click, p))
+    assert click.tolist() == (_table(data, DAYS - 1)["label"] == 1).tolist()
+    said = json.loads((data / "bayes.json").read_text())
+    assert (said["auc"], said["rows"]) == (done.oracle_auc, ROWS // DAYS)
+    for file in data.iterdir():  # the same seed gives the same bytes
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
+
+
+def test_a_value_has_the_same_worth_and_spelling_for_every_seed_and_size():
+    rank = np.arange(50_000)
+    assert len(set(simulator._hex(rank, 4))) == len(rank)
+    drawn = simulator._normal(rank, 4, 0)
+    assert drawn.mean() == pytest.approx(0, abs=0.02)
+    assert drawn.std() == pytest.approx(1, abs=0.02)
+    assert np.corrcoef(drawn, simulator._normal(rank, 5, 0))[0, 1] == pytest.approx(0, abs=0.02)
+
+
+def test_a_place_that_is_taken_is_left_alone(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(DataError, match="something else"):
+        simulate(ROWS, tmp_path)
+    with pytest.raises(DataError, match="too few"):
+        simulate(10, tmp_path / "new")
+
+
+def test_a_run_learns_and_is_scored_on_the_last_day(run, data):
+    scores = json.loads((run / "scores.json").read_text())
+    label = _table(data, DAYS - 1)["label"]
+    made = {n: pq.read_table(run / "test" / f"{n}.parquet")["prediction"].to_numpy() for n in ("dlrm", "dcn", "stack")}
+    np.testing.assert_allclose(made["stack"], (made["dlrm"] + made["dcn"]) / 2)
+    for name, p in made.items():
+        assert scores["models"][name] == pytest.approx(roc_auc_score(label, p))
+        assert scores["also"]["logloss"][name] == pytest.approx(log_loss(label, p))
+    assert 0.6 < scores["models"]["stack"] < scores["oracle"] == json.loads((data / "bayes.json").read_text())["auc"]
+    assert scores["rows"] == {"train rows": ROWS - ROWS // DAYS, "test rows": ROWS // DAYS, "features": 39}
+    np.testing.assert_allclose(pd.read_csv(run / "submission.csv")["label"], made["stack"])
+    assert (run / "report.html").is_file()
+
+
+def test_a_saved_run_predicts_raw_rows_as_the_stream_did(run, data):
+    rows = _table(data, DAYS - 1).drop(columns="label")
+    made = SavedRun(run).predict(rows)
+    np.testing.assert_allclose(made, pq.read_table(run / "test" / "stack.parquet")["prediction"], atol=1e-6)
+    sample = pq.read_table(run / "sample.parquet").to_pandas()
+    pd.testing.assert_frame_equal(sample, rows.head(len(sample)), check_dtype=False)
+
+
+def test_an_exported_run_scores_raw_columns(run, tmp_path):
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+    from fastrec.serve import export_run
+    from fastrec.serve.export import feeds_of
+    from fastrec.table import Table
+
+    one = tmp_path / "one"  # a net is enough
+    shutil.copytree(run, one)
+    StackModel(["dlrm"], [OneBase("dlrm")]).save(one / "stack")
+    about = export_run(one, tmp_path / "out").about
+    sample = pq.read_table(run / "sample.parquet")
+    made = runtime.InferenceSession(tmp_path / "out" / "model.onnx").run(None, feeds_of(about, Table.read(sample)))[0]
+    np.testing.assert_allclose(made.ravel(), SavedRun(one).predict(sample), atol=1e-5)
+
+
+def test_a_single_file_is_cut_at_six_sevenths_and_rows_are_those_before_the_test(data, tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_bytes((data / "day_0.tsv").read_bytes())
+    train, test = train_and_test(tmp_path, None)
+    frame = Criteo().frame(tmp_path, tmp_path / "cache", rows=None, stages=Stages(quiet=True))
+    assert len(frame.train) + len(frame.valid) == ROWS // DAYS
+    assert len(frame.valid) == pytest.approx(ROWS // DAYS / 7, rel=0.05)
+    lines = first_lines(test, 5).to_pandas()
+    wanted = _table(data, 0)[len(frame.train) :].drop(columns="label").head(5).reset_index(drop=True)
+    pd.testing.assert_frame_equal(lines, wanted, check_dtype=False)
+    fewer = Criteo().frame(data, tmp_path / "cache", rows=1500, stages=Stages(quiet=True))
+    assert len(fewer) == pytest.approx(1500, rel=0.05)
+    labels = torch.cat([y for *_, y in fewer.dataloaders(256, shuffle=False, drop_last=False, device="cpu").train])
+    before = pd.concat([_table(data, day) for day in range(DAYS - 1)])["label"]
+    assert labels[:, 0].tolist() == before.tolist()[-len(fewer) :]
+    assert train[0].stop == test[0].start
+
+
+def test_days_are_in_the_order_of_their_numbers(tmp_path):
+    for name in ("day_10", "day_2.tsv", "day_0", "day_x", "other"):
+        (tmp_path / name).touch()
+    assert [p.name for p in days(tmp_path)] == ["day_0", "day_2.tsv", "day_10"]
+    with pytest.raises(MissingFileError, match="no click logs"):
+        days(tmp_path / "nowhere")
+
+
+class OfParquet(StreamedCompetition):
+    """A recipe of one's own, on any streamed frame."""
+
+    name, target = "mine", "bought"
+
+    def frame(self, data, cache, *, rows, stages):
+        from fastrec.tabular import Categorify
+
+        return ParquetFrame(
+            data / "train.parquet", [Categorify], ["item"], [], "bought", valid=str(data / "test.parquet"),
+            y_dtype=torch.float32, cache=cache,
+        )  # fmt: skip
+
+    def nets(self):
+        return {"only": StreamedNet(DLRM, {"top": [4], "self_interaction": True}, width=4, lr=1.0, bs=32, epochs=3)}
+
+    def sample(self, data, rows):
+        return pq.read_table(data / "test.parquet", columns=["item"]).slice(0, rows)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> Path:
+    folder, rng = tmp_path_factory.mktemp("shop"), np.random.default_rng(0)
+    for name, n in (("train", 2_000), ("test", 500)):
+        item = rng.integers(0, 10, n)
+        bought = (rng.random(n) < item / 10).astype(np.int64)
+        pd.DataFrame({"item": [f"i{v}" for v in item], "bought": bought}).to_parquet(folder / f"{name}.parquet")
+    return folder
+
+
+def test_any_streamed_frame_may_be_a_recipes(shop, tmp_path):
+    run = run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", seed=1)
+    test = pd.read_parquet(shop / "test.parquet")
+    score = json.loads((run / "scores.json").read_text())["models"]["only"]
+    best = roc_auc_score(test["bought"], test["item"].str[1:].astype(int))
+    assert best - 0.02 < score <= best + 0.005
+
+
+def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        OfParquet, "nets", lambda self: {"only": StreamedNet(DLRM, {"self_interaction": True}, epochs=10**6, bs=64)}
+    )
+    run = run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", minutes=0.05)
+    seconds = json.loads((run / "scores.json").read_text())["seconds"]["train only"]
+    assert seconds < 30
