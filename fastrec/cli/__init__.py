@@ -1,8 +1,8 @@
 """The ``fastrec`` command.
 
 ``app.py`` holds run and its kin, ``new.py`` and ``offline.py`` what writes recipes and scripts, ``runs.py``,
-``trials.py`` and ``tune.py`` what concerns finished runs, ``serve.py`` the server, ``monitor.py`` what comes after the
-launch, ``doctor.py`` the machine.
+``trials.py`` and ``tune.py`` what concerns finished runs, ``serve.py`` the server, ``monitor.py``, ``retrain.py`` and
+``registry.py`` what comes after the launch, ``doctor.py`` the machine.
 """
 
 from fastrec.cli import (  # noqa: F401 - their commands join the others
@@ -11,6 +11,7 @@ from fastrec.cli import (  # noqa: F401 - their commands join the others
     monitor,
     new,
     offline,
+    registry,
     runs,
     serve,
     trials,
