@@ -12,6 +12,7 @@ from fastrec.cli import (  # noqa: F401 - their commands join the others
     new,
     offline,
     registry,
+    retrain,
     runs,
     serve,
     trials,

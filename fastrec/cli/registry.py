@@ -65,7 +65,7 @@ def versions(registry: _REGISTRY) -> None:
         for v in found.versions:
             use = "current" if v == current else "previous" if v == previous else ""
             holds = ", ".join(n for n in ("run", "export") if getattr(v, n) is not None)
-            table.add_row(str(v.number), use, v.added, v.source, holds, v.why)
+            table.add_row(str(v.number), use, v.added, Path(v.source).name, holds, v.why)
         Console().print(table)
         for record in found.history[-20:]:
             typer.echo(f"{record['at']}  {record['what']} {record['version'] or ''}  {record['why']}".rstrip())

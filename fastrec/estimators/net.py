@@ -81,7 +81,8 @@ class NetRanker(Ranker):
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
         own = _TABULAR if Architecture(model).model is TabularNet else {}
         self.architecture = Architecture(model, {**own, **given, **(options or {})})
-        self.start: NetStart | None = None
+        self._start: NetStart | None = None
+        self.began_with = ""  # which weights: what is kept of a run goes by it
         self.forget()
 
     def forget(self) -> None:
@@ -95,7 +96,8 @@ class NetRanker(Ranker):
             return False
         if other.architecture.model is not self.architecture.model:
             return False
-        self.start = NetStart(other._trained)
+        self._start = NetStart(other._trained)
+        self.began_with = repr(self._start)
         return True
 
     def fit(
@@ -126,7 +128,7 @@ class NetRanker(Ranker):
         bs = min(self.bs, len(train))
         dls = frame.dataloaders(bs=bs, groups=True, seed=seed, device=device or torch.device("cpu"))
         plan = self.architecture.plan(dls)
-        plan = plan if self.start is None else self.start.planned(plan)
+        plan = plan if self._start is None else self._start.planned(plan)
         net = self.architecture.build(plan)
         rule, schedule = fit_options(net, self.lr, bs, _BS)
         learn = rec_learner(
@@ -138,9 +140,9 @@ class NetRanker(Ranker):
             **rule,
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
-        if self.start is not None:
-            self.start.give_to(net, frame)
-            epochs = self.start.epochs(epochs)
+        if self._start is not None:
+            self._start.give_to(net, frame)
+            epochs = self._start.epochs(epochs)
         with learn.no_bar(), learn.no_logging():
             learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.

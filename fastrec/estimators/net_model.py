@@ -101,7 +101,8 @@ class NetModel(Estimator):
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
         self.keep_best = keep_best
-        self.starts: list[NetStart] = []
+        self._starts: list[NetStart] = []
+        self.began_with = ""  # which weights: what is kept of a run goes by it
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -118,7 +119,8 @@ class NetModel(Estimator):
         """Begin with the weights of another's nets: embeddings by value, all else by name; half the epochs follow."""
         if not isinstance(other, NetModel) or not other._nets:
             return False
-        self.starts = [NetStart(net) for net in other._nets]
+        self._starts = [NetStart(net) for net in other._nets]
+        self.began_with = str(self._starts)
         return True
 
     def fit(
@@ -191,7 +193,7 @@ class NetModel(Estimator):
         lone = n % bs == 1 and n > bs
         dls = frame.dataloaders(bs=bs, seed=seed, device=device or torch.device("cpu"), drop_last=lone)
         plan = architecture.plan(dls, head.n_out)
-        start = self.starts[len(self._nets) % len(self.starts)] if self.starts else None
+        start = self._starts[len(self._nets) % len(self._starts)] if self._starts else None
         start = None if start is None or start.model is not architecture.model else start
         plan = plan if start is None else start.planned(plan)
         net = architecture.build(plan)

@@ -188,7 +188,7 @@ class Registry:
         with atomic_folder(self._folder_of(number)) as part:
             for name, folder in parts.items():
                 shutil.copytree(folder, part / name)
-        state.versions[str(number)] = {"added": _now(), "source": source.resolve().name, "why": why}
+        state.versions[str(number)] = {"added": _now(), "source": str(source.resolve()), "why": why}
         return number
 
     @contextmanager

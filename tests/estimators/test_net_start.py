@@ -75,13 +75,13 @@ def test_training_goes_on_from_there_for_half_the_epochs():
         return float(torch.nn.functional.binary_cross_entropy(p, data.label))
 
     assert loss(warm) < loss(cold)
-    assert repr(warm.starts[0]) == repr(NetModel.fresh(warm).starts[0])
+    assert repr(warm._starts[0]) == repr(NetModel.fresh(warm)._starts[0])
     again = NetModel(**PLAIN)
     again.start_from(warm)
-    assert repr(again.starts[0]) != repr(warm.starts[0])
+    assert repr(again._starts[0]) != repr(warm._starts[0])
     longer = NetModel(**{**PLAIN, "epochs": 6})
     longer.start_from(first)
-    assert longer.starts[0].epochs(6) == 3
+    assert longer._starts[0].epochs(6) == 3
 
 
 def test_another_number_of_columns_keeps_its_first_weights_where_shapes_differ():
@@ -95,7 +95,7 @@ def test_another_number_of_columns_keeps_its_first_weights_where_shapes_differ()
     model.start_from(first)
     assert model.fit(wider).predict(wider).isfinite().all()
     net = model._nets[0]
-    kept = model.starts[0].give_to(net.net, net.frame)
+    kept = model._starts[0].give_to(net.net, net.frame)
     assert kept
     assert all("weights." not in name for name in kept)
 
