@@ -1,8 +1,8 @@
 """A model that stays good: days of simulated logs in which tastes change, and what is done about it.
 
 Every day is first scored by a model that was trained once and by the one that serves. Then its clicks are known: the
-model is trained again on the newest days, and takes over if the gate lets it. Once labels go wrong, and the gate refuses
-what was learned from them; and a promotion is taken back, which gives the old predictions to the byte.
+model is trained again on the newest days, and takes over if the gate lets it. Once labels go wrong, and the gate
+refuses what was learned from them; and a promotion is taken back, which gives the old predictions to the byte.
 
 Run ``python competitions/trivago2019/alive.py --out runs/alive``, or ``make demo-alive``.
 """
@@ -33,15 +33,19 @@ from competitions.trivago2019.simulated_world import Constants
 from fastrec._core.progress import Stages
 from fastrec.competition import CompetitionData, SavedRun, predict_run, run_competition
 from fastrec.errors import FastrecError
-from fastrec.estimators import Ranker, XGBRanker
+from fastrec.estimators import Estimator, Ranker, XGBRanker
 from fastrec.features import FeatureSet
+from fastrec.metrics import Metric
 from fastrec.monitor import Retrained, metric_over_time, monitor, retrain
 from fastrec.registry import Registry
+from fastrec.stacking import OneBase, Stack
 from fastrec.table import Table
-from fastrec.validate import Folds, Target
+from fastrec.validate import Folds, Rows, Target
 from features import clickstream, price
 
 DAY = 86_400
+_WINDOW = 4  # days: three to learn from, and the newest, by which the gate judges
+_MARGIN = 0.05  # a day's lists are few: a smaller loss could not be told from none
 MODELS = {"frozen": "trained once", "served": "trained again every day, behind the gate"}
 
 
@@ -81,7 +85,17 @@ class AliveTrivago(Trivago2019):
 
     def models(self, *, bs: int | None) -> Sequence[Ranker]:
         trees = {"max_depth": 4, "subsample": 0.8, "min_child_weight": 5, "max_bin": 64}
-        return [XGBRanker("xgb", objective="binary:logistic", rounds=100, eta=0.1, **trees)]
+        return [XGBRanker("xgb", objective="binary:logistic", rounds=60, eta=0.15, **trees)]
+
+    def stack(self) -> Stack:
+        return Alone()
+
+
+class Alone(Stack):
+    """One model needs no blend."""
+
+    def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
+        return [OneBase(models[0])]
 
 
 @dataclass
@@ -191,10 +205,11 @@ def stay_alive(
         scored += [_scored(day, name, run, found) for name, run in (("frozen", frozen), ("served", serving))]
         if refused is None and day >= change_day + 4:
             refused = _wrong_labels(log, out, registry, _before(registry, day - 2, frozen), day, seed)
-        data = log.write(out / "days" / f"{day:02d}", day, day)
+        since = first if serving == frozen else int(serving.name.removeprefix("day")) + 1
+        data = log.write(out / "days" / f"{day:02d}", since, day)  # all that the serving model has not learned from
         made = retrain(
-            registry.folder, data, out / "runs" / f"day{day:02d}", time="timestamp", scored=1, window=first,
-            margin=0.02, seed=seed, stages=quiet,
+            registry.folder, data, out / "runs" / f"day{day:02d}", time="timestamp", scored=1, window=_WINDOW,
+            margin=_MARGIN, seed=seed, stages=quiet,
         )  # fmt: skip
         decisions.append(_decision(day, made))
     by_day = _by_day(scored)
@@ -220,7 +235,7 @@ def _wrong_labels(log: Days, out: Path, registry: Registry, serving: Path, day: 
     data = log.write(out / "wrong_labels", day - 2, day, wrong=(day - 2, day - 1))
     made = retrain(
         serving, data, out / "runs" / "wrong", registry=registry.folder, time="timestamp", scored=1, window=3,
-        margin=0.02, seed=seed, stages=Stages(quiet=True),
+        margin=_MARGIN, seed=seed, stages=Stages(quiet=True),
     )  # fmt: skip
     return str(made.verdict)
 

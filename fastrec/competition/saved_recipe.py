@@ -17,9 +17,10 @@ from fastrec.competition.value_form import ValueForm
 from fastrec.errors import MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
-from fastrec.stacking import Stack
+from fastrec.metrics import Metric
+from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table
-from fastrec.validate import Folds, Target
+from fastrec.validate import Folds, Rows, Target
 
 _ATTRIBUTES = ("fold_key", "time", "weight", "counted", "touched")
 
@@ -30,10 +31,28 @@ def about_recipe(recipe: Competition) -> dict[str, Any]:
     return {**{n: getattr(recipe, n) for n in _ATTRIBUTES}, "also": also}
 
 
+class SameBlend(Stack):
+    """The kind of blend that a stack has chosen, where the base models are the same; else it is chosen anew.
+
+    Args:
+        chosen: the stack.
+    """
+
+    def __init__(self, chosen: StackModel) -> None:
+        super().__init__(extra=chosen.extra)
+        self.chosen = chosen
+
+    def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
+        """That blend alone, unfitted."""
+        if set(models) != set(self.chosen.models):
+            return super().blends(models, data, metric)
+        return [self.chosen.blends[0].fresh()]
+
+
 class SavedRecipe(Competition):
     """What a run learned from and with: its features, models and columns, without the recipe's code.
 
-    The second level is chosen anew among the default blends; with the recipe itself it is the recipe's.
+    The second level is the blend that the run has chosen, fitted anew; with the recipe itself it is the recipe's.
 
     Args:
         saved: the run.
@@ -120,8 +139,8 @@ class SavedRecipe(Competition):
         return asked
 
     def stack(self) -> Stack:
-        """The second level."""
-        return Stack() if self._recipe is None else self._recipe.stack()
+        """The second level: the kind of blend that the run has chosen."""
+        return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
 
     @cached_property
     def _trained(self) -> list[Estimator]:

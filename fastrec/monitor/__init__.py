@@ -6,9 +6,10 @@ In: a run directory (or any rows) and new rows. Out: what has changed, and wheth
 on something is found; ``page.py`` writes it for people. ``over_time.py`` has the metric by day.
 
 ``retrain_run.py`` makes a run again from old and new rows (``newest_rows.py`` puts them together), and ``gate.py``
-judges whether it may take the old one's place.
+judges whether it may take the old one's place. ``event_metrics.py`` is about what was shown and clicked.
 """
 
+from fastrec.monitor.event_metrics import event_metrics
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.monitor_rows import Finding, Monitored, monitor
 from fastrec.monitor.over_time import metric_over_time
@@ -21,6 +22,7 @@ __all__ = [
     "Retrained",
     "Thresholds",
     "Verdict",
+    "event_metrics",
     "judge",
     "metric_over_time",
     "monitor",

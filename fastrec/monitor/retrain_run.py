@@ -83,8 +83,8 @@ def retrain(
         warm: nets begin with what the run's nets have learned, and train half as long; trees grow anew.
         margin: share of the serving run's metric by which the new one may be worse.
         export: promote its export too; None: if the current version has one.
-        competition: the recipe, where its code is at hand; None: the run's own features and models, and the default
-            second level.
+        competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
+            blend that it has chosen.
         seed: of everything random.
         device: where to train.
         trust: modules of generators and estimators of one's own that may be imported.
