@@ -1,4 +1,4 @@
-"""``fastrec monitor``: new rows beside those that a model was made from."""
+"""``fastrec monitor``: new rows beside old ones. ``fastrec event-metrics``: what people did with served lists."""
 
 from __future__ import annotations
 
@@ -12,6 +12,32 @@ from fastrec.errors import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@app.command("event-metrics")
+def event_metrics(
+    served: Annotated[Path, typer.Argument(help="Lists: a row per shown item, or per request.", show_default=False)],
+    clicks: Annotated[Path, typer.Argument(help="Clicks: request and item.", show_default=False)],
+    request: Annotated[str, typer.Option(help="Column of both with the request's id.")] = "request_id",
+    item: Annotated[str, typer.Option(help="Column of both with the item.")] = "item_id",
+    time: Annotated[str | None, typer.Option(help="Column of the lists: when it was.")] = None,
+    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    segment: Annotated[str | None, typer.Option(help="Column of the lists to tell apart.")] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="Look at the first so many places only.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the figures, .json.", show_default=False)] = None,
+) -> None:
+    """Hit rate, MRR and click-through rate of served lists, by period and segment, with 95 % intervals."""
+    with readable_errors():
+        from fastrec._core.atomic import atomic_file
+        from fastrec.monitor import event_metrics as measure
+
+        options = {"request": request, "item": item, "time": time, "segment": segment, "k": k}
+        found = measure(served, clicks, every=every, **options)  # type: ignore[arg-type] - it says itself what it knows
+        typer.echo(found.to_string(index=False, float_format="%.4f"))
+        if json is not None:
+            with atomic_file(json) as part:
+                found.to_json(part, orient="records", indent=1)
+            typer.echo(f"figures {json}")
 
 
 @app.command()

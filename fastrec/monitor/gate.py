@@ -136,7 +136,8 @@ def _verdict(
     serving, candidate = (values.get(n, float("nan")) for n in ("serving", "candidate"))
     allowed = margin * abs(serving)
     reasons = [f"it does not hold that {name}" for name, holds in checks.items() if not holds]
-    if not reasons and not gain.low > -allowed:
+    unknown = np.isnan(gain.low)
+    if gain.low <= -allowed or (unknown and not reasons):
         reasons.append(f"it may be worse by more than {allowed:.5f} (the interval's low end is {gain.low:+.5f})")
     promote = not reasons
     if promote:

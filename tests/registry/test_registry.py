@@ -95,7 +95,7 @@ def test_refusals(registry, tmp_path):
         empty.rollback()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(WriteError, match="no registry"):
+    with pytest.raises(WriteError, match="not a registry"):
         Registry(tmp_path / "other").promote(tmp_path / "run1")
     assert is_registry(registry.folder)
     assert not is_registry(tmp_path)
