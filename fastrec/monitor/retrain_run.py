@@ -101,6 +101,8 @@ def retrain(
     if is_registry(run):
         registry = registry if registry is not None else run
     source = _serving(Path(run))
+    if out.resolve() == source.resolve():
+        raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
     saved = SavedRun(source, trust=trust)
     with stages.stage("rows"):
         newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)

@@ -167,6 +167,8 @@ def test_labels_that_say_nothing_are_refused(serving, tmp_path):
 def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
     new = days(8, 1)
     path = tmp_path / "new.parquet"
+    with pytest.raises(DataError, match="this is the run that serves"):
+        retrain(serving, path, serving)
     new.drop(columns="x").to_parquet(path)
     with pytest.raises(MissingColumnError, match="the new rows lack it"):
         retrain(serving, path, tmp_path / "run")
