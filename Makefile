@@ -25,7 +25,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help venv demo test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks docs clean distclean
+.PHONY: help venv demo demo-alive test lint format bench bench-e2e bench-extreme bench-features bench-loaders bench-training gpu notebooks docs clean distclean
 
 help:  ## list what can be made
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -46,6 +46,9 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 demo: $(STAMP)  ## simulate the trivago files, train everything, print the leaderboard, write runs/demo/ (SESSIONS=8000)
 	$(BIN)/fastrec simulate competitions/trivago2019 --sessions $(SESSIONS) --out runs/demo-data
 	$(BIN)/fastrec run competitions/trivago2019 --data runs/demo-data --out runs/demo --device $(DEVICE)
+
+demo-alive: $(STAMP)  ## 14 simulated days in which tastes change: drift, retraining behind a gate, rollback; runs/alive/
+	$(BIN)/python competitions/trivago2019/alive.py --out runs/alive
 
 # One thread in each process: two workers that each take every core wait for one another.
 test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; DEVICE=cuda; PYTEST_ARGS='-k mrr' passes more)
@@ -104,7 +107,7 @@ docs: $(DOCS_STAMP)  ## build the site in docs/_build/html, running every notebo
 	$(BIN)/python docs/check.py docs/_build/html
 
 clean:  ## remove what the demo, the benchmarks and the tools leave behind (your own runs stay)
-	rm -rf runs/demo runs/demo-data runs/e2e-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs docs/_build docs/notebooks
+	rm -rf runs/demo runs/demo-data runs/alive runs/e2e-data runs/bench build dist *.egg-info .pytest_cache .ruff_cache .hypothesis _docs docs/_build docs/notebooks
 	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean  ## clean, and remove .venv too

@@ -243,12 +243,20 @@ class Block:
         count = st.length[:, None]
         centred = np.where(seen, price - price.sum(1, keepdims=True) / count, 0)
         z = np.clip(centred / np.sqrt((centred**2).sum(1, keepdims=True) / count + 1e-4), -2.5, 2.5)
-        factor = c.price * np.asarray(c.price_device)[self.sessions.device[st.row]]
+        price_pull = np.where(self._has_changed(st), c.price_after, c.price)
+        factor = price_pull * np.asarray(c.price_device)[self.sessions.device[st.row]]
         factor = np.where(st.sort == 1, c.price_sorted, 1) * factor
         value = np.take_along_axis(st.worth + c.filter_match * st.match, st.order, 1)
         value += factor[:, None].astype(np.float32) * z.astype(np.float32)
         value[~seen] = -np.inf
         return value
+
+    def _has_changed(self, st: _State) -> np.ndarray:
+        """Which of the sessions are after the change of tastes, bool ``[n]``."""
+        c = self.c
+        if c.change_day is None:
+            return np.zeros(len(st.row), bool)
+        return self.sessions.start[st.row] >= c.start + c.change_day * 86_400
 
     def _touch(self, st: _State, episode: int, value: np.ndarray) -> None:
         """Draw what is touched before the click, log it, and bring the memory up to date."""
@@ -283,7 +291,9 @@ class Block:
         """Draw the click from its probabilities, log it with its list, and remember it."""
         c, rng, n, s = self.c, self.rng, len(st.row), self.sessions
         final = (episode == s.clickouts[st.row] - 1).astype(np.int64)
-        position = np.stack([_position_effect(c.position[k], c.first_place[k]) for k in (0, 1)])[final]
+        pulls = [*zip(c.position, c.first_place, strict=True), c.position_after]
+        which = np.where(self._has_changed(st), 2, final)
+        position = np.stack([_position_effect(*pull) for pull in pulls])[which]
         at = (st.order == st.last[:, None]).argmax(1)
         known = (st.order[np.arange(n), at] == st.last) & (at < st.length)
         below = np.arange(LIST) - at[:, None]

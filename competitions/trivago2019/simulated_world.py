@@ -142,6 +142,10 @@ class Constants:
     memory_relist: float = 0.25
     below: float = 2.3  # N at the place right below the last touched
     below_reach: float = 2.5  # places
+    # A change of tastes, for what has to notice it: from the start of this day on, counted from 0; None: there is none
+    change_day: int | None = None
+    price_after: float = 0.9  # instead of `price`: the dear ones are wanted
+    position_after: tuple[float, float] = (0.1, 0.0)  # a and b of every click: lists are read to the end
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ _TOKEN = "FASTREC_TOKEN"
 @app.command()
 def serve(
     export: Annotated[
-        Path, typer.Argument(help="A folder that `fastrec export` wrote, or a run directory.", show_default=False)
+        Path, typer.Argument(help="What `fastrec export` wrote, a run directory, or a registry.", show_default=False)
     ],
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
         "127.0.0.1"
@@ -35,16 +36,22 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up (504).")] = 30,
     workers: Annotated[int | None, typer.Option(min=1, help="Batches at once; one a core if not given.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads for one batch.")] = 1,
+    canary: Annotated[
+        str | None, typer.Option(help="Of a registry: `VERSION=SHARE`, that share of request ids goes to this version.")
+    ] = None,
 ) -> None:
     """Answer requests: scores of rows, ranks of candidates, the Open Inference Protocol, Prometheus' metrics.
 
-    SIGTERM stops after what was accepted, SIGHUP loads the export anew without losing a request. `/` describes it.
+    SIGTERM stops after what was accepted, SIGHUP loads the export anew without losing a request. Of a registry the
+    current version answers, and what is promoted takes over by itself. `/` describes it.
     """
     with readable_errors("the server is gone"):
         from fastrec._core.optional import require
+        from fastrec.registry import is_registry
         from fastrec.serve.server.make import make_app
         from fastrec.serve.server.online_state import open_events
         from fastrec.serve.server.service import Limits
+        from fastrec.serve.server.versions import Canary
 
         require("uvicorn", "uvicorn", "pip install 'fastrec-tabular[serve]'")
         from fastrec.serve.server.process import run_app
@@ -60,8 +67,9 @@ def serve(
             threads=threads,
         )
         export = _as_export(export)
-        with open_events(export) as events:
-            served = make_app(export, events=events, limits=limits, token=_token(token_file))
+        some = None if canary is None else Canary.read(canary)
+        with nullcontext() if is_registry(export) else open_events(export) as events:
+            served = make_app(export, events=events, limits=limits, token=_token(token_file), canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
 
 

@@ -4,7 +4,8 @@ In: a recipe (``Competition``) and a folder of data. Out: a run directory; a sub
 ``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py`` makes
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
 ``next_item.py`` is for sessions, ``streamed.py`` for rows that do not fit into memory.
-``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
+``predict.py`` predicts other rows, ``saved_recipe.py`` is the recipe of a run without its code, ``runs.py`` lists and
+compares, ``mlflow_log.py`` notes a run in MLflow. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
 ``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
 ``fastrec doctor``.
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fastrec.competition.data import CompetitionData
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
+    from fastrec.competition.mlflow_log import log_run
     from fastrec.competition.next_item import NextItemCompetition
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
@@ -51,6 +53,7 @@ __all__ = [
     "check_submission",
     "compare_runs",
     "list_runs",
+    "log_run",
     "predict_run",
     "rank_lists",
     "ranked_strings",
@@ -88,6 +91,7 @@ __getattr__ = lazily(
         "read_folder": "data_folder",
         "compare_runs": "runs",
         "list_runs": "runs",
+        "log_run": "mlflow_log",
         "predict_run": "predict",
         "score_values": "value_score",
         "ValueScore": "value_score",

@@ -192,9 +192,9 @@ def _fit_models(
 
 
 def _refits(made: Fitted) -> bool:
-    """Whether test rows are predicted by models of all training rows."""
+    """Whether there are models of all training rows, which predict the test rows."""
     recipe = made.recipe
-    return (recipe.time is not None if recipe.refit is None else recipe.refit) and made.test is not None
+    return recipe.time is not None and made.test is not None if recipe.refit is None else recipe.refit
 
 
 def _with_targets(recipe: Competition, found: CompetitionData, target: Target) -> CompetitionData:
@@ -232,13 +232,14 @@ def _refit(
                 fresh = model.fresh()
                 if budget is not None and model.learns:
                     fresh.time_limit = max(budget.share(models[i:]), 1.0)
-                more = {"unlabeled": made.test} if model.wants_unlabeled else {}
+                more = {"unlabeled": made.test} if model.wants_unlabeled and made.test is not None else {}
                 try:
                     fitted = fresh.fit(made.train, None, seed=seed, device=device, **more)
                 except OutOfTimeError as error:
                     stages.say(f"not refitted: {error.problem}")
                     continue
-                found = Trained(fitted, torch.zeros(0, dtype=torch.float64), fitted.predict(made.test))
+                test = made.predictions[model.name].test if made.test is None else fitted.predict(made.test)
+                found = Trained(fitted, torch.zeros(0, dtype=torch.float64), test)
                 if store is not None:
                     store.keep(model.name, len(made.folds), found)
             one = made.predictions[model.name]

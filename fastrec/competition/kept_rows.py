@@ -34,15 +34,15 @@ Pair = tuple[Table, Table]
 
 
 def data_mark(data: Path) -> str:
-    """A digest of a folder's files: their names, sizes, first and last bytes. (Files of many GiB are not read whole.)
+    """A digest of a folder's files, or of one: names, sizes, first and last bytes. (Many GiB are not read whole.)
 
     Raises:
         MissingFileError: there is no such folder.
     """
-    if not data.is_dir():
+    if not data.exists():
         raise MissingFileError("there is no such folder", file=data, remedy="Give the folder of the competition's data")
     made = hashlib.sha256()
-    for path in sorted(p for p in data.rglob("*") if p.is_file()):
+    for path in [data] if data.is_file() else sorted(p for p in data.rglob("*") if p.is_file()):
         size = path.stat().st_size
         made.update(json.dumps([path.relative_to(data).as_posix(), size]).encode())
         with path.open("rb") as file:

@@ -54,7 +54,8 @@ class Competition(ABC):
         history: features look back to training rows from the rows to predict (lags of a series): the target of rows
             that are scored is hidden from them.
         refit: test rows are predicted by models of all training rows; False: by the mean of the folds' models, which is
-            the steadier where folds are at random. With ``time`` the folds' models lack the last rows: it is on then.
+            the steadier where folds are at random. With ``time`` the folds' models lack the last rows: it is on then,
+            where there are test rows.
         list_column: ranking: the list of each candidate, int64.
         label: ranking: 1 for the candidate that was chosen.
         item: ranking: the candidate's id, as submitted.

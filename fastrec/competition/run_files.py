@@ -20,6 +20,7 @@ import torch
 from fastrec._core.environment import installed_version
 from fastrec.competition.fitting import Fitted
 from fastrec.competition.recipe import Competition
+from fastrec.competition.saved_recipe import about_recipe
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.metrics import reciprocal_ranks
@@ -300,6 +301,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "tables": {n: list(t.names) for n, t in made.found.tables.items()},
         "history": recipe.history,
         "reading": recipe.reading.to_state(),
+        "recipe": about_recipe(recipe),
         **(lists if made.target is None else _about_target(recipe, made.target)),
         "submission": made.form.to_state(),
     }

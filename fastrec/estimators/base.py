@@ -110,6 +110,17 @@ class Estimator(ABC):
         made.forget()  # before the deep copy: a trained model may be large
         return copy.deepcopy(made)
 
+    def start_from(self, other: Estimator) -> bool:
+        """Let the next ``fit`` begin with what another, trained one has learned, and not from nothing.
+
+        Args:
+            other: a trained estimator of the same class.
+
+        Returns:
+            Whether it will; False: this kind is always trained from nothing.
+        """
+        return False
+
     def not_fitted(self) -> NotFittedError:
         """What to raise where something was asked of an untrained estimator."""
         return NotFittedError(f"{self.name} has not been trained", remedy="Call fit first")

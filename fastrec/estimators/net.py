@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture
 from fastrec.estimators._batch_rule import fit_options
+from fastrec.estimators._net_start import NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns
-from fastrec.estimators.base import Ranker, Trace
+from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import MRR
 from fastrec.models import TabularNet
@@ -81,12 +82,24 @@ class NetRanker(Ranker):
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
         own = _TABULAR if Architecture(model).model is TabularNet else {}
         self.architecture = Architecture(model, {**own, **given, **(options or {})})
+        self._start: NetStart | None = None
+        self.began_with = ""  # which weights: what is kept of a run goes by it
         self.forget()
 
     def forget(self) -> None:
         """Drop the net and what its columns were prepared with."""
         super().forget()
         self._trained: TrainedNet | None = None
+
+    def start_from(self, other: Estimator) -> bool:
+        """Begin with another's weights: embeddings by value, all else by name; half the epochs follow."""
+        if not isinstance(other, NetRanker) or other._trained is None:
+            return False
+        if other.architecture.model is not self.architecture.model:
+            return False
+        self._start = NetStart(other._trained)
+        self.began_with = repr(self._start)
+        return True
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -119,6 +132,7 @@ class NetRanker(Ranker):
         bs = min(self.bs, len(train))
         dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"))
         plan = self.architecture.plan(dls)
+        plan = plan if self._start is None else self._start.planned(plan)
         net = self.architecture.build(plan)
         rule, schedule = fit_options(net, self.lr, bs, _BS)
         learn = rec_learner(
@@ -130,6 +144,9 @@ class NetRanker(Ranker):
             **rule,
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
+        if self._start is not None:
+            self._start.give_to(net, frame)
+            epochs = self._start.epochs(epochs)
         with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
             learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.

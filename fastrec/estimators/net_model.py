@@ -21,6 +21,7 @@ from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
+from fastrec.estimators._net_start import NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._pace import Pace
@@ -102,6 +103,8 @@ class NetModel(Estimator):
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
         self.keep_best = keep_best
+        self._starts: list[NetStart] = []
+        self.began_with = ""  # which weights: what is kept of a run goes by it
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -142,6 +145,14 @@ class NetModel(Estimator):
     def nets(self) -> list[nn.Module]:
         """The trained nets, one of each seed."""
         return [trained.net for trained in self._nets]
+
+    def start_from(self, other: Estimator) -> bool:
+        """Begin with the weights of another's nets: embeddings by value, all else by name; half the epochs follow."""
+        if not isinstance(other, NetModel) or not other._nets:
+            return False
+        self._starts = [NetStart(net) for net in other._nets]
+        self.began_with = str(self._starts)
+        return True
 
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -216,7 +227,12 @@ class NetModel(Estimator):
         lone = n % bs == 1 and n > bs and share_of(bs) == bs
         dls = frame.dataloaders(bs=share_of(bs), seed=seed, device=device or torch.device("cpu"), drop_last=lone)
         plan = architecture.plan(dls, head.n_out)
+        start = self._starts[len(self._nets) % len(self._starts)] if self._starts else None
+        start = None if start is None or start.model is not architecture.model else start
+        plan = plan if start is None else start.planned(plan)
         net = architecture.build(plan)
+        if start is not None:
+            start.give_to(net, frame)
         trained = TrainedNet(architecture, plan, net, frame.new_empty(), flags)
         out = data.take(held) if bool(held.any()) else None
         report = _Report(trained, head, self.stop_by)
@@ -232,6 +248,7 @@ class NetModel(Estimator):
         )
         most = self.max_rows or recipe.max_rows
         epochs = max(1, min(self.epochs or recipe.epochs_for(n), math.ceil(most / n)))
+        epochs = epochs if start is None else start.epochs(epochs)
         wd = recipe.wd if self.wd is None else self.wd
         rate = recipe.lr if self.lr is None else self.lr
         loss = head.loss(self.smoothing)

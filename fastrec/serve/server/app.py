@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,10 +18,11 @@ from starlette.routing import Route
 
 from fastrec.serve.server import pages, v1, v2
 from fastrec.serve.server.bodies import JSON, write_json
-from fastrec.serve.server.call import BytesHeld, Call, read_call
+from fastrec.serve.server.call import VERSION, BytesHeld, Call, read_call
 from fastrec.serve.server.prometheus import CONTENT_TYPE
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Events, Limits, Service
+from fastrec.serve.server.versions import Canary
 
 __all__ = ["build_app"]
 
@@ -30,15 +32,22 @@ _Handler: TypeAlias = Callable[[Service, Call], Awaitable[Response]]
 
 
 def build_app(
-    export: str | Path, *, events: Events | None = None, limits: Limits | None = None, token: str | None = None
+    export: str | Path,
+    *,
+    events: Events | None = None,
+    limits: Limits | None = None,
+    token: str | None = None,
+    canary: Canary | None = None,
 ) -> Starlette:
     """As ``make_app``."""
-    service = Service(export, events=events, limits=limits)
+    service = Service(export, events=events, limits=limits, canary=canary)
     held = BytesHeld(_BODIES * service.limits.max_body)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.get_running_loop().create_task(service.watch())
         yield
+        watching.cancel()
         service.close()
 
     def route(path: str, handler: _Handler, *, method: str = "GET", public: bool = False) -> Route:
@@ -98,6 +107,9 @@ def _endpoint(
             response = _refused(Refusal(500, "the server failed on this request; its log says why"))
         if call is not None:
             service.metrics.seconds.see(call.age(), path)
+            if call.version is not None:
+                response.headers[VERSION] = call.version
+                service.metrics.answers.add(call.version, str(response.status_code))
         service.metrics.requests.add(path, str(response.status_code))
         return response
 

@@ -11,9 +11,10 @@ from starlette.requests import Request
 
 from fastrec.serve.server.refusal import Refusal, shortened
 
-__all__ = ["TIMEOUT", "BytesHeld", "Call", "read_call"]
+__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "read_call"]
 
 TIMEOUT = "x-timeout-ms"
+REQUEST_ID, VERSION = "x-request-id", "x-model-version"
 
 
 @dataclass
@@ -26,6 +27,7 @@ class Call:
         body: all of it.
         timeout: seconds from ``came`` until the answer is of no use.
         came: when it came, by ``time.monotonic``.
+        version: what answered it, for the answer's header.
     """
 
     request: Request
@@ -33,10 +35,16 @@ class Call:
     body: bytes
     timeout: float
     came: float = field(default_factory=time.monotonic)
+    version: str | None = None
 
     def age(self) -> float:
         """Seconds since it came."""
         return time.monotonic() - self.came
+
+    def id_or(self, said: object) -> object:
+        """The request's id: that of the header, else the one that its body says; None: neither."""
+        header = self.headers.get(REQUEST_ID.encode())
+        return said if header is None else header.decode("latin-1")
 
     @property
     def content_type(self) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fastrec._core.optional import require
 from fastrec.serve.server.service import Events, Limits
+from fastrec.serve.server.versions import Canary
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -15,18 +16,25 @@ __all__ = ["make_app"]
 
 
 def make_app(
-    export: str | Path, *, events: Events | None = None, limits: Limits | None = None, token: str | None = None
+    export: str | Path,
+    *,
+    events: Events | None = None,
+    limits: Limits | None = None,
+    token: str | None = None,
+    canary: Canary | None = None,
 ) -> Starlette:
-    """An application that answers for one export; the model is loaded and warm when this returns.
+    """An application that answers for one export, or a registry's; the model is loaded and warm when this returns.
 
     Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
 
     Args:
-        export: what ``fastrec export`` wrote.
+        export: what ``fastrec export`` wrote; or a registry: its current version answers, and what is promoted takes
+            over within a second, without a request lost.
         events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
         limits: how much it takes on; None: the defaults of ``Limits``.
         token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:
             everyone is answered, and only SIGHUP reloads.
+        canary: a version of the registry that answers a share of the requests; None: none does.
 
     Returns:
         A Starlette application; ``app.state.service`` holds the export.
@@ -40,4 +48,4 @@ def make_app(
         require(module, module, "pip install 'fastrec-tabular[serve]'")
     from fastrec.serve.server.app import build_app
 
-    return build_app(export, events=events, limits=limits, token=token)
+    return build_app(export, events=events, limits=limits, token=token, canary=canary)

@@ -88,7 +88,8 @@ def _post(
 ) -> dict[str, Any]:
     row = {**columns, "properties": {n: c["items"] for n, c in columns["properties"].items()}}
     context = {"context": {"type": "object", "description": "Values that hold for every row."}}
-    fields = {"columns": columns, "rows": {"type": "array", "items": row}, **context, **more}
+    said = {"request_id": {"description": "By it requests are split among versions, as by the header X-Request-Id."}}
+    fields = {"columns": columns, "rows": {"type": "array", "items": row}, **context, **said, **more}
     body = {"type": "object", "additionalProperties": False, "properties": fields}
     content = {JSON: {"schema": body, "example": {"columns": example(spec)}}, ARROW: {}}
     return {

@@ -85,6 +85,7 @@ class Metrics:
 
     def __init__(self, waiting: Callable[[], tuple[int, int]], model: Callable[[], tuple[str, str]]) -> None:
         self.requests = Counter("fastrec_requests_total", "Requests answered.", ("path", "status"))
+        self.answers = Counter("fastrec_answers_total", "Requests by the version that scored.", ("version", "status"))
         self.seconds = Histogram("fastrec_request_seconds", "From body to answer.", _SECONDS, ("path",))
         self.rows = Counter("fastrec_rows_total", "Rows scored.")
         self.batch_rows = Histogram("fastrec_batch_rows", "Rows of a batch.", _ROWS)

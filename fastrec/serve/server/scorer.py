@@ -45,12 +45,18 @@ class Scorer:
 
     def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
         self.folder = Path(folder)
+        self.version: int | None = None  # its number in a registry
         self.spec: Spec = read_spec(folder)
         self._session = _open(self.spec, threads)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
         self._gives = [o.name for o in self.spec.outputs]
         self._check()
         self._listed = self.spec.list if self.spec.list in self._takes else None
+
+    @property
+    def label(self) -> str:
+        """What answers say they are by: the version's number in a registry, else the beginning of the file's hash."""
+        return self.spec.version[:12] if self.version is None else str(self.version)
 
     def score(self, columns: Mapping[str, Any]) -> np.ndarray:
         """Score rows.

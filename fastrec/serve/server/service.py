@@ -21,11 +21,13 @@ from fastrec.serve.server.prometheus import Metrics
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.values import from_arrow
+from fastrec.serve.server.versions import Canary, Source, takes_canary
 
 __all__ = ["Events", "Limits", "Service"]
 
 _log = logging.getLogger("fastrec.serve")
 _T = TypeVar("_T")
+_LOOK = 0.5  # seconds between looks at a registry
 _SMALL = 64 * 1024  # bytes of a body that is read on the spot; above, the event loop goes on meanwhile
 
 
@@ -68,15 +70,31 @@ class Service:
     """The export that is served.
 
     Args:
-        folder: what ``fastrec export`` wrote.
+        folder: what ``fastrec export`` wrote, or a registry: then the current version is served, and the next one from
+            when it is promoted.
         events: what makes its columns from events; None: it has none.
         limits: how much to take on.
+        canary: a version of the registry that answers some of the requests; None: none does.
     """
 
-    def __init__(self, folder: str | Path, *, events: Events | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        events: Events | None = None,
+        limits: Limits | None = None,
+        canary: Canary | None = None,
+    ) -> None:
         self.limits = limits or Limits()
         self.events = events
-        self.scorer = self._load(folder)
+        self.source, self.canary = Source(folder), canary
+        self.scorer = self._load(*self.source.current())
+        if self.source.registry is not None and self.scorer.spec.events is not None:
+            raise DataError(
+                "its features are made from events, whose state a registry does not hand on", file=folder,
+                remedy="Serve the export itself",
+            )  # fmt: skip
+        self._canary = None if canary is None else self._load(self.source.version(canary.version), canary.version)
         self.metrics = Metrics(
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
             lambda: (self.scorer.spec.name, self.scorer.spec.version),
@@ -93,6 +111,30 @@ class Service:
         self._history = ThreadPoolExecutor(1, thread_name_prefix="events")  # one: events keep their order
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
         self._reloading = False
+
+    def choose(self, request_id: object) -> Scorer:
+        """The export that answers a request: the current one, or by the request's id the canary."""
+        if self._canary is None or self.canary is None or request_id is None:
+            return self.scorer
+        return self._canary if takes_canary(str(request_id), self.canary) else self.scorer
+
+    async def watch(self) -> None:
+        """Take over what is promoted in a registry, for as long as the server runs."""
+        failed: int | None = None
+        while self.source.registry is not None:
+            await asyncio.sleep(_LOOK)
+            try:
+                state = await asyncio.get_running_loop().run_in_executor(self._loader, self.source.current)
+            except FastrecError as error:  # a version without an export, say: the old one goes on
+                _log.error("the registry cannot be read: %s", error)
+                continue
+            if state[1] == self.scorer.version:
+                failed = None
+            elif state[1] != failed:
+                try:
+                    await self.reload()
+                except Refusal as refusal:  # it is in the log, and said once; 409: somebody else is at it
+                    failed = state[1] if refusal.status == 500 else None
 
     async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
         """``parse()`` of a body of ``size`` bytes; a large one on a thread of its own."""
@@ -132,7 +174,9 @@ class Service:
     async def reload(self) -> str:
         """Load the export's folder anew, warm it, and only then put it in the old one's place.
 
-        Requests that came before are scored by the old one. Returns the version of the new one.
+        Of a registry it is the current version's. Requests that came before are scored by the old one.
+
+        Returns the hash of the new one's graph.
 
         Raises:
             Refusal: another reload is going on (409), or the new one cannot be used: the old one goes on (500).
@@ -141,8 +185,10 @@ class Service:
             raise Refusal(409, "a reload is going on")
         self._reloading = True
         try:
-            folder = self.scorer.folder
-            new = await asyncio.get_running_loop().run_in_executor(self._loader, self._load, folder)
+            folder = self.source.folder
+            new = await asyncio.get_running_loop().run_in_executor(
+                self._loader, lambda: self._load(*self.source.current())
+            )
             if new.spec.events != self.scorer.spec.events or bool(new.spec.made) != bool(self.scorer.spec.made):
                 raise DataError("its events are others than before", file=folder, remedy="Start the server anew")
         except FastrecError as error:
@@ -162,8 +208,9 @@ class Service:
         for pool in (self._parser, self._history, self._loader):
             pool.shutdown(wait=True)
 
-    def _load(self, folder: str | Path) -> Scorer:
+    def _load(self, folder: str | Path, version: int | None = None) -> Scorer:
         scorer = Scorer(folder, threads=self.limits.threads)
+        scorer.version = version
         if scorer.spec.made and self.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
             raise DataError(

@@ -10,8 +10,10 @@ from starlette.responses import Response
 
 from fastrec.serve.server.bodies import JSON, Body, parse_body, write_json
 from fastrec.serve.server.call import Call
+from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.events_body import events_table
 from fastrec.serve.server.refusal import Refusal, shortened
+from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Service
 
 __all__ = ["events", "json_response", "rank", "reload", "score"]
@@ -24,10 +26,13 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 
 async def score(service: Service, call: Call) -> Response:
     """Rows → their scores, in the rows' order."""
-    scorer, max_rows = service.scorer, service.limits.max_rows
-    columns = await service.parse(
-        len(call.body), lambda: parse_body(call.body, call.content_type, {"context"}).columns(scorer.spec, max_rows)
-    )
+
+    def parse() -> tuple[Scorer, Columns]:
+        body = parse_body(call.body, call.content_type, {"context", "request_id"})
+        scorer = _answering(service, call, body)
+        return scorer, body.columns(scorer.spec, service.limits.max_rows)
+
+    scorer, columns = await service.parse(len(call.body), parse)
     outputs = await service.score(scorer, columns, call.timeout, call.came)
     answer: dict[str, Any] = {"scores": outputs[0].tolist()}
     if scorer.spec.classes is not None and scorer.spec.outputs[0].width > 1:
@@ -37,15 +42,15 @@ async def score(service: Service, call: Call) -> Response:
 
 async def rank(service: Service, call: Call) -> Response:
     """The candidates of one list → their ids from the best to the worst; equal scores keep the candidates' order."""
-    scorer, max_rows = service.scorer, service.limits.max_rows
 
-    def parse() -> tuple[Body, Any]:
-        body = parse_body(call.body, call.content_type, {"context", "k"})
-        return body, body.columns(scorer.spec, max_rows)
+    def parse() -> tuple[Scorer, Body, Columns]:
+        body = parse_body(call.body, call.content_type, {"context", "k", "request_id"})
+        scorer = _answering(service, call, body)
+        if scorer.spec.outputs[0].width != 1:
+            raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
+        return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
-    if scorer.spec.outputs[0].width != 1:
-        raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
-    body, columns = await service.parse(len(call.body), parse)
+    scorer, body, columns = await service.parse(len(call.body), parse)
     k = _top(body.fields.get("k", call.query("k")))
     if columns.n_lists > 1:
         raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
@@ -79,6 +84,13 @@ async def events(service: Service, call: Call) -> Response:
 async def reload(service: Service, call: Call) -> Response:
     """Load the export's folder anew; the answer comes when the new one is in place."""
     return json_response({"version": await service.reload()})
+
+
+def _answering(service: Service, call: Call, body: Body) -> Scorer:
+    """The export that answers a request."""
+    scorer = service.choose(call.id_or(body.fields.get("request_id")))
+    call.version = scorer.label
+    return scorer
 
 
 def _top(k: Any) -> int | None:

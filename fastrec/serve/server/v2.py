@@ -18,6 +18,7 @@ from fastrec.serve.server.call import Call
 from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.reading import check_rows, checked_columns
 from fastrec.serve.server.refusal import Refusal, shortened
+from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Output, Spec
 from fastrec.serve.server.values import from_array, from_values
@@ -64,8 +65,9 @@ async def model_ready(service: Service, call: Call) -> Response:
 
 async def infer(service: Service, call: Call) -> Response:
     """Tensors in, tensors out."""
-    scorer, spec = service.scorer, _spec(service, call)
-    head, columns = await service.parse(len(call.body), lambda: _parse(spec, call, service.limits.max_rows))
+    _spec(service, call)
+    scorer, head, columns = await service.parse(len(call.body), lambda: _parse(service, call))
+    spec, call.version = scorer.spec, scorer.label
     parameters = _parameters(head)
     timeout = call.timeout
     if type(parameters.get("timeout")) is int and parameters["timeout"] > 0:
@@ -82,8 +84,8 @@ def _spec(service: Service, call: Call) -> Spec:
     return spec
 
 
-def _parse(spec: Spec, call: Call, max_rows: int) -> tuple[dict[str, Any], Columns]:
-    """The head of a request, and its tensors as columns."""
+def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], Columns]:
+    """What answers a request, its head, and its tensors as columns."""
     length = call.headers.get(_HEADER)
     end = len(call.body)
     if length is not None:
@@ -94,6 +96,7 @@ def _parse(spec: Spec, call: Call, max_rows: int) -> tuple[dict[str, Any], Colum
     head, rest = parse_json(call.body[:end]), memoryview(call.body)[end:]
     if type(head) is not dict or type(head.get("inputs")) is not list:
         raise Refusal(400, "the request has no list of inputs")
+    scorer, max_rows = service.choose(call.id_or(head.get("id"))), service.limits.max_rows
     tensors: dict[str, list[Any] | np.ndarray] = {}
     rows = None
     for said in head["inputs"]:
@@ -109,7 +112,7 @@ def _parse(spec: Spec, call: Call, max_rows: int) -> tuple[dict[str, Any], Colum
         tensors[said["name"]], rest = _tensor(said, n, rest)
     if len(rest):
         raise Refusal(400, f"{len(rest)} bytes of the body belong to no input")
-    return head, checked_columns(spec, tensors, rows or 0, _column, _keys)
+    return scorer, head, checked_columns(scorer.spec, tensors, rows or 0, _column, _keys)
 
 
 def _rows(said: dict[str, Any]) -> int:

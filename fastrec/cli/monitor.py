@@ -1,0 +1,137 @@
+"""``fastrec monitor``: new rows beside old ones. ``fastrec event-metrics``: what people did with served lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fastrec.cli.app import app, readable_errors
+from fastrec.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@app.command("event-metrics")
+def event_metrics(
+    served: Annotated[Path, typer.Argument(help="Lists: a row per shown item, or per request.", show_default=False)],
+    clicks: Annotated[Path, typer.Argument(help="Clicks: request and item.", show_default=False)],
+    request: Annotated[str, typer.Option(help="Column of both with the request's id.")] = "request_id",
+    item: Annotated[str, typer.Option(help="Column of both with the item.")] = "item_id",
+    time: Annotated[str | None, typer.Option(help="Column of the lists: when it was.")] = None,
+    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    segment: Annotated[str | None, typer.Option(help="Column of the lists to tell apart.")] = None,
+    k: Annotated[int | None, typer.Option(min=1, help="Look at the first so many places only.")] = None,
+    json: Annotated[Path | None, typer.Option(help="File for the figures, .json.", show_default=False)] = None,
+) -> None:
+    """Hit rate, MRR and click-through rate of served lists, by period and segment, with 95 % intervals."""
+    with readable_errors():
+        from fastrec._core.atomic import atomic_file
+        from fastrec.monitor import event_metrics as measure
+
+        options = {"request": request, "item": item, "time": time, "segment": segment, "k": k}
+        found = measure(served, clicks, every=every, **options)  # type: ignore[arg-type] - it says itself what it knows
+        typer.echo(found.to_string(index=False, float_format="%.4f"))
+        if json is not None:
+            with atomic_file(json) as part:
+                found.to_json(part, orient="records", indent=1)
+            typer.echo(f"figures {json}")
+
+
+@app.command()
+def monitor(
+    reference: Annotated[
+        Path, typer.Argument(help="The rows as they were: a file, a folder with `train`, or a run.", show_default=False)
+    ],
+    new: Annotated[Path, typer.Argument(help="The new rows: a file, or a folder with `test`.", show_default=False)],
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option(help="Predictions of the new rows; without a run give the reference's first, then these."),
+    ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="Labels of the new rows, in their order; it wants --scores and --time.")
+    ] = None,
+    time: Annotated[str | None, typer.Option(help="Column of the new rows, or of the labels: when it was.")] = None,
+    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    metric: Annotated[str | None, typer.Option(help="Metric of the labels; a run's own if not given.")] = None,
+    groups: Annotated[str | None, typer.Option(help="Column of the new rows with their list, for rankings.")] = None,
+    drop: Annotated[list[str] | None, typer.Option(help="A column not to compare, such as ids that grow.")] = None,
+    alpha: Annotated[float, typer.Option(help="Level of all tests together.")] = 0.01,
+    correction: Annotated[str, typer.Option(help="`bh` (Benjamini-Hochberg) or `holm`.")] = "bh",
+    psi: Annotated[float, typer.Option(help="Population stability index from which on a column has moved.")] = 0.1,
+    js: Annotated[float, typer.Option(help="Jensen-Shannon distance, likewise.")] = 0.1,
+    ks: Annotated[float, typer.Option(help="Kolmogorov-Smirnov distance, likewise.")] = 0.1,
+    missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = 0.02,
+    unseen: Annotated[float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")] = 0.02,
+    auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = 0.6,
+    metric_loss: Annotated[float, typer.Option(help="Loss of the metric beyond its interval.")] = 0.02,
+    trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
+    out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
+    json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,
+) -> None:
+    """Tell what has changed in new rows; exit with 3 where something is beyond a threshold.
+
+    A finding is more than chance (all columns' tests are corrected together) and larger than its threshold.
+    """
+    with readable_errors():
+        from fastrec.monitor import Thresholds
+        from fastrec.monitor import monitor as compare
+
+        limits = Thresholds(
+            alpha=alpha,
+            correction=correction,  # type: ignore[arg-type] - it says itself what it knows
+            psi=psi,
+            js=js,
+            ks=ks,
+            missing=missing,
+            unseen=unseen,
+            auc=auc,
+            metric=metric_loss,
+        )
+        given = _scores(scores)
+        over_time = None
+        if labels is not None:
+            over_time = _over_time(reference, new, given, labels, time=time, every=every, metric=metric, groups=groups)
+        left = [*(drop or []), *([time] if time else []), *([groups] if groups else [])]
+        options = {"drop": left, "scores": given, "over_time": over_time, "adversarial": trees}
+        found = compare(reference, new, thresholds=limits, **options)
+        typer.echo(str(found))
+        if over_time is not None:
+            typer.echo(over_time.to_string(index=False, float_format="%.4f"))
+        if out is not None:
+            typer.echo(f"page {found.save_html(out)}")
+        if json is not None:
+            typer.echo(f"figures {found.save_json(json)}")
+    if not found.ok:
+        raise typer.Exit(3)
+
+
+def _scores(files: list[Path] | None) -> Path | tuple[Path, Path] | None:
+    if not files:
+        return None
+    if len(files) > 2:
+        raise DataError(f"{len(files)} files of predictions", remedy="Give one, or the reference's and the new rows'")
+    return files[0] if len(files) == 1 else (files[0], files[1])
+
+
+def _over_time(
+    reference: Path,
+    new: Path,
+    scores: Path | tuple[Path, Path] | None,
+    labels: Path,
+    *,
+    time: str | None,
+    every: str,
+    metric: str | None,
+    groups: str | None,
+) -> pd.DataFrame:
+    """The metric by period of files whose rows are in one order."""
+    from fastrec.monitor.label_files import over_time_of_files
+
+    if scores is None or time is None:
+        raise DataError("labels alone give no metric over time", remedy="Give --scores and --time too")
+    own = scores[1] if isinstance(scores, tuple) else scores
+    period: Literal["hour", "day", "week", "value"] = every  # type: ignore[assignment] - it says itself what it knows
+    return over_time_of_files(reference, new, own, labels, time=time, every=period, metric=metric, groups=groups)

@@ -1,0 +1,154 @@
+"""``SavedRecipe``: a run's recipe as its directory knows it, to be carried out again on other rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fastrec.competition.data import CompetitionData
+from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.predict import SavedRun
+from fastrec.competition.recipe import Competition
+from fastrec.competition.value_form import ValueForm
+from fastrec.errors import MissingFileError
+from fastrec.estimators import Estimator
+from fastrec.features import FeatureSet
+from fastrec.metrics import Metric
+from fastrec.stacking import Stack, StackModel
+from fastrec.table import Table
+from fastrec.validate import Folds, Rows, Target
+
+_ATTRIBUTES = ("fold_key", "time", "weight", "counted", "touched")
+
+
+def about_recipe(recipe: Competition) -> dict[str, Any]:
+    """What ``config.json`` says of a recipe so that the run can be carried out again without its code."""
+    also = [m for m in recipe.also if isinstance(m, str)]
+    return {**{n: getattr(recipe, n) for n in _ATTRIBUTES}, "also": also}
+
+
+class SameBlend(Stack):
+    """The kind of blend that a stack has chosen, where the base models are the same; else it is chosen anew.
+
+    Args:
+        chosen: the stack.
+    """
+
+    def __init__(self, chosen: StackModel) -> None:
+        super().__init__(extra=chosen.extra)
+        self.chosen = chosen
+
+    def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
+        """That blend alone, unfitted."""
+        if set(models) != set(self.chosen.models):
+            return super().blends(models, data, metric)
+        return [self.chosen.blends[0].fresh()]
+
+
+class SavedRecipe(Competition):
+    """What a run learned from and with: its features, models and columns, without the recipe's code.
+
+    The second level is the blend that the run has chosen, fitted anew; with the recipe itself it is the recipe's.
+
+    Args:
+        saved: the run.
+        found: the rows.
+        folds: how they are validated.
+        trust: modules of generators of one's own that may be imported.
+        warm: models that can begin with what the run's have learned.
+        recipe: the recipe where its code is at hand: its features, models and stack are taken, not the run's.
+    """
+
+    refit = True
+
+    def __init__(
+        self,
+        saved: SavedRun,
+        found: CompetitionData,
+        folds: Folds,
+        *,
+        trust: Sequence[str] = (),
+        warm: bool = False,
+        recipe: Competition | None = None,
+    ) -> None:
+        self.saved, self.found, self._folds = saved, found, folds
+        self._trust, self._warm, self._recipe = tuple(trust), warm, recipe
+        self.warmed: list[str] = []
+        config = saved.config
+        self.name, self.task, self.metric = config["competition"], saved.task, config["metric"]
+        self.ids, self.history = tuple(config.get("ids", ())), bool(config["history"])
+        self.reading = saved.reading
+        self.submission: SubmissionFormat | ValueForm | None = saved.form
+        for name, value in config.get("recipe", {}).items():
+            setattr(self, name, value)
+        if saved.target is None:
+            self.list_column, self.item, self.label = (config[n] for n in ("list_column", "item", "label"))
+        if recipe is not None:
+            self.metric = recipe.metric or self.metric
+
+    def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
+        """The rows that it was given."""
+        return self.found
+
+    def find_target(self, train: Table) -> Target | None:
+        """What the run predicts; classes may have joined."""
+        known = self.saved.target
+        if known is None:
+            return None
+        positive = known.classes.values[1].as_py() if known.task == "binary" and known.classes is not None else None
+        return Target.fit(train, known.names, known.task, positive=positive, scale=known.scale)
+
+    def features(self) -> FeatureSet | None:
+        """The run's features, to be fitted anew."""
+        if self._recipe is not None:
+            return self._recipe.features()
+        state = self.saved.folder / "features"
+        return FeatureSet.load(state, trust=self._trust) if state.is_dir() else None
+
+    @property
+    def categories(self) -> Sequence[str]:
+        """The columns that the run's models see as categories."""
+        return self.saved.cats if self._recipe is None else self._recipe.categories
+
+    @property
+    def plain(self) -> Sequence[str]:
+        """The columns of the files that they see as numbers."""
+        if self._recipe is not None:
+            return self._recipe.plain
+        made = set() if self.saved.features is None else set(self.saved.features.outputs)
+        return [n for n in self.saved.conts if n not in made]
+
+    def folds(self, found: CompetitionData, target: Target | None) -> Folds:
+        """The folds that it was given."""
+        return self._folds
+
+    def baselines(self) -> Sequence[Estimator]:
+        """The run's rules."""
+        return [m.fresh() for m in self._trained if not m.learns] if self._recipe is None else self._recipe.baselines()
+
+    def models(self, *, bs: int | None) -> Sequence[Estimator]:
+        """The run's models, untrained; warm ones begin with what they have learned."""
+        known = {m.name: m for m in self._trained if m.learns}
+        asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
+        if self._warm:
+            self.warmed = [m.name for m in asked if m.name in known and m.start_from(known[m.name])]
+        return asked
+
+    def stack(self) -> Stack:
+        """The second level: the kind of blend that the run has chosen."""
+        return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
+
+    @cached_property
+    def _trained(self) -> list[Estimator]:
+        """The run's models, of all rows or of its first fold."""
+        made = []
+        for name in self.saved.names:
+            folder = self.saved.folder / "models" / name / "fold0"
+            if not folder.is_dir():
+                raise MissingFileError("the model is not there", file=folder, remedy="Give a complete run directory")
+            made.append(Estimator.load(folder))
+        return made

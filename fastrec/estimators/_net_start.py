@@ -1,0 +1,114 @@
+"""``NetStart``: what a trained net hands on to one that is trained anew: weights by name, embeddings by value."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from fastrec.estimators._trained_net import TrainedNet
+from fastrec.models import EmbeddingTables
+from fastrec.models.one_hot import OneHotTables
+from fastrec.tabular import TabularFrame
+from fastrec.tabular.procs import Categorify
+
+
+class NetStart:
+    """The weights that a net begins with.
+
+    Rows of embedding tables go by the value that they are of: a vocabulary may have grown, and rows of new values keep
+    their first weights. Everything else goes by name where its shape is the same.
+
+    Args:
+        trained: the net to begin with.
+    """
+
+    def __init__(self, trained: TrainedNet) -> None:
+        self._trained = trained
+
+    def __deepcopy__(self, memo: Any) -> NetStart:
+        return self  # it is never changed, and may be large
+
+    def __repr__(self) -> str:
+        made = hashlib.sha256()
+        for name, values in sorted(self._trained.net.state_dict().items()):
+            made.update(name.encode())
+            made.update(values.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        return f"NetStart({made.hexdigest()[:20]})"
+
+    @property
+    def model(self) -> type[nn.Module]:
+        """The net's class."""
+        return self._trained.architecture.model  # type: ignore[return-value]
+
+    def planned(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """A net's plan with embeddings as wide as they were: a grown vocabulary alone would make them wider."""
+        old = self._trained.plan
+        widths = {n: width for n, (_, width) in zip(old["cats"], old["emb_szs"], strict=True)}
+        sizes = [(rows, widths.get(n, width)) for n, (rows, width) in zip(plan["cats"], plan["emb_szs"], strict=True)]
+        return {**plan, "emb_szs": sizes}
+
+    @staticmethod
+    def epochs(usual: int) -> int:
+        """How long to train: half as long as from the beginning."""
+        return math.ceil(usual / 2)
+
+    def give_to(self, net: nn.Module, frame: TabularFrame) -> list[str]:
+        """Put the weights into a net.
+
+        Args:
+            net: a net of the same class, with first weights.
+            frame: knows its vocabularies.
+
+        Returns:
+            The names of the parameters that keep their first weights, as their shape is another.
+        """
+        old, new = _classes(self._trained.frame), _classes(frame)
+        if any(isinstance(m, OneHotTables) for m in net.modules()) and old != new:
+            return list(net.state_dict())  # which number stands for which value has changed
+        mine, theirs = dict(net.named_modules()), dict(self._trained.net.named_modules())
+        by_value: set[str] = set()
+        with torch.no_grad():
+            for path, module in mine.items():
+                other = theirs.get(path)
+                if isinstance(module, EmbeddingTables):
+                    prefix = f"{path}." if path else ""
+                    by_value |= {f"{prefix}weights.{group}" for group in module.weights}
+                    if isinstance(other, EmbeddingTables):
+                        _give_tables(other, module, old, new)
+            kept, given = [], self._trained.net.state_dict()
+            for name, values in net.state_dict().items():
+                if name in by_value:
+                    continue
+                if name in given and given[name].shape == values.shape:
+                    values.copy_(given[name])
+                else:
+                    kept.append(name)
+        return kept
+
+
+def _give_tables(
+    old: EmbeddingTables, new: EmbeddingTables, before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]
+) -> None:
+    """Copy the rows of values that both vocabularies have."""
+    known = {s.name: s for s in old.slices}
+    for s in new.slices:
+        other = known.get(s.name)
+        if other is None or other.width != s.width or s.name not in before or s.name not in now:
+            continue
+        places = {value: i for i, value in enumerate(before[s.name])}
+        pairs = [(i, places[v]) for i, v in enumerate(now[s.name]) if v in places]
+        to, source = (torch.tensor(side, dtype=torch.int64) for side in zip(*pairs, strict=True))
+        target, given = new.weights[s.group], old.weights[other.group]
+        rows = given[(other.start + source).to(given.device)]
+        target[(s.start + to).to(target.device)] = rows.to(target.device, target.dtype)
+
+
+def _classes(frame: TabularFrame) -> dict[str, list[Any]]:
+    """Column → the values of its ids, in their order."""
+    procs = [p for p in frame.procs.fs if isinstance(p, Categorify)]
+    return {n: list(c) for p in procs for n, c in p.classes.items()}

@@ -1,0 +1,146 @@
+"""``event_metrics``: what people did with the lists that they were shown, by day and by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.features import explode
+from fastrec.metrics import Interval, bootstrap_interval
+from fastrec.metrics.intervals import cluster_means, interval_of
+from fastrec.monitor.over_time import Every, periods_of
+from fastrec.table import Table
+
+__all__ = ["event_metrics"]
+
+_ALL = "all"
+
+
+def event_metrics(
+    served: Any,
+    clicks: Any,
+    *,
+    request: str = "request_id",
+    item: str = "item_id",
+    time: str | None = None,
+    every: Every = "day",
+    segment: str | None = None,
+    k: int | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Hit rate, MRR and click-through rate of served lists, each with its 95 % interval over requests.
+
+    A click is one on an item of the list of its request; others, and a second one on the same item, do not count. The
+    hit rate is the share of lists with a click, the MRR the mean of 1 / place of the first item of the list that was
+    clicked (0 where none was), the click-through rate the share of shown items that were clicked.
+
+    Args:
+        served: the lists, a table of any library or a file: one row per shown item, in the order in which they stood,
+            or one row per request with a list of items.
+        clicks: the clicks: request and item.
+        request, item: the columns of both.
+        time: a column of ``served``: when it was; None: no days are told apart.
+        every: how long a period is.
+        segment: a column of ``served`` to tell apart; None: none.
+        k: look at the first ``k`` places of a list only; None: all.
+        seed: of the resamples.
+
+    Returns:
+        One row for each period and segment, ``'all'`` first: ``period``, ``segment``, ``requests``, ``shown``,
+        ``clicked``, and ``hit_rate``, ``mrr``, ``ctr``, each with ``…_low`` and ``…_high``.
+
+    Raises:
+        MissingColumnError: a column is not there.
+        DataError: nothing was served, or ``k`` is below 1.
+    """
+    shown = _shown(Table.read(served, device="cpu"), request, item, [n for n in (time, segment) if n is not None])
+    clicked = Table.read(clicks, device="cpu")
+    _have(clicked, (request, item), "the clicks")
+    if k is not None and k < 1:
+        raise DataError(f"the first {k} places", remedy="Give 1 or more")
+    lists = shown[request].coded().codes.numpy() - 1
+    place = _places(lists)
+    inside = torch.from_numpy(place <= (k or len(place)))
+    shown, lists, place = shown.take(inside), lists[inside.numpy()], place[inside.numpy()]
+    pairs = shown.coded([request, item])
+    hits = np.isin(pairs.codes.numpy(), clicked.coded([request, item]).recode(pairs.keys).numpy())
+    hits &= pairs.codes.numpy() > 0
+    names, period = (_ALL,), np.zeros(len(lists), np.int64)
+    if time is not None:
+        names, period = periods_of(shown[time], every)  # type: ignore[assignment]
+    groups = np.array([_ALL] * len(lists), object) if segment is None else _texts(shown, segment)
+    rows = []
+    for about, some in _parts(list(names), period, groups):
+        rows.append({**about, **_figures(lists[some], place[some], hits[some], seed)})
+    return pd.DataFrame(rows)
+
+
+def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
+    """One row per shown item."""
+    _have(table, (request, item, *more), "the lists")
+    if table[item].kind == "list":
+        table = explode(table.select([request, item, *more]), {item: item}, row="__list__")
+    if not len(table):
+        raise DataError("nothing was served", remedy="Give lists with items")
+    missing = table[request].is_missing()
+    if bool(missing.any()):
+        raise DataError("a request has no id", column=request, row=int(missing.nonzero()[0]), remedy="Drop the row")
+    return table
+
+
+def _have(table: Table, names: tuple[str, ...], what: str) -> None:
+    absent = next((n for n in names if n not in table), None)
+    if absent is not None:
+        raise MissingColumnError(f"{what} lack it", column=absent, remedy=f"They have {', '.join(table.names)}")
+
+
+def _places(lists: np.ndarray) -> np.ndarray:
+    """Each row's place in its list, from 1, in the order of the rows."""
+    order = np.argsort(lists, kind="stable")
+    sizes = np.bincount(lists)
+    place = np.empty(len(lists), np.int64)
+    place[order] = np.arange(len(lists)) - np.repeat(np.cumsum(sizes) - sizes, sizes) + 1
+    return place
+
+
+def _texts(table: Table, name: str) -> np.ndarray:
+    coded = table[name].coded()
+    known = np.array(["missing", *map(str, coded.keys.columns[0].to_pylist())], object)
+    return known[coded.codes.numpy()]
+
+
+def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
+    """All rows, each segment, each period, each segment in each period."""
+    segments = sorted({*groups.tolist()} - {_ALL})
+    for p in [None, *(range(len(names)) if names != [_ALL] else [])]:
+        in_period = np.ones(len(period), bool) if p is None else period == p
+        for s in [None, *segments]:
+            some = in_period if s is None else in_period & (groups == s)
+            if some.any():
+                yield {"period": _ALL if p is None else names[p], "segment": _ALL if s is None else s}, some
+
+
+def _figures(lists: np.ndarray, place: np.ndarray, hits: np.ndarray, seed: int) -> dict[str, float]:
+    _, codes = np.unique(lists, return_inverse=True)
+    first = np.full(int(codes.max()) + 1, np.inf)
+    np.minimum.at(first, codes[hits], place[hits])
+    found = {
+        "hit_rate": bootstrap_interval(np.isfinite(first).astype(np.float64), seed=seed),
+        "mrr": bootstrap_interval(1 / first, seed=seed),
+        "ctr": _rate(hits, codes, seed),
+    }
+    made: dict[str, float] = {"requests": len(first), "shown": len(hits), "clicked": int(hits.sum())}
+    for name, (value, low, high) in found.items():
+        made |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    return made
+
+
+def _rate(hits: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
+    """Clicked items over shown ones; requests are drawn whole."""
+    mean, draws = cluster_means(hits[:, None].astype(np.float64), codes, repeats=1000, seed=seed)
+    return interval_of(float(mean[0]), draws[:, 0])

@@ -1,0 +1,174 @@
+"""``judge``: whether a candidate may take a serving model's place, by predictions of the same newest rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fastrec.errors import DataError
+from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric
+
+__all__ = ["Verdict", "judge"]
+
+_LEAST = 50  # rows (or lists) that a decision rests on
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the gate says.
+
+    Args:
+        promote: whether the candidate may take over.
+        reasons: why not; of a promoted one what speaks for it.
+        metric: the metric's name.
+        serving, candidate: the metric of each on the newest rows.
+        gain: by how much the candidate is better (below 0: worse), paired, with its 95 % interval.
+        margin: how much worse it may be.
+        checks: name of a check → whether it holds.
+        by_period: one row a period: ``period``, ``rows``, ``serving``, ``candidate``, ``gain``, ``low``, ``high``.
+        rows: how many rows (or lists) were looked at.
+    """
+
+    promote: bool
+    reasons: list[str]
+    metric: str
+    serving: float
+    candidate: float
+    gain: Interval
+    margin: float
+    checks: dict[str, bool]
+    by_period: pd.DataFrame
+    rows: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        made = {n: v for n, v in vars(self).items() if n not in ("by_period", "gain")}
+        return {**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")}
+
+    def __str__(self) -> str:
+        head = "promoted" if self.promote else "kept what serves"
+        told = f"{self.metric} {self.candidate:.5f}, serving {self.serving:.5f}, better by {self.gain}"
+        return f"{head}: {told}; {'; '.join(self.reasons)}"
+
+
+def judge(
+    metric: str | Metric,
+    label: Any,
+    serving: Any,
+    candidate: Any,
+    *,
+    periods: Any = None,
+    groups: Any = None,
+    clusters: Any = None,
+    margin: float = 0.01,
+    repeats: int = 500,
+    seed: int = 0,
+) -> Verdict:
+    """Compare two models' predictions of rows that neither has learned from.
+
+    The candidate passes where the whole 95 % interval of the paired difference lies above minus ``margin`` times the
+    serving model's metric, and all checks hold: there are enough rows, its predictions are finite and not all alike,
+    and they are better than the same predictions dealt to other rows (with labels that say nothing, neither model would
+    be, and the two would be even).
+
+    Args:
+        metric: a name, or a ``Metric``.
+        label: the truth, as the metric takes it.
+        serving: the serving model's predictions.
+        candidate: the candidate's predictions of the same rows.
+        periods: ``[n]`` names or numbers of periods, in order; None: one.
+        groups: ``[n]`` integers, the list of each row, where there are lists.
+        clusters: ``[n]`` integers: what is resampled as a whole (users, sessions); None: lists, or rows.
+        margin: share of the serving model's metric by which the candidate may be worse.
+        repeats: resamples.
+        seed: of the resamples.
+
+    Raises:
+        DataError: lengths differ, or the margin is below 0.
+    """
+    metric = get_metric(metric)
+    if not margin >= 0:
+        raise DataError(f"a margin of {margin}", remedy="Give 0 or a small share, such as 0.01")
+    y, old, new = (torch.as_tensor(np.asarray(v)) for v in (label, serving, candidate))
+    if not len(y) == len(old) == len(new):
+        raise DataError(f"{len(y)} labels, {len(old)} and {len(new)} predictions", remedy="Give one for each row")
+    lists = None if groups is None else torch.as_tensor(np.asarray(groups))
+    units = len(y) if lists is None else len(torch.unique(lists))
+    checks = {
+        f"at least {_LEAST} {'rows' if lists is None else 'lists'}": units >= _LEAST,
+        "its predictions are finite": bool(new.isfinite().all()),
+        "its predictions are not all alike": len(y) > 0 and bool((new != new[0]).any()),
+    }
+    options = {"groups": lists, "clusters": clusters, "repeats": repeats, "seed": seed}
+    if not all(checks.values()):
+        nothing = Interval(float("nan"), float("nan"), float("nan"))
+        return _verdict(metric, checks, nothing, {}, margin, pd.DataFrame(), units)
+    dealt = new[torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))]
+    made = bootstrap_metric(metric, y, {"serving": old, "candidate": new, "dealt": dealt}, **options)
+    over_chance = made.difference("candidate", "dealt")
+    checks["its predictions say more than chance"] = (
+        over_chance.low > 0 if metric.greater_is_better else over_chance.high < 0
+    )
+    by_period = _by_period(metric, y, old, new, periods, options)
+    return _verdict(metric, checks, _gain(metric, made), made.values, margin, by_period, units)
+
+
+def _gain(metric: Metric, made: Any) -> Interval:
+    """Candidate less serving, above 0 where the candidate is better."""
+    found = made.difference("candidate", "serving")
+    return found if metric.greater_is_better else Interval(-found.mean, -found.high, -found.low)
+
+
+def _verdict(
+    metric: Metric,
+    checks: dict[str, bool],
+    gain: Interval,
+    values: Mapping[str, float],
+    margin: float,
+    by_period: pd.DataFrame,
+    rows: int,
+) -> Verdict:
+    serving, candidate = (values.get(n, float("nan")) for n in ("serving", "candidate"))
+    allowed = margin * abs(serving)
+    reasons = [f"it does not hold that {name}" for name, holds in checks.items() if not holds]
+    unknown = np.isnan(gain.low)
+    if gain.low <= -allowed or (unknown and not reasons):
+        reasons.append(f"it may be worse by more than {allowed:.5f} (the interval's low end is {gain.low:+.5f})")
+    promote = not reasons
+    if promote:
+        better = "it is better" if gain.low > 0 else f"it is no worse by more than {allowed:.5f}"
+        reasons = [better, "all checks hold"]
+    return Verdict(promote, reasons, metric.name, serving, candidate, gain, margin, checks, by_period, rows)
+
+
+def _by_period(
+    metric: Metric,
+    y: torch.Tensor,
+    old: torch.Tensor,
+    new: torch.Tensor,
+    periods: Any,
+    options: Mapping[str, Any],
+) -> pd.DataFrame:
+    names = np.asarray(["all"] * len(y) if periods is None else periods)
+    rows = []
+    for name in dict.fromkeys(names.tolist()):
+        some = torch.from_numpy(names == name)
+        given = {n: v for n in ("groups", "clusters") if (v := options[n]) is not None}
+        own = {n: torch.as_tensor(np.asarray(v))[some] for n, v in given.items()}
+        record: dict[str, Any] = {"period": str(name), "rows": int(some.sum())}
+        try:
+            made = bootstrap_metric(
+                metric, y[some], {"serving": old[some], "candidate": new[some]},
+                **{**options, "groups": None, "clusters": None, **own},
+            )  # fmt: skip
+            record |= {"serving": made.values["serving"], "candidate": made.values["candidate"]}
+            record |= dict(zip(("gain", "low", "high"), _gain(metric, made), strict=True))
+        except DataError:  # labels of one class
+            record |= dict.fromkeys(("serving", "candidate", "gain", "low", "high"), float("nan"))
+        rows.append(record)
+    return pd.DataFrame(rows)

@@ -1,0 +1,166 @@
+"""Old and new rows of a run together, and folds that score each of the newest periods by what came before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec.competition import CompetitionData, SavedRun
+from fastrec.competition.data_folder import table_files
+from fastrec.competition.kept_rows import KeptRows
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.monitor.over_time import Every, periods_of
+from fastrec.table import Table, concat
+from fastrec.validate import Folds
+from fastrec.validate.cut_random import group_folds, random_folds
+
+__all__ = ["Newest", "together"]
+
+_AT_RANDOM = 3  # folds of the new rows, where no time says which came first
+
+
+@dataclass
+class Newest:
+    """A run's rows and new ones.
+
+    Args:
+        found: all rows, as a recipe takes them; of a ranking task by list.
+        is_new: bool ``[n]``: rows that the run did not learn from.
+        folds: score new rows only, each by rows before it.
+        periods: the name of each row's period.
+    """
+
+    found: CompetitionData
+    is_new: torch.Tensor
+    folds: Folds
+    periods: np.ndarray
+
+
+def together(
+    saved: SavedRun,
+    data: Path,
+    *,
+    time: str | None,
+    every: Every,
+    scored: int,
+    window: int | None,
+    device: DeviceLike = "auto",
+) -> Newest:
+    """Read new rows, put them below those that a run has kept, and cut the folds.
+
+    Args:
+        saved: the run.
+        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
+            the run's own; ``test`` is predicted where it is there.
+        time: the column that says when a row was; None: the recipe's, or none.
+        every: what a period is.
+        scored: so many of the newest periods are scored, each by what came before it.
+        window: keep the rows of so many of the newest periods; None: all.
+        device: where the tables go.
+
+    Raises:
+        FastrecError: the run keeps no rows, the new rows are not like them, or there is nothing to score.
+    """
+    where = resolve_device(device)
+    kept = KeptRows(saved.folder)
+    train, tables, test = _read(saved, data, where)
+    old = kept.train().to(where)
+    rows, is_new = _joined(saved, old, train)
+    if time is None:
+        time = saved.config.get("recipe", {}).get("time")
+    if time is not None and time not in rows:
+        remedy = f"They have {', '.join(rows.names)}"
+        raise MissingColumnError("the rows lack it", column=time, file=data, remedy=remedy)
+    if window is not None and time is None:
+        raise DataError("a window is of time, and no column says the time", remedy="Give --time")
+    names, codes = (["new"], np.zeros(len(rows), np.int64)) if time is None else periods_of(rows[time], every)
+    if window is not None:
+        some = torch.from_numpy(codes >= len(names) - window)
+        rows, is_new, codes = rows.take(some.to(where)), is_new[some], codes[some.numpy()]
+    folds = _random_folds(saved, rows, is_new) if time is None else _time_folds(codes, names, is_new, scored)
+    own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
+    found = CompetitionData(rows, test, tables={**own, **tables})
+    return Newest(found, is_new, folds, np.asarray(names, object)[codes])
+
+
+def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict[str, Table], Table | None]:
+    if not data.exists():
+        raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
+    files = {"train": data} if data.is_file() else table_files(data, None)
+    if "train" not in files:
+        raise MissingFileError(
+            f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=data,
+            remedy="Name the labelled new rows train.csv or train.parquet, or give the file itself",
+        )  # fmt: skip
+    read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
+    train, test = read.pop("train"), read.pop("test", None)
+    hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
+    return train, read, test if test is None else test.drop(hidden)
+
+
+def _joined(saved: SavedRun, old: Table, new: Table) -> tuple[Table, torch.Tensor]:
+    """Old rows and new ones, and which are new; lists in ascending order."""
+    needed = _needed(saved, old)
+    absent = next((n for n in needed if n not in new), None)
+    if absent is not None:
+        raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    if saved.target is not None:
+        new = new.take(saved.target.known(new).to(new.device))
+    if not len(new):
+        raise DataError("there is no new row with a label", remedy="Give labelled rows")
+    names = [n for n in old.names if n in new]
+    rows = concat([old.select(names), new.select(names)])
+    is_new = torch.arange(len(rows)) >= len(old)
+    if saved.target is not None:
+        return rows, is_new
+    lists = rows[saved.config["list_column"]].integer().cpu()
+    both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
+    if len(both):
+        raise DataError(
+            f"{len(both)} lists of the new rows (such as {both[0]}) are lists of the run too",
+            column=saved.config["list_column"], remedy="Give new lists numbers of their own",
+        )  # fmt: skip
+    order = torch.argsort(lists, stable=True)
+    return rows.take(order.to(rows.device)), is_new[order]
+
+
+def _needed(saved: SavedRun, old: Table) -> list[str]:
+    said = saved.config.get("recipe", {})
+    names = [*saved.inputs, *(said.get(n) for n in ("fold_key", "time", "weight", "counted", "touched"))]
+    names += saved.target.names if saved.target is not None else [saved.config["label"]]
+    return [n for n in dict.fromkeys(names) if n is not None and n in old]
+
+
+def _time_folds(codes: np.ndarray, names: Sequence[str], is_new: torch.Tensor, scored: int) -> Folds:
+    """Fold k scores the new rows of a period, and trains on all rows of the periods before it."""
+    new = is_new.numpy()
+    last = np.unique(codes[new])[-scored:]
+    last = last[[bool((codes < k).any()) for k in last]]
+    if not len(last):
+        raise DataError(
+            "nothing is older than the new rows", remedy="Give rows of a later period, or a shorter --every"
+        )
+    fold = np.full(len(codes), -1)
+    train = {}
+    for k, period in enumerate(last):
+        fold[new & (codes == period)] = k
+        train[k] = torch.from_numpy(codes < period)
+    how = f"new rows of {names[last[0]]} to {names[last[-1]]}, each period by what came before it"
+    return Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
+
+
+def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:
+    """New rows in three parts, each scored by the old rows and the other two."""
+    count = int(is_new.sum())
+    said = saved.config.get("recipe", {}).get("fold_key")
+    key = said or (saved.config["list_column"] if saved.target is None else None)
+    new = rows.take(is_new.to(rows.device))
+    cut = random_folds(count, _AT_RANDOM, seed=0) if key is None else group_folds(new, key, _AT_RANDOM)
+    fold = torch.full((len(rows),), -1, dtype=torch.int64)
+    fold[is_new] = cut.long()
+    return Folds(fold, method=f"new rows in {_AT_RANDOM} parts at random", why="no time says which rows came first")

@@ -1,0 +1,152 @@
+"""What ``monitor`` has found, as a page for people: the parts and the look are those of a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from fastrec.monitor.compare_columns import Compared
+from fastrec.report import charts
+from fastrec.report.render import render
+from fastrec.report.section import Panel, Section
+
+if TYPE_CHECKING:
+    from fastrec.monitor.monitor_rows import Monitored
+
+__all__ = ["page"]
+
+_PICTURES = 8
+_BARS = 8  # cells of a picture: the rest is one
+_ROWS = 200  # columns of the table
+_COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
+
+
+def page(found: Monitored) -> str:
+    """The page's markup."""
+    return render(
+        "report.html",
+        title=f"{found.names[1]} beside {found.names[0]}",
+        facts=["Data monitor", f"level {found.thresholds.alpha:g}", f"correction {found.thresholds.correction}"],
+        best=None,
+        summary=_summary(found),
+        tiles=_tiles(found),
+        sections=[_findings(found), *_pictures(found), *_over_time(found), _adversarial(found), _table(found)],
+    )
+
+
+def _summary(found: Monitored) -> str:
+    if found.ok:
+        return "Nothing is beyond the thresholds."
+    count = len(found.findings)
+    return f"{count} {'thing is' if count == 1 else 'things are'} beyond the thresholds."
+
+
+def _tiles(found: Monitored) -> list[tuple[str, str, str]]:
+    touched = int((found.columns["finding"] != "").sum())
+    made = [("New rows", f"{found.rows[1]:,}", f"beside {found.rows[0]:,}")]
+    made.append(("Columns", f"{len(found.columns):,}", f"{touched} with a finding"))
+    if found.adversarial is not None:
+        made.append(("Told apart", f"{found.adversarial.auc.mean:.3f}", "AUC of trees; 0.5 = not at all"))
+    if found.over_time is not None and len(found.over_time):
+        last = found.over_time.iloc[-1]
+        made.append(("Latest metric", f"{last['value']:.4f}", str(last["period"])))
+    return made
+
+
+def _findings(found: Monitored) -> Section:
+    if found.ok:
+        return Section("Findings", absent="None.")
+    rows = [(f.about, [f.kind, f.says]) for f in found.findings]
+    return Section("Findings", "findings.html", {"rows": rows})
+
+
+def _pictures(found: Monitored) -> list[Section]:
+    """The shares of the columns that moved most; where none did, nothing."""
+    with_finding = {f.about for f in found.findings if f.kind in ("shape", "unseen", "prediction")}
+    shown = sorted((c for c in found.compared if c.name in with_finding), key=lambda c: -c.psi)[:_PICTURES]
+    if not shown:
+        return []
+    panels = [Panel(f"{c.name} (PSI {c.psi:.2f})", _bars(c)) for c in shown]
+    note = "Share of the rows in each cell; of a number the cells are tenths of the rows before."
+    legend = charts.legend(list(_COLOURS), _COLOURS)
+    return [Section("Columns that moved", "drift_pictures.html", {"panels": panels, "legend": legend}, note)]
+
+
+def _bars(c: Compared) -> Any:
+    labels, old, new = list(c.cells.labels), list(c.cells.reference), list(c.cells.new)
+    if len(labels) > _BARS and c.kind == "category":
+        order = sorted(range(len(labels)), key=lambda i: -abs(new[i] - old[i]))
+        top, rest = order[: _BARS - 1], order[_BARS - 1 :]
+        labels = [labels[i] for i in top] + ["all else"]
+        old, new = ([s[i] for i in top] + [sum(s[i] for i in rest)] for s in (old, new))
+    if c.kind == "number":  # the first and the last edge say where the cells are
+        labels = [text if i in (0, len(labels) // 2, len(labels) - 1) else "" for i, text in enumerate(labels)]
+    short = [text if len(text) <= 12 else f"{text[:11]}…" for text in labels]
+    series = {"before": [float(v) for v in old], "new": [float(v) for v in new]}
+    return charts.category_bars(short, [""] * len(short), series, _COLOURS, y_label=f"share of rows by {c.name}")
+
+
+def _over_time(found: Monitored) -> list[Section]:
+    table = found.over_time
+    if table is None or not len(table):
+        return []
+    known = table.dropna(subset=["value"])
+    lines = [
+        charts.Line(list(enumerate(known[name], 1)), "var(--c0)", bold=name == "value", title=name)
+        for name in ("low", "high", "value")
+    ]
+    if found.reference_metric is not None and len(known):
+        ends = [(1.0, found.reference_metric), (float(len(known)), found.reference_metric)]
+        lines.insert(0, charts.Line(ends, "var(--c-grey)", bold=False, title="the run, out of fold"))
+    panels = [Panel("By period", charts.line_chart(lines, x_label="period", y_label="metric"))] if len(known) else []
+    rows = [
+        (str(r.period), [f"{r.rows:,}", *_figures([r.value, r.low, r.high])]) for r in table.itertuples(index=False)
+    ]
+    heads = [("rows", ""), ("metric", ""), ("low", "95 %"), ("high", "95 %")]
+    data = {"panels": panels, "legend": "", "tables": [{"title": "period", "heads": heads, "rows": rows}]}
+    return [Section("The metric over time", "slices.html", data, "Thin lines: the ends of the 95 % interval.")]
+
+
+def _adversarial(found: Monitored) -> Section:
+    title = "What tells new rows from old ones"
+    report = found.adversarial
+    if report is None:
+        return Section(title, absent="Trees were not asked.")
+    top = [c for c in report.columns if c.gain > 0][:12]
+    texts = [f"{c.gain:.0%}" for c in top]
+    chart = charts.bar_list({c.name: c.gain for c in top}, texts)
+    note = f"Trees, out of fold: AUC {report.auc}; 0.5 = they are alike. Below: each column's share of the gain."
+    return Section(title, "seconds.html", {"chart": chart}, note)
+
+
+def _table(found: Monitored) -> Section:
+    frame = found.columns.sort_values("psi", ascending=False).head(_ROWS)
+    heads = ["finding", "PSI", "JS", "test", "p", "missing", "unseen", "values"]
+    rows = [(str(r["column"]), _row(r)) for _, r in frame.iterrows()]
+    note = "Largest PSI first. p is adjusted for all tests together. Shares: before → now."
+    data = {"tables": [{"title": "column", "heads": [(h, "") for h in heads], "rows": rows}]}
+    more = [f"{n}: {why}" for n, why in found.left_out.items()]
+    if more:
+        note += f" Not compared: {'; '.join(more[:20])}."
+    if found.new_columns:
+        note += f" Only the new rows have: {', '.join(found.new_columns[:20])}."
+    return Section("All columns", "tables.html", data, note)
+
+
+def _row(r: pd.Series) -> list[str]:
+    return [
+        str(r["finding"]),
+        f"{r['psi']:.3f}",
+        f"{r['js']:.3f}",
+        f"{r['test']} {r['statistic']:.3g}",
+        f"{r['p']:.2g}",
+        f"{r['missing_reference']:.1%} → {r['missing_new']:.1%}",
+        f"{r['unseen']:.1%}",
+        f"{r['values_reference']:,} → {r['values_new']:,}",
+    ]
+
+
+def _figures(values: Sequence[float]) -> list[str]:
+    return ["" if v != v else f"{v:.4f}" for v in values]

@@ -1,0 +1,204 @@
+"""``retrain``: a run made again from old and new rows, and put in the old one's place if it is no worse."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core.atomic import atomic_file
+from fastrec._core.device import DeviceLike
+from fastrec._core.progress import Stages
+from fastrec.competition import Competition, SavedRun, run_competition
+from fastrec.competition.saved_recipe import SavedRecipe
+from fastrec.competition.scoring import Scorer
+from fastrec.errors import DataError
+from fastrec.monitor.gate import Verdict, judge
+from fastrec.monitor.newest_rows import Newest, together
+from fastrec.monitor.over_time import Every
+from fastrec.registry import Registry, is_registry
+
+__all__ = ["Retrained", "retrain"]
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What came of it.
+
+    Args:
+        run: the new run; ``gate.json`` in it holds the verdict.
+        verdict: what the gate says.
+        version: its number in the registry; None: it was not promoted, or there is no registry.
+        warmed: the models that began with what the run's had learned.
+    """
+
+    run: Path
+    verdict: Verdict
+    version: int | None
+    warmed: list[str]
+
+
+def retrain(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    registry: str | Path | None = None,
+    time: str | None = None,
+    every: Every = "day",
+    scored: int = 3,
+    window: int | None = None,
+    warm: bool = False,
+    margin: float = 0.01,
+    export: bool | None = None,
+    competition: Competition | None = None,
+    seed: int = 0,
+    device: DeviceLike = "auto",
+    trust: Sequence[str] = (),
+    stages: Stages | None = None,
+) -> Retrained:
+    """Make a run again from the rows that it has kept and new ones; promote it if the gate lets it pass.
+
+    Progressive validation: each of the newest periods is scored by models of the rows before it, and by the run that
+    serves, which has seen none of the new rows. The gate (see ``judge``) compares the two. The new run's own models are
+    then of all rows.
+
+    Args:
+        run: the run that serves, with its parts beside it (``fastrec run`` keeps them); or a registry: its current one.
+        data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
+            the run's own.
+        out: the run directory to make.
+        registry: where it is promoted; None: the gate only says what it would do.
+        time: the column that says when a row was; None: the recipe's; where there is none, new rows are scored in three
+            parts at random.
+        every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
+        scored: so many of the newest periods are scored.
+        window: learn from so many of the newest periods only; None: from all rows.
+        warm: nets begin with what the run's nets have learned, and train half as long; trees grow anew.
+        margin: share of the serving run's metric by which the new one may be worse.
+        export: promote its export too; None: if the current version has one.
+        competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
+            blend that it has chosen.
+        seed: of everything random.
+        device: where to train.
+        trust: modules of generators and estimators of one's own that may be imported.
+        stages: progress; None: shown on standard error.
+
+    Returns:
+        The new run, the verdict, and its version where it was promoted.
+
+    Raises:
+        FastrecError: the run keeps no rows, the new ones are not like them, or something could not be written.
+    """
+    stages = stages or Stages()
+    out, data = Path(out), Path(data)
+    if is_registry(run):
+        registry = registry if registry is not None else run
+    source = _serving(Path(run))
+    if out.resolve() == source.resolve():
+        raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
+    saved = SavedRun(source, trust=trust)
+    with stages.stage("rows"):
+        newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)
+    recipe = SavedRecipe(saved, newest.found, newest.folds, trust=trust, warm=warm, recipe=competition)
+    run_competition(recipe, data, out, device=device, seed=seed, stages=stages, resume=True)
+    with stages.stage("gate"):
+        verdict = _judge(saved, out, newest, margin=margin, seed=seed)
+    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": recipe.warmed}
+    with atomic_file(out / "gate.json") as part:
+        part.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+    version = None if registry is None else _enter(Registry(registry), out, verdict, export, trust)
+    return Retrained(out, verdict, version, recipe.warmed)
+
+
+def _serving(run: Path) -> Path:
+    """A run, or of a registry the one that its current version was copied from: it has its rows beside it."""
+    if not is_registry(run):
+        return run
+    current = Registry(run).current
+    if current is None or current.run is None:
+        raise DataError("the registry's current version holds no run", file=run, remedy="Give the run directory")
+    source, config = Path(current.source), current.run / "config.json"
+    if not (source / "config.json").is_file() or (source / "config.json").read_bytes() != config.read_bytes():
+        raise DataError(
+            f"the run that version {current.number} was copied from is not at {source} any more", file=run,
+            remedy="Give the run directory, with its parts beside it",
+        )  # fmt: skip
+    return source
+
+
+def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
+    """Hold the new run's progressive predictions against the serving run's."""
+    made = SavedRun(out)
+    scorer = Scorer.of(made.config["metric"], made.target)
+    scored = newest.folds.scored
+    counted = made.config.get("recipe", {}).get("counted")
+    rows = newest.found.train
+    if counted is not None and counted in rows:
+        scored = scored & (rows[counted].integer().cpu() > 0)
+    metric = scorer.for_choosing()
+    candidate = _oof(out, scored)
+    table = rows.take(scored.to(rows.device))
+    tables, history = dict(newest.found.tables), rows.take((~newest.is_new).to(rows.device))
+    shown = table if saved.target is None else table.drop(saved.target.names)
+    serving = saved.predict_rows(saved.rows(shown, tables, history if saved.config["history"] else None))
+    groups = None
+    if saved.target is None:
+        label = table[saved.config["label"]].number().cpu()
+        groups = table[saved.config["list_column"]].integer().cpu()
+    else:
+        assert made.target is not None
+        _refuse_other_classes(saved, made)
+        label = made.target.restore(made.target.encode(table).double())
+        serving = saved.target.restore(serving)
+        label = label.long() if made.task == "multiclass" else label
+    key = made.config.get("recipe", {}).get("fold_key")
+    clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
+    periods = newest.periods[scored.numpy()]
+    options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
+    return judge(metric, label, serving, candidate, **options)
+
+
+def _oof(run: Path, scored: torch.Tensor) -> torch.Tensor:
+    """A run's out-of-fold predictions on the target's own scale, of some of its rows."""
+    table = pq.read_table(run / "oof" / "stack.parquet")
+    names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
+    values = np.column_stack([table[n].to_numpy() for n in names])[scored.numpy()]
+    return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
+
+
+def _refuse_other_classes(saved: SavedRun, made: SavedRun) -> None:
+    old, new = saved.target, made.target
+    assert old is not None
+    assert new is not None
+    if old.outputs != new.outputs:
+        raise DataError(
+            f"the new rows have other classes ({', '.join(map(str, new.outputs))}; before "
+            f"{', '.join(map(str, old.outputs))}): the two runs cannot be compared",
+            file=made.folder,
+            remedy="Look at the new run, and promote it yourself",
+        )
+
+
+def _enter(registry: Registry, out: Path, verdict: Verdict, export: bool | None, trust: Sequence[str]) -> int | None:
+    """Promote the new run, or write down why not."""
+    why = "; ".join(verdict.reasons)
+    about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
+    if not verdict.promote:
+        registry.keep(why=f"{out.name}: {why}", about=about)
+        return None
+    current = registry.current
+    wanted = (current is not None and current.export is not None) if export is None else export
+    if not wanted:
+        return registry.promote(out, why=why, about=about).number
+    from fastrec.serve.export import export_run
+
+    with tempfile.TemporaryDirectory() as beside:
+        made = export_run(out, Path(beside) / "export", trust=trust).folder
+        return registry.promote(out, export=made, why=why, about=about).number

@@ -1,0 +1,211 @@
+"""The two sides of a comparison: rows and predictions of a frame, a file, a folder or a run, and what both have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from fastrec._core.leftovers import recover
+from fastrec.competition import SavedRun
+from fastrec.competition.data_folder import table_files
+from fastrec.competition.kept_rows import KeptRows
+from fastrec.errors import DataError, MissingFileError
+from fastrec.table import Column, Table
+
+__all__ = ["Sides", "is_run", "prediction_columns", "read_sides", "read_table"]
+
+_KINDS = ("number", "category")
+_TIMES = "times: they go on"
+
+
+@dataclass
+class Sides:
+    """What is compared.
+
+    Args:
+        tables: the rows as they were and as they are, columns of one kind on both sides as ``common`` names them.
+        names: what the two are called.
+        common: the columns to compare.
+        gone: columns that the new rows lack.
+        retyped: column → what it was and is.
+        added: columns that only the new rows have.
+        left_out: column → why it is not compared.
+        scores: name → predictions as they were and as they are.
+        metric: a run's out-of-fold metric, and whether more of it is better.
+    """
+
+    tables: tuple[Table, Table]
+    names: tuple[str, str]
+    common: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    retyped: dict[str, tuple[str, str]] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    scores: dict[str, tuple[Column, Column]] = field(default_factory=dict)
+    metric: tuple[float, bool] | None = None
+
+
+def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any) -> Sides:
+    """Read both sides and sort out which columns can be compared.
+
+    Args:
+        reference, new, drop, scores: as ``monitor`` takes them.
+    """
+    of_run = is_run(reference)
+    old, wanted = _of_run(Path(reference)) if of_run else (read_table(reference, ("train",)), None)
+    now = read_table(new, ("test", "train"))
+    tables = tuple(Table({n: t[n].plain() for n in t.names}) for t in (old, now))
+    sides = Sides(tables, (_called(reference, "reference"), _called(new, "new")))  # type: ignore[arg-type]
+    _sort_out(sides, list(old.names) if wanted is None else wanted, set(drop))
+    if of_run:
+        sides.metric = _metric_of(Path(reference))
+    if scores is not None:
+        sides.scores = _both_scores(reference, scores, of_run, len(now))
+    return sides
+
+
+def _sort_out(sides: Sides, names: Sequence[str], drop: set[str]) -> None:
+    old, now = sides.tables
+    for name in names:
+        was = old[name].kind
+        if name in drop:
+            sides.left_out[name] = "as asked for"
+        elif was == "datetime":
+            sides.left_out[name] = _TIMES
+        elif was not in _KINDS:
+            sides.left_out[name] = f"a {was}"
+        elif name not in now:
+            sides.gone.append(name)
+        elif now[name].kind == was:
+            sides.common.append(name)
+        elif bool(now[name].is_missing().all()):  # a file says no type of a column without values
+            sides.tables = old, now.with_columns({name: _nothing_of(old[name], len(now))})
+            now = sides.tables[1]
+            sides.common.append(name)
+        else:
+            sides.retyped[name] = was, now[name].kind
+    sides.added = [n for n in now.names if n not in old]
+
+
+def _nothing_of(column: Column, rows: int) -> Any:
+    """``rows`` missing values of a column's kind."""
+    return pa.nulls(rows, pa.string()) if column.kind == "category" else np.full(rows, np.nan)
+
+
+def is_run(place: Any) -> bool:
+    """Whether something is a run directory."""
+    return isinstance(place, str | Path) and (Path(place) / "decision.json").is_file()
+
+
+def read_table(source: Any, roles: Sequence[str]) -> Table:
+    """Rows of a frame, a file, or a folder's file of one of the roles; a folder of Parquet parts is one table."""
+    if isinstance(source, str | Path) and Path(source).is_dir():
+        files = table_files(Path(source))
+        found = next((files[r] for r in roles if r in files), None)
+        if found is not None:
+            return Table.read(found, device="cpu")
+        if not any(p.suffix == ".parquet" for p in files.values()):
+            raise MissingFileError(
+                f"there is no file {' or '.join(roles)} in it", file=source, remedy="Give the file of the rows"
+            )
+    return Table.read(str(source) if isinstance(source, Path) else source, device="cpu")
+
+
+def _of_run(run: Path) -> tuple[Table, list[str]]:
+    """The training rows that a run keeps, with the columns that are sent to it; else the rows that it shows."""
+    saved = SavedRun(run)
+    try:
+        kept = KeptRows(run)
+    except (MissingFileError, DataError):
+        path = run / "sample_labelled.parquet"
+        if not path.is_file():
+            raise MissingFileError(
+                "the run keeps no rows to compare with", file=path, remedy="Run the recipe again, or give the rows"
+            ) from None
+        table = Table.read(path, device="cpu")
+    else:
+        table = kept.train()
+    lists = {saved.config["list_column"]} if saved.target is None else set()
+    wanted = [n for n in saved.inputs if n in table and n not in lists]
+    return table.select(wanted), wanted
+
+
+def _metric_of(run: Path) -> tuple[float, bool] | None:
+    recover(run)
+    try:
+        said = json.loads((run / "scores.json").read_text(encoding="utf-8"))
+        return float(said["oof"]["stack"]), bool(said.get("greater_is_better", True))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _both_scores(reference: Any, scores: Any, of_run: bool, rows: int) -> dict[str, tuple[Column, Column]]:
+    if isinstance(scores, tuple):
+        old, new = (prediction_columns(s) for s in scores)
+    elif of_run:
+        old, new = prediction_columns(_own_predictions(Path(reference))), prediction_columns(scores)
+    else:
+        raise DataError(
+            "predictions of the new rows alone have nothing to be compared with",
+            remedy="Give a run as reference, or a pair: those of the reference, those of the new rows",
+        )
+    if len(old) != len(new):
+        raise DataError(f"{len(new)} columns of predictions, the reference has {len(old)}", remedy="Give as many")
+    lengths = {len(c) for c in new.values()}
+    if lengths != {rows}:
+        raise DataError(
+            f"{next(iter(lengths), 0)} predictions of {rows} new rows", remedy="Give one for each row, in their order"
+        )
+    names = ["prediction"] if len(new) == 1 else [f"prediction {n}" for n in new]
+    return dict(zip(names, zip(old.values(), new.values(), strict=True), strict=True))
+
+
+def _own_predictions(run: Path) -> Path:
+    """Of the run's test rows; where there were none, out of fold."""
+    found = next((p for s in ("test", "oof") if (p := run / s / "stack.parquet").is_file()), None)
+    if found is None:
+        raise MissingFileError("the run holds no predictions", file=run, remedy="Run the recipe again")
+    return found
+
+
+def prediction_columns(source: Any) -> dict[str, Column]:
+    """The predictions of a table: columns called ``prediction…`` or ``score``; else its only column of numbers.
+
+    Args:
+        source: values ``[n]``, a table of any library, or a file.
+
+    Raises:
+        DataError: there is none, or it cannot be told which it is.
+    """
+    table = _as_table(source)
+    named = [n for n in table.names if n == "score" or n.startswith("prediction")]
+    numbers = [n for n in table.names if table[n].kind == "number"]
+    chosen = named or numbers
+    if not named and len(numbers) != 1:
+        raise DataError(
+            f"which column holds predictions cannot be told ({', '.join(numbers[:8]) or 'no numbers'})",
+            file=source if isinstance(source, str | Path) else None,
+            remedy="Call it prediction or score",
+        )
+    return {n.removeprefix("prediction_"): table[n] for n in chosen}
+
+
+def _as_table(source: Any) -> Table:
+    if isinstance(source, str | Path):
+        return Table.read(str(source), device="cpu")
+    values = source.detach().cpu().numpy() if hasattr(source, "detach") else source
+    if hasattr(values, "ndim") and values.ndim == 1 and not hasattr(values, "columns"):
+        return Table({"score": getattr(values, "to_numpy", lambda: values)()})
+    if hasattr(values, "ndim") and values.ndim == 2 and not hasattr(values, "columns"):
+        return Table({f"prediction_{i}": values[:, i] for i in range(values.shape[1])})
+    return Table.read(source, device="cpu")
+
+
+def _called(side: Any, otherwise: str) -> str:
+    return Path(side).resolve().name if isinstance(side, str | Path) else otherwise

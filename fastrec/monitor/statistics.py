@@ -1,0 +1,176 @@
+"""How far two samples lie apart, and how likely that is by chance: plain numbers in, plain numbers out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+__all__ = [
+    "Test",
+    "benjamini_hochberg",
+    "chi_square",
+    "holm",
+    "js_distance",
+    "ks_test",
+    "outside_test",
+    "psi",
+    "shares_test",
+]
+
+_LEAST_SHARE = 1e-4  # of an empty cell, whose logarithm would be infinite
+_LEAST_EXPECTED = 5.0  # Cochran's rule for the chi-square approximation
+
+
+class Test(NamedTuple):
+    """A test's statistic, and the probability of one at least as large where nothing has changed."""
+
+    statistic: float
+    p: float
+
+
+def psi(reference: np.ndarray, new: np.ndarray) -> float:
+    """Population stability index: sum over cells of (b - a) ln(b / a), the symmetric Kullback-Leibler divergence.
+
+    By the usual rule of thumb less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk
+    Scorecards", chapter 9).
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    a, b = (np.clip(c / max(c.sum(), 1), _LEAST_SHARE, None) for c in (reference, new))
+    return float(((b - a) * np.log(b / a)).sum())
+
+
+def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
+    """Jensen-Shannon distance, base 2: 0 = the same shares, 1 = no cell in common (Endres and Schindelin 2003).
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    a, b = (c / max(c.sum(), 1) for c in (reference, new))
+    middle = (a + b) / 2
+
+    def against_middle(p: np.ndarray) -> float:
+        some = p > 0
+        return float((p[some] * np.log2(p[some] / middle[some])).sum())
+
+    return float(np.sqrt(max(against_middle(a) + against_middle(b), 0.0) / 2))
+
+
+def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
+    """Two-sample Kolmogorov-Smirnov test, two-sided, by the limiting distribution.
+
+    Where values repeat it is on the safe side: the probability is too large.
+
+    Args:
+        reference: float64 ``[n]``, ascending.
+        new: float64 ``[m]``, ascending.
+    """
+    from scipy.stats import kstwo
+
+    n, m = len(reference), len(new)
+    if not n or not m:
+        return Test(0.0, 1.0)
+    # Between two values of `new` its share below is constant: the gap is largest at a value, or just before the next.
+    ends = np.flatnonzero(np.append(new[1:] != new[:-1], True))
+    starts = np.append(0, ends[:-1] + 1)
+    values = new[ends]
+    upto = np.searchsorted(reference, values, side="right")
+    before = upto.copy()
+    shared = np.flatnonzero(reference[np.maximum(upto - 1, 0)] == values)
+    before[shared] = np.searchsorted(reference, values[shared], side="left")
+    over = ((ends + 1) / m - upto / n).max()
+    under = (before / n - starts / m).max()
+    statistic = float(np.clip(max(over, under), 0.0, 1.0))
+    return Test(statistic, float(kstwo.sf(statistic, max(round(n * m / (n + m)), 1))))
+
+
+def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
+    """Pearson's chi-square test that both samples are of the same shares; rare cells are put together.
+
+    Args:
+        reference: counts ``[k]`` of the cells.
+        new: counts ``[k]`` of the same cells.
+    """
+    from scipy.stats import chi2
+
+    n, m = float(reference.sum()), float(new.sum())
+    if not n or not m:
+        return Test(0.0, 1.0)
+    both = (reference + new) * (min(n, m) / (n + m))
+    rare = both < _LEAST_EXPECTED
+    a, b = (np.append(c[~rare], c[rare].sum()).astype(np.float64) for c in (reference, new))
+    kept = a + b > 0
+    a, b = a[kept], b[kept]
+    if len(a) < 2:
+        return Test(0.0, 1.0)
+    expected = (a + b) * n / (n + m), (a + b) * m / (n + m)
+    statistic = sum((((c - e) ** 2) / e).sum() for c, e in zip((a, b), expected, strict=True))
+    return Test(float(statistic), float(chi2.sf(statistic, len(a) - 1)))
+
+
+def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
+    """Test that two samples hold the same share of something: the chi-square of the table of two by two.
+
+    Args:
+        some: how many there are in each.
+        of: the sizes of the samples.
+    """
+    rest = [n - k for k, n in zip(some, of, strict=True)]
+    if min(of) == 0 or sum(some) == 0 or sum(rest) == 0:
+        return Test(0.0, 1.0)
+    from scipy.stats import chi2
+
+    share = sum(some) / sum(of)
+    spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
+    statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
+    return Test(float(statistic), float(chi2.sf(statistic, 1)))
+
+
+def outside_test(outside: int, new: int, reference: int) -> Test:
+    """Test of how many new values lie below the smallest or above the largest of the reference.
+
+    Of values of one continuous distribution the share outside has the Beta(2, n - 1) distribution, so that the count
+    is beta-binomial (David and Nagaraja 2003, "Order Statistics", section 7.2); of discrete ones it is smaller.
+
+    Args:
+        outside: how many lie outside.
+        new: how many new values there are.
+        reference: how many values the reference has.
+    """
+    if outside == 0 or reference < 2:
+        return Test(float(outside), 1.0)
+    from scipy.stats import betabinom
+
+    return Test(float(outside), float(betabinom.sf(outside - 1, new, 2, reference - 1)))
+
+
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """Adjusted probabilities by which the share of false finds stays below a level (Benjamini and Hochberg 1995).
+
+    Args:
+        p: float64 ``[k]``.
+    """
+    p = np.asarray(p, np.float64)
+    order = np.argsort(p)
+    scaled = p[order] * len(p) / np.arange(1, len(p) + 1)
+    made = np.empty_like(p)
+    made[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
+    return made
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Adjusted probabilities by which the chance of even one false find stays below a level (Holm 1979).
+
+    Args:
+        p: float64 ``[k]``.
+    """
+    p = np.asarray(p, np.float64)
+    order = np.argsort(p)
+    scaled = p[order] * (len(p) - np.arange(len(p)))
+    made = np.empty_like(p)
+    made[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return made

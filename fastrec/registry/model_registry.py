@@ -1,0 +1,287 @@
+"""``Registry``: versions of a model in a folder, and which of them is current."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fastrec._core.atomic import atomic_file, atomic_folder
+from fastrec._core.leftovers import remove_leftovers
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+
+__all__ = ["STATE", "Registry", "Version", "is_registry"]
+
+STATE = "registry.json"
+_FORMAT = 1
+_RUN, _EXPORT = "decision.json", "serving.json"  # files that tell a run and an export
+_VERSIONS = "versions"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version, as it was put into the registry; its files never change.
+
+    Args:
+        number: from 1.
+        folder: holds ``run/``, ``export/`` or both.
+        added: when, ISO 8601 in UTC.
+        source: the folder that it was copied from.
+        why: what was said of it.
+    """
+
+    number: int
+    folder: Path
+    added: str
+    source: str
+    why: str = ""
+
+    @property
+    def run(self) -> Path | None:
+        """The run directory; None: only its export was put in."""
+        found = self.folder / "run"
+        return found if found.is_dir() else None
+
+    @property
+    def export(self) -> Path | None:
+        """What a server loads; None: the run was not exported."""
+        found = self.folder / "export"
+        return found if found.is_dir() else None
+
+
+@dataclass
+class _State:
+    """What ``registry.json`` says: it is replaced whole, so that all changes at once."""
+
+    current: int | None = None
+    previous: int | None = None
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Registry:
+    """Versions of a model on disk: ``versions/0001``, …, and ``registry.json``, which says what is current.
+
+    A change is one renamed file: who reads sees the old state or the new one, and a process that is killed at any
+    moment leaves one of the two. ``current`` and ``previous`` are links for people and other programs, put right after
+    every change.
+
+    Args:
+        folder: where; made at the first promotion.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    @property
+    def current(self) -> Version | None:
+        """The version in use."""
+        state = self._read()
+        return None if state.current is None else self._version(state, state.current)
+
+    @property
+    def previous(self) -> Version | None:
+        """The version that was in use before: where ``rollback`` goes."""
+        state = self._read()
+        return None if state.previous is None else self._version(state, state.previous)
+
+    @property
+    def versions(self) -> list[Version]:
+        """All versions, the oldest first."""
+        state = self._read()
+        return [self._version(state, int(n)) for n in sorted(state.versions, key=int)]
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What was done, the oldest first: ``at``, ``what`` (promoted, rolled back, kept), ``version``, ``why``, …"""
+        return self._read().history
+
+    def version(self, number: int) -> Version:
+        """A version by its number.
+
+        Raises:
+            DataError: there is no such version.
+        """
+        return self._version(self._read(), number)
+
+    def promote(
+        self,
+        source: str | Path | int,
+        *,
+        export: str | Path | None = None,
+        why: str = "",
+        about: Mapping[str, Any] | None = None,
+    ) -> Version:
+        """Make a run, an export or an earlier version the current one.
+
+        Args:
+            source: a run directory or an export, which is copied; or the number of a version.
+            export: the run's export, which goes along.
+            why: a word for the history.
+            about: figures for the history, as JSON values.
+
+        Returns:
+            The version that is current now.
+
+        Raises:
+            DataError: the folder is neither a run nor an export, or there is no such version.
+            WriteError: the file system refused; what was current still is.
+        """
+        with self._writing() as state:
+            number = source if isinstance(source, int) else self._add(state, Path(source), export, why)
+            found = self._version(state, number)
+            before = state.current
+            if number != before:
+                state.current, state.previous = number, before
+            self._note(state, "promoted", number, before, why, about)
+        return found
+
+    def rollback(self, *, why: str = "") -> Version:
+        """Make the previous version the current one again; a second rollback takes that back.
+
+        Raises:
+            DataError: there is no previous version.
+        """
+        with self._writing() as state:
+            if state.previous is None or state.current is None:
+                raise DataError("there is no version to go back to", file=self.folder, remedy="Promote one by number")
+            state.current, state.previous = state.previous, state.current
+            self._note(state, "rolled back", state.current, state.previous, why, None)
+            found = self._version(state, state.current)
+        return found
+
+    def keep(self, *, why: str, about: Mapping[str, Any] | None = None) -> None:
+        """Write into the history that a candidate was not promoted, and why.
+
+        Args:
+            why: the reasons.
+            about: figures, as JSON values.
+        """
+        with self._writing() as state:
+            self._note(state, "kept", state.current, state.current, why, about)
+
+    # The file ---------------------------------------------------------------------------------------------------------
+
+    def _add(self, state: _State, source: Path, export: str | Path | None, why: str) -> int:
+        parts = {}
+        if (source / _RUN).is_file():
+            parts["run"] = source
+        elif (source / _EXPORT).is_file() and export is None:
+            parts["export"] = source
+        else:
+            raise DataError(
+                "this is neither a run directory nor an export", file=source,
+                remedy="Give what fastrec run or fastrec export wrote",
+            )  # fmt: skip
+        if export is not None:
+            if not (Path(export) / _EXPORT).is_file():
+                raise DataError("this is no export", file=export, remedy="Give what fastrec export wrote")
+            parts["export"] = Path(export)
+        # A folder whose writer was killed before the state was written is nobody's: its number is not used again.
+        there = [int(p.name) for p in (self.folder / _VERSIONS).glob("[0-9]*") if p.name.isdigit()]
+        number = max([*map(int, state.versions), *there, 0]) + 1
+        with atomic_folder(self._folder_of(number)) as part:
+            for name, folder in parts.items():
+                shutil.copytree(folder, part / name)
+        state.versions[str(number)] = {"added": _now(), "source": str(source.resolve()), "why": why}
+        return number
+
+    @contextmanager
+    def _writing(self) -> Iterator[_State]:
+        """The state, to be changed; written when the block ends well, one writer at a time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if any(self.folder.iterdir()) and not (self.folder / STATE).is_file() and not self._is_begun():
+            raise WriteError(
+                "the folder holds something that is not a registry", file=self.folder, remedy="Choose another"
+            )
+        with _locked(self.folder / ".lock"):
+            state = self._read()
+            yield state
+            with atomic_file(self.folder / STATE) as part:
+                part.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
+            self._link(state)
+            remove_leftovers(self.folder / _VERSIONS)
+
+    def _is_begun(self) -> bool:
+        """Whether all there is are traces of a writer that was killed at its first version."""
+        return all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
+
+    def _link(self, state: _State) -> None:
+        for name in ("current", "previous"):
+            number, link = getattr(state, name), self.folder / name
+            try:
+                if number is None:
+                    link.unlink(missing_ok=True)
+                    continue
+                fresh = self.folder / f".{name}.new"
+                fresh.unlink(missing_ok=True)
+                fresh.symlink_to(Path(_VERSIONS) / f"{number:04d}")
+                fresh.replace(link)
+            except OSError:  # a file system without links: registry.json says it all
+                return
+
+    def _read(self) -> _State:
+        path = self.folder / STATE
+        try:
+            said = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return _State()
+        except (OSError, ValueError) as error:
+            raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Restore it") from error
+        try:
+            if said.pop("format") != _FORMAT:
+                raise ValueError("it is of another format")
+            return _State(**said)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise UnreadableFileError(
+                f"its form is not a registry's ({error})", file=path, remedy="Restore it"
+            ) from error
+
+    def _version(self, state: _State, number: int) -> Version:
+        about = state.versions.get(str(number))
+        if about is None:
+            known = ", ".join(state.versions) or "none"
+            raise DataError(f"there is no version {number}", file=self.folder, remedy=f"There are: {known}")
+        folder = self._folder_of(number)
+        if not folder.is_dir():
+            raise MissingFileError(
+                "the version's files are gone", file=folder, remedy="Restore them, or promote another"
+            )
+        return Version(number, folder, **about)
+
+    def _folder_of(self, number: int) -> Path:
+        return self.folder / _VERSIONS / f"{number:04d}"
+
+    @staticmethod
+    def _note(
+        state: _State, what: str, number: int | None, before: int | None, why: str, about: Mapping[str, Any] | None
+    ) -> None:
+        record = {"at": _now(), "what": what, "version": number, "before": before, "why": why}
+        state.history.append({**record, **({"about": dict(about)} if about else {})})
+
+
+def is_registry(folder: str | Path) -> bool:
+    """Whether a folder is a registry."""
+    return (Path(folder) / STATE).is_file()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """While it lasts no other process is in here; where the system knows no such lock, it is up to the callers."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however it ends
+        yield

@@ -1,0 +1,254 @@
+"""A run made again from old and new rows: what it learns from, how it is judged, and what is promoted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from typer.testing import CliRunner
+
+from fastrec.cli import app
+from fastrec.competition import Competition, SavedRun, predict_run, run_competition
+from fastrec.errors import DataError, MissingColumnError, MissingFileError
+from fastrec.estimators import NetModel, XGBModel
+from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.metrics import auc, mrr
+from fastrec.monitor import judge, retrain
+from fastrec.registry import Registry
+
+TREES = {"rounds": 15, "eta": 0.3, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
+
+
+def days(first: int, count: int, *, changed_from: int = 99, rows: int = 250) -> pd.DataFrame:
+    """Days of clicks; from a day on people want the contrary, and a new city appears."""
+    frames = []
+    for day in range(first, first + count):
+        rng = np.random.default_rng(day)
+        cities = list("abcd") if day < changed_from else list("abcde")
+        frame = pd.DataFrame({"day": day, "x": rng.normal(size=rows), "city": rng.choice(cities, rows)})
+        frame["id"] = [f"{day}-{i}" for i in range(rows)]
+        sign = 1 if day < changed_from else -1
+        wish = sign * (2 * frame["x"] + 2 * (frame["city"] < "c") - 1)
+        frame["clicked"] = (rng.random(rows) < 1 / (1 + np.exp(-wish))).astype(int)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
+
+
+class Clicks(Competition):
+    name, task, target, metric, ids, time = "clicks", "binary", "clicked", "auc", ("id",), "day"
+    drop = ("day",)
+
+    @property
+    def categories(self):
+        return ["city"]
+
+    @property
+    def plain(self):
+        return ["x"]
+
+    def features(self):
+        return FeatureSet([CountEncode("city"), TargetEncode("city", "clicked")], key="id")
+
+    def models(self, *, bs):
+        net = NetModel("net", model="TabularNet", options={"layers": [8]}, epochs=2, bs=128, keep_best=False)
+        return [XGBModel("xgb", **TREES), net]
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory) -> Path:
+    """A run of eight days."""
+    folder = tmp_path_factory.mktemp("serving")
+    (folder / "data").mkdir()
+    days(0, 8).to_csv(folder / "data" / "train.csv", index=False)
+    days(8, 1).drop(columns="clicked").to_csv(folder / "data" / "test.csv", index=False)
+    return run_competition(Clicks(), folder / "data", folder / "run", resume=True)
+
+
+@pytest.fixture(scope="module")
+def changed(serving, tmp_path_factory):
+    """Retrained when people want the contrary, with a registry."""
+    folder = tmp_path_factory.mktemp("changed")
+    registry = Registry(folder / "registry")
+    registry.promote(serving)
+    days(8, 3, changed_from=8).to_parquet(folder / "new.parquet")
+    made = retrain(
+        registry.folder, folder / "new.parquet", folder / "run", every="value", scored=2, window=3, warm=True
+    )
+    return made, registry, folder
+
+
+def test_after_a_change_the_new_run_is_better_and_promoted(changed):
+    made, registry, _ = changed
+    assert made.verdict.promote, str(made.verdict)
+    assert made.verdict.gain.low > 0.2
+    assert made.version == 2 == registry.current.number
+    assert registry.previous.number == 1
+    assert made.warmed == ["net"]
+    said = json.loads((made.run / "gate.json").read_text())
+    assert said["promote"] is True
+    assert said["warm"] == ["net"]
+    assert registry.history[-1]["about"]["gain"] == said["gain"]
+
+
+def test_each_period_is_scored_by_what_came_before_it(changed, serving):
+    """The candidate's figures are those of its out-of-fold file, the serving run's those of fastrec predict."""
+    made, _, _ = changed
+    new = days(8, 3, changed_from=8)
+    oof = pq.read_table(made.run / "oof" / "stack.parquet").to_pandas()
+    rows = pq.read_table(made.run / "rows.parquet").to_pandas()
+    assert len(rows) == 750  # a window of three periods: only new rows are left
+    assert rows["id"].tolist() == new["id"].tolist()
+    scored = oof["fold"] >= 0
+    assert (new["day"][scored.to_numpy()] >= 9).all()
+    assert scored.sum() == 500
+    truth = new["clicked"].to_numpy()
+    served = SavedRun(serving).predict(new.drop(columns="clicked")).numpy()
+    by_period = made.verdict.by_period.set_index("period")
+    for day in (9, 10):
+        some = (new["day"] == day).to_numpy()
+        assert by_period.loc[str(day), "candidate"] == pytest.approx(
+            roc_auc_score(truth[some], oof["prediction"][some])
+        )
+        assert by_period.loc[str(day), "serving"] == pytest.approx(roc_auc_score(truth[some], served[some]))
+    folds = pq.read_table(made.run / "folds.parquet")
+    assert folds.num_rows == 750
+
+
+def test_the_new_run_predicts_and_is_retrained_in_turn(changed, tmp_path):
+    made, registry, _ = changed
+    more = days(11, 1, changed_from=8)
+    more.drop(columns="clicked").to_csv(tmp_path / "rows.csv", index=False)
+    predict_run(made.run, tmp_path / "rows.csv", tmp_path / "p.csv")
+    p = pd.read_csv(tmp_path / "p.csv")["clicked"]
+    assert roc_auc_score(more["clicked"], p) > 0.75
+    more.to_parquet(tmp_path / "more.parquet")
+    words = ["retrain", registry.folder, "--data", tmp_path / "more.parquet", "--out", tmp_path / "again"]
+    done = CliRunner().invoke(app, [*map(str, words), "--every", "value", "--margin", "0.2"])
+    assert done.exit_code == 0, done.output
+    assert "version 3 is current" in done.output
+    assert len(pq.read_table(tmp_path / "again" / "rows.parquet")) == 1000
+    assert [v.number for v in registry.versions] == [1, 2, 3]
+
+
+def test_corrupted_labels_are_refused_and_written_down(serving, tmp_path):
+    """Wrong labels on two days; the third, by which both are judged, has right ones."""
+    new = days(8, 3)
+    wrong = new["day"] < 10
+    new.loc[wrong, "clicked"] = 1 - new.loc[wrong, "clicked"]
+    new.to_parquet(tmp_path / "new.parquet")
+    registry = Registry(tmp_path / "registry")
+    registry.promote(serving)
+    options = {"registry": registry.folder, "every": "value", "scored": 1, "window": 3}
+    made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", **options)
+    assert not made.verdict.promote
+    assert made.version is None
+    assert "may be worse" in made.verdict.reasons[-1]
+    assert registry.current.number == 1
+    assert registry.history[-1]["what"] == "kept"
+    assert "may be worse" in registry.history[-1]["why"]
+
+
+def test_labels_that_say_nothing_are_refused(serving, tmp_path):
+    """Both models are even on them: it takes the check, and not the difference."""
+    new = days(8, 2)
+    new["clicked"] = np.random.default_rng(0).permutation(new["clicked"])
+    new.to_parquet(tmp_path / "new.parquet")
+    made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", every="value", margin=0.5)
+    assert not made.verdict.promote
+    assert made.verdict.reasons == ["it does not hold that its predictions say more than chance"]
+
+
+def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
+    new = days(8, 1)
+    path = tmp_path / "new.parquet"
+    with pytest.raises(DataError, match="this is the run that serves"):
+        retrain(serving, path, serving)
+    new.drop(columns="x").to_parquet(path)
+    with pytest.raises(MissingColumnError, match="the new rows lack it"):
+        retrain(serving, path, tmp_path / "run")
+    new.assign(clicked=None).to_parquet(path)
+    with pytest.raises(DataError, match="no new row with a label"):
+        retrain(serving, path, tmp_path / "run")
+    with pytest.raises(MissingFileError):
+        retrain(serving, tmp_path / "nothing.parquet", tmp_path / "run")
+    new.assign(day=-1).to_parquet(path)
+    with pytest.raises(DataError, match="nothing is older"):
+        retrain(serving, path, tmp_path / "run", every="value")
+    _, registry, _ = changed
+    gone = registry.version(1).folder / "run"
+    with pytest.raises(MissingFileError, match="keeps no rows"):
+        retrain(gone, path, tmp_path / "run", every="value")
+    assert not (tmp_path / "run").exists()
+
+
+# The gate alone -------------------------------------------------------------------------------------------------------
+
+
+def labels(n=2000, seed=0):
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < 0.4).astype(float)
+    return y, y + rng.normal(0, 1, n), rng
+
+
+def test_the_gates_figures():
+    y, good, rng = labels()
+    bad = y + rng.normal(0, 3, 2000)
+    found = judge("auc", y, bad, good)
+    assert found.promote
+    assert found.candidate == pytest.approx(auc(torch.tensor(good), torch.tensor(y)))
+    assert found.gain.mean == pytest.approx(roc_auc_score(y, good) - roc_auc_score(y, bad))
+    assert found.gain.low > 0
+    assert found.reasons[0] == "it is better"
+    kept = judge("auc", y, good, bad)
+    assert not kept.promote
+    assert kept.gain.mean == pytest.approx(-found.gain.mean)
+
+
+def test_a_margin_lets_even_ones_pass_and_none_does_not():
+    y, good, rng = labels()
+    even = good + rng.normal(0, 0.05, 2000)
+    assert judge("auc", y, good, even, margin=0.01).promote
+    assert not judge("auc", y, good, even - 0.02 * y, margin=0.0).promote
+
+
+def test_of_a_loss_less_is_better():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=500)
+    near, far = y + rng.normal(0, 0.5, 500), y + rng.normal(0, 1, 500)
+    found = judge("rmse", y, far, near)
+    assert found.promote
+    assert found.gain.mean == pytest.approx(np.sqrt(((far - y) ** 2).mean()) - np.sqrt(((near - y) ** 2).mean()))
+    assert not judge("rmse", y, near, far).promote
+
+
+def test_lists_are_judged_as_lists():
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(300), 5)
+    y = np.zeros(1500)
+    y[np.arange(300) * 5 + rng.integers(0, 5, 300)] = 1
+    good, bad = y + rng.normal(0, 0.5, 1500), y + rng.normal(0, 2, 1500)
+    found = judge("mrr", y, bad, good, groups=groups, periods=groups // 100)
+    assert found.promote
+    assert found.rows == 300
+    assert found.serving == pytest.approx(float(mrr(torch.tensor(bad), torch.tensor(y), torch.tensor(groups))))
+    assert found.by_period["period"].tolist() == ["0", "1", "2"]
+    assert found.by_period["candidate"].mean() == pytest.approx(found.candidate)
+
+
+def test_checks():
+    y, good, _ = labels(200)
+    broken = good.copy()
+    broken[3] = np.nan
+    assert judge("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
+    assert judge("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
+    assert judge("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
+    with pytest.raises(DataError, match="200 labels, 200 and 199 predictions"):
+        judge("auc", y, good, good[:199])
+    with pytest.raises(DataError, match="margin"):
+        judge("auc", y, good, good, margin=-1)

@@ -1,0 +1,152 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.registry import Registry, is_registry
+
+
+def make_run(folder, text):
+    """What the registry takes for a run."""
+    (folder / "models").mkdir(parents=True)
+    (folder / "decision.json").write_text("{}")
+    (folder / "models" / "a.bin").write_text(text)
+    return folder
+
+
+def make_export(folder, text="x"):
+    folder.mkdir(parents=True)
+    (folder / "serving.json").write_text("{}")
+    (folder / "model.onnx").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def registry(tmp_path):
+    found = Registry(tmp_path / "registry")
+    for k in (1, 2):
+        found.promote(make_run(tmp_path / f"run{k}", f"model {k}"), why=f"the {k}.")
+    return found
+
+
+def test_promote_and_roll_back(registry, tmp_path):
+    assert (registry.current.number, registry.previous.number) == (2, 1)
+    assert (registry.current.run / "models" / "a.bin").read_text() == "model 2"
+    assert registry.current.export is None
+    assert registry.rollback(why="it was worse").number == 1
+    assert (registry.current.number, registry.previous.number) == (1, 2)
+    assert (registry.folder / "current" / "run" / "models" / "a.bin").read_text() == "model 1"
+    assert registry.rollback().number == 2
+    third = registry.promote(make_export(tmp_path / "export"))
+    assert third.number == 3
+    assert third.run is None
+    assert (third.export / "model.onnx").read_text() == "x"
+    assert registry.promote(1).number == 1
+    assert (registry.current.number, registry.previous.number) == (1, 3)
+    assert [v.number for v in registry.versions] == [1, 2, 3]
+    assert [r["what"] for r in registry.history] == [
+        "promoted", "promoted", "rolled back", "rolled back", "promoted", "promoted"
+    ]  # fmt: skip
+    assert registry.history[2]["why"] == "it was worse"
+
+
+def test_a_version_is_a_copy(registry, tmp_path):
+    (tmp_path / "run2" / "models" / "a.bin").write_text("changed")
+    assert (registry.current.run / "models" / "a.bin").read_text() == "model 2"
+
+
+def test_the_current_version_again_keeps_the_previous_one(registry):
+    registry.promote(2)
+    assert registry.previous.number == 1
+
+
+def test_a_run_with_its_export(tmp_path):
+    registry = Registry(tmp_path / "r")
+    made = registry.promote(make_run(tmp_path / "run", "a"), export=make_export(tmp_path / "e"))
+    assert made.run is not None
+    assert made.export is not None
+
+
+def test_what_was_not_promoted_is_written_down(registry):
+    registry.keep(why="worse by 0.1", about={"difference": -0.1})
+    assert registry.current.number == 2
+    last = json.loads((registry.folder / "registry.json").read_text())["history"][-1]
+    assert (last["what"], last["why"], last["about"]) == ("kept", "worse by 0.1", {"difference": -0.1})
+
+
+def test_refusals(registry, tmp_path):
+    with pytest.raises(DataError, match="neither a run directory nor an export"):
+        registry.promote(tmp_path)
+    with pytest.raises(DataError, match="no version 7"):
+        registry.promote(7)
+    with pytest.raises(DataError, match="no export"):
+        registry.promote(tmp_path / "run1", export=tmp_path / "run2")
+    assert registry.current.number == 2
+    assert [v.number for v in registry.versions] == [1, 2]
+    empty = Registry(tmp_path / "empty")
+    assert empty.current is None
+    with pytest.raises(DataError, match="no version to go back to"):
+        empty.rollback()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(WriteError, match="not a registry"):
+        Registry(tmp_path / "other").promote(tmp_path / "run1")
+    assert is_registry(registry.folder)
+    assert not is_registry(tmp_path)
+    (registry.folder / "registry.json").write_text('{"format": 9}')
+    with pytest.raises(UnreadableFileError, match="another format"):
+        _ = registry.current
+    (registry.folder / "registry.json").write_text("{")
+    with pytest.raises(UnreadableFileError):
+        _ = registry.current
+
+
+def test_files_that_are_gone_are_named(registry):
+    import shutil
+
+    shutil.rmtree(registry.folder / "versions" / "0001")
+    with pytest.raises(MissingFileError, match="files are gone"):
+        registry.rollback()
+    assert registry.current.number == 2
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from fastrec.registry import Registry
+registry = Registry(sys.argv[1])
+print("ready", flush=True)
+while True:
+    registry.promote(Path(sys.argv[2]))
+    registry.rollback()
+"""
+
+
+def test_a_writer_that_is_killed_leaves_a_whole_state(registry, tmp_path):
+    """At whatever moment: what is current is a whole version, and the next promotion goes on from there."""
+    big = make_run(tmp_path / "big", "x" * 300_000)
+    for wait in (0.0, 0.004, 0.02):
+        root = str(Path(__file__).resolve().parents[2])
+        writer = subprocess.Popen(
+            [sys.executable, "-c", _KILLED, str(registry.folder), str(big)],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": root},
+        )
+        assert writer.stdout.readline() == b"ready\n"
+        time.sleep(wait)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        writer.stdout.close()
+        for version in registry.versions:
+            text = (version.run / "models" / "a.bin").read_text()
+            assert text in ("model 1", "model 2", "x" * 300_000)
+        assert registry.current in registry.versions
+        before = len(registry.versions)
+        assert registry.promote(tmp_path / "run1").number > before - 1
+        assert registry.current.number == registry.versions[-1].number
