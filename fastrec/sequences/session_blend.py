@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
-from fastrec.sequences.base import SESSION_MODELS, SessionModel
+from fastrec.sequences.base import SessionModel
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
 from fastrec.sequences.session_frame import SessionFrame
@@ -209,18 +209,11 @@ class SessionBlend(SessionModel):
         return found
 
     def _state(self) -> dict[str, Any]:
-        parts = {}
-        for name, model in self.models.items():
-            parts[name] = {"class": type(model).__name__, "settings": model.settings(), "learned": model._state()}
-        return {"models": parts, "valid": self.valid}
+        return {"models": {n: m.to_state() for n, m in self.models.items()}, "valid": self.valid}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.valid = state["valid"]
-        for name, part in state["models"].items():
-            model = SESSION_MODELS[part["class"]](**part["settings"])
-            model.items = self.items
-            model._restore(part["learned"])
-            self.models[name] = model
+        self.models = {n: SessionModel.from_state(part, self._known()) for n, part in state["models"].items()}
 
 
 @dataclass(frozen=True)
