@@ -34,6 +34,9 @@ from fastrec.table.read import read_file
 __all__ = ["NextItemCompetition", "run_next_item"]
 
 
+_SAMPLE = 1_000  # test sessions that a run keeps
+
+
 class NextItemCompetition(Competition):
     """A recipe for sessions: ``train`` holds sessions, ``test`` those whose next item is asked.
 
@@ -145,6 +148,7 @@ def run_next_item(
             blend.save(part / "models" / "blend")
             save_state(part / "sessions", train.form())
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
+            pq.write_table(_some(recipe, test), part / "sample.parquet")
             about = {"started": started, "command": command, "data": data.resolve().name, "device": str(device)}
             about |= {
                 "rows": rows,
@@ -206,6 +210,17 @@ def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, 
     empty = torch.zeros(0, dtype=torch.int64)
     none = _rank_rows("oof", test.items, empty, empty, dict.fromkeys(best, torch.zeros(0, dtype=torch.float64)))
     return pa.concat_tables([none, *parts])
+
+
+def _some(recipe: NextItemCompetition, test: SessionFrame) -> pa.Table:
+    """Some test sessions, by which an export is verified."""
+    some = test.take(torch.arange(min(len(test), _SAMPLE)))
+    return pa.table({recipe.items: lists_of(some)})
+
+
+def lists_of(sessions: SessionFrame) -> pa.LargeListArray:
+    """The ids of sessions' items, a list for each."""
+    return pa.LargeListArray.from_arrays(pa.array(sessions.offsets.numpy()), sessions.decode(sessions.values))
 
 
 def _rank_rows(

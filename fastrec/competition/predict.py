@@ -16,7 +16,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.form import form_of_run
-from fastrec.competition.next_item import NextItemCompetition
+from fastrec.competition.next_item import NextItemCompetition, lists_of
 from fastrec.competition.next_item_predict import is_next_item_run, predict_next_items, trust_modules
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
@@ -284,9 +284,8 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[Path]:
     """The test sessions as lists, whatever the competition's files are like."""
     _, test = recipe.read(data, None)
-    lists = pa.LargeListArray.from_arrays(pa.array(test.offsets.numpy()), test.decode(test.values))
     columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
-    columns[recipe.items] = lists
+    columns[recipe.items] = lists_of(test)
     if test.target is not None:
         columns[recipe.target] = test.decode(test.target)
     with atomic_folder(out) as part:
