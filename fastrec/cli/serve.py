@@ -18,7 +18,7 @@ _TOKEN = "FASTREC_TOKEN"
 @app.command()
 def serve(
     export: Annotated[
-        Path, typer.Argument(help="A folder that `fastrec export` wrote, or a run directory.", show_default=False)
+        Path, typer.Argument(help="What `fastrec export` or `Recommender.save` wrote, or a run.", show_default=False)
     ],
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
         "127.0.0.1"
@@ -37,6 +37,8 @@ def serve(
     threads: Annotated[int, typer.Option(min=1, help="Threads for one batch.")] = 1,
 ) -> None:
     """Answer requests: scores of rows, ranks of candidates, the Open Inference Protocol, Prometheus' metrics.
+
+    A recommender, and a run for next items or its export, answer `/v1/recommend`.
 
     SIGTERM stops after what was accepted, SIGHUP loads the export anew without losing a request. `/` describes it.
     """

@@ -16,6 +16,7 @@ from fastrec.errors import MissingFileError, UnreadableFileError
 
 __all__ = ["NextItemGraph", "read_next_items"]
 
+_CELLS = 1 << 24  # scores, or events of sessions side by side, that are in memory at a time
 _FILE, _TASK = "serving.json", "next_item"
 
 
@@ -59,11 +60,21 @@ class NextItemGraph:
         Returns:
             For each session ids, the best first, and their scores.
         """
-        if not sessions:
-            return []
-        ids, scores = self.run(sessions, k)
-        lengths = (scores > -np.inf).sum(1)
-        return [(i[:n].tolist(), s[:n].tolist()) for i, s, n in zip(ids, scores, lengths, strict=True)]
+        lengths = np.array([len(s) for s in sessions], np.int64)
+        order = np.argsort(lengths, kind="stable")
+        best: list[Any] = [None] * len(sessions)
+        step = max(1, _CELLS // max(int(self.about["items"]), 1))
+        at = 0
+        while at < len(order):  # sessions of equal length together, few enough for the memory
+            rows = order[at : at + step]
+            fits = max(1, int(np.searchsorted(lengths[rows] * np.arange(1, len(rows) + 1), _CELLS)))
+            rows = rows[:fits]
+            ids, scores = self.run([sessions[i] for i in rows], k)
+            shown = (scores > -np.inf).sum(1)
+            for i, found, said, n in zip(rows, ids, scores, shown, strict=True):
+                best[i] = found[:n].tolist(), said[:n].tolist()
+            at += len(rows)
+        return best
 
     def run(self, sessions: Sequence[Sequence[Any]], k: int) -> tuple[np.ndarray, np.ndarray]:
         """The graph's outputs ``[sessions, k]``: ids, and scores float32."""

@@ -17,12 +17,13 @@ __all__ = ["make_app"]
 def make_app(
     export: str | Path, *, events: Events | None = None, limits: Limits | None = None, token: str | None = None
 ) -> Starlette:
-    """An application that answers for one export; the model is loaded and warm when this returns.
+    """An application that answers for one export, recommender or run; it is loaded and warm when this returns.
 
     Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
 
     Args:
-        export: what ``fastrec export`` wrote.
+        export: what ``fastrec export`` wrote; or what ``Recommender.save`` wrote, or the run directory of a recipe for
+            next items, which ``/v1/recommend`` answers for.
         events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
         limits: how much it takes on; None: the defaults of ``Limits``.
         token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:

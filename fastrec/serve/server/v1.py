@@ -14,7 +14,7 @@ from fastrec.serve.server.events_body import events_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.service import Service
 
-__all__ = ["events", "json_response", "rank", "reload", "score"]
+__all__ = ["events", "json_response", "rank", "reload", "score", "top"]
 
 
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
@@ -46,7 +46,7 @@ async def rank(service: Service, call: Call) -> Response:
     if scorer.spec.outputs[0].width != 1:
         raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
     body, columns = await service.parse(len(call.body), parse)
-    k = _top(body.fields.get("k", call.query("k")))
+    k = top(body.fields.get("k", call.query("k")))
     if columns.n_lists > 1:
         raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
     scores = (await service.score(scorer, columns, call.timeout, call.came))[0]
@@ -81,7 +81,8 @@ async def reload(service: Service, call: Call) -> Response:
     return json_response({"version": await service.reload()})
 
 
-def _top(k: Any) -> int | None:
+def top(k: Any) -> int | None:
+    """How many are wanted, from a body or an address; None: it does not say."""
     if k is None:
         return None
     if type(k) is str and k.isascii() and k.isdigit() and len(k) < 10:
