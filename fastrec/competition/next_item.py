@@ -127,6 +127,7 @@ def run_next_item(
     with stages.stage("read", unit="sessions") as advance:
         train, test = recipe.read(data, rows)
         advance(len(train) + len(test))
+    recipe.submission.texts(train.items)  # what cannot be written is refused before hours of training, not after
     limit = recipe.minutes if budget is None else budget.minutes
     blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k, hold=recipe.hold, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):

@@ -88,6 +88,22 @@ class NextItemForm:
             raise TypeError("a name or the separator is not text")
         return cls(**known)
 
+    def texts(self, items: Vocab) -> list[str]:
+        """The items' ids as text.
+
+        Raises:
+            DataError: one holds what stands between two.
+        """
+        text = id_text(items.values).to_pylist()
+        bad = next((t for t in text if self.sep in t), None)
+        if bad is not None:
+            raise DataError(
+                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission",
+                column=self.items,
+                remedy="Set the recipe's separator to text that no item holds",
+            )
+        return text
+
     # Files -----------------------------------------------------------------------------------------------------------
 
     def write(self, path: str | Path, items: Vocab, best: Any, sessions: Any = None) -> None:
@@ -103,19 +119,11 @@ class NextItemForm:
             DataError: an id holds what stands between two.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
-        text = ["", *items.values.cast(pa.large_string()).to_pylist()]
-        bad = next((t for t in text if self.sep in t), None)
-        if bad is not None:
-            raise DataError(
-                f"the item {bad!r} holds {self.sep!r}, which stands between items in a submission",
-                column=self.items,
-                remedy="Set the recipe's separator to text that no item holds",
-            )
-        words = np.array(text, dtype=object)
+        words = np.array(["", *self.texts(items)], dtype=object)
         lines = [self.sep.join(words[row[row > 0]]) for row in best.numpy()]
         columns: dict[str, Any] = {self.items: pa.array(lines, pa.large_string())}
         if self.session is not None:
-            columns = {self.session: sessions.to_arrow().cast(pa.large_string()), **columns}
+            columns = {self.session: id_text(sessions.to_arrow()), **columns}
         write_text_csv(path, pa.table(columns))
 
     def read(self, path: str | Path) -> tuple[pa.Table, IdLists]:
@@ -173,7 +181,7 @@ class NextItemForm:
             found, keys = target.to_arrow(), RowKeys(pa.table({"row": pa.nulls(len(target))}), (), path)
         else:
             found, keys = self._last(table, [n for n in self.order if n in there], path)
-        text = pc.cast(found, pa.large_string())
+        text = id_text(found)
         if text.null_count or bool(pc.any(pc.equal(text, "")).as_py()):
             gone = np.flatnonzero(np.asarray(pc.fill_null(pc.equal(text, ""), True)))
             raise DataError(
@@ -186,8 +194,7 @@ class NextItemForm:
         """The target of each session's last row; a session's rows need not stand together."""
         arrow = table.to_arrow()
         arrow = arrow.append_column("#row", pa.array(np.arange(len(arrow))))
-        session = arrow[self.session].cast(pa.large_string())
-        first = session.combine_chunks().dictionary_encode()
+        first = id_text(arrow[self.session]).dictionary_encode()
         arrow = arrow.append_column("#session", first.indices)
         keys = [("#session", "ascending"), *((n, "ascending") for n in order), ("#row", "ascending")]
         arrow = arrow.sort_by(keys)
@@ -197,7 +204,20 @@ class NextItemForm:
         return found, RowKeys(pa.table({self.session: first.dictionary}), self.keys, path)
 
     def _named(self, sessions: pa.Array, path: str | Path) -> RowKeys:
-        text = pc.unique(pc.cast(sessions, pa.large_string()))
+        text = pc.unique(id_text(sessions))
         if text.null_count:
             raise DataError("a row belongs to no session", file=path, column=self.session, remedy="Fill the column")
         return RowKeys(pa.table({str(self.session): text}), self.keys, path)
+
+
+def id_text(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Ids as text without spaces of our own: days as 2026-01-31, moments as 2026-01-31T12:00:00."""
+    ids = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
+    if pa.types.is_dictionary(ids.type):
+        ids = ids.dictionary_decode()
+    if not pa.types.is_timestamp(ids.type):
+        return ids.cast(pa.large_string())
+    text = pc.cast(ids, pa.large_string())
+    if pc.all(pc.ends_with(text, " 00:00:00")).as_py():
+        return pc.utf8_slice_codeunits(text, 0, 10)
+    return pc.replace_substring(text, " ", "T")

@@ -18,6 +18,7 @@ from fastrec.table import Table
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 _FEW = 20  # candidates of models that say little of the session
 _LEAST = 1e-30
+_LONGEST = 1_000  # events before one that the trees learn from
 
 
 class RankedCandidates(SessionModel):
@@ -68,11 +69,10 @@ class RankedCandidates(SessionModel):
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)
-        asked = prefixes(late)
-        drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[: self.most].sort().values
+        asked = prefixes(late, drawn=self.most, seed=seed, longest=_LONGEST)
         until = None if minutes is None else time.monotonic() + 60 * minutes
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
-        self._grow(asked.take(drawn), seed)
+        self._grow(asked, seed)
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:

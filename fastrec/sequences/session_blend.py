@@ -22,6 +22,8 @@ __all__ = ["SessionBlend"]
 
 _STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried times these
 _ROUNDS = 3
+_LONGEST = 1_000  # events before one that is asked for
+_ENOUGH = 0.5  # of the time that a model took to learn from most sessions: with less it does not begin anew
 
 
 class FitStore(Protocol):
@@ -38,7 +40,7 @@ class SessionBlend(SessionModel):
     """Models whose scores, standardised for each session, are added up with weights chosen on held-out sessions.
 
     ``fit`` holds the last sessions out, or each one's last event, trains every model on the others, chooses the weights
-    by NDCG, and trains all again on all sessions.
+    by NDCG, and trains all again on all sessions (where there is time for that).
 
     Args:
         models: name → model.
@@ -87,6 +89,7 @@ class SessionBlend(SessionModel):
         if not self.models:
             raise DataError("a blend of no models", remedy="Give one or more")
         until = None if minutes is None else time.monotonic() + 60 * minutes
+        self._took: dict[int, float] = {}
         if self.weights is None:
             if self.store is None:
                 self._choose(sessions, seed, until)
@@ -95,14 +98,22 @@ class SessionBlend(SessionModel):
         self._fit_all(sessions, seed, until)
 
     def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
-        """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
+        """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused.
+
+        One that has learned already, from fewer sessions, and would now have far less time than it took, stays.
+        """
+        took = self._took
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / (len(self.models) - i)
+            if left is not None and left * 60 < _ENOUGH * took.get(id(model), 0.0):
+                continue
+            began = time.monotonic()
             fit = partial(model.fit, sessions, seed=seed, minutes=left)
             if self.store is None:
                 fit()
             else:
                 self.store.fit(model, sessions, fit)
+            took[id(model)] = time.monotonic() - began
 
     def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
         """Find weights by the last sessions, after training on the others in half of the time."""
@@ -112,7 +123,7 @@ class SessionBlend(SessionModel):
         else:
             share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
             train, held = by_time(sessions, share)
-            asked = prefixes(held)
+            asked = prefixes(held, last=self.most, longest=_LONGEST)
         if not len(asked) or not bool((train.lengths > 1).any()):
             self.weights = even
             return

@@ -24,6 +24,7 @@ from fastrec.validate import Lists
 STAGES = ("retrieve", "filter", "score", "order")
 _IDS = ("session", "item")
 _FUSED = 60
+_LONGEST = 1_000  # events before one that the ranker learns from
 
 
 class Recommender:
@@ -98,9 +99,8 @@ class Recommender:
         """
         if isinstance(self.ranker, Estimator):
             past, late = by_time(sessions, share)
-            asked = prefixes(late)
-            drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[:most].sort().values
-            self._fit_ranker(past, asked.take(drawn), negatives, seed)
+            asked = prefixes(late, drawn=most, seed=seed, longest=_LONGEST)
+            self._fit_ranker(past, asked, negatives, seed)
         self._fit_retriever(sessions)
         self.form = sessions.form()
         return self

@@ -12,17 +12,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fastrec.competition import NextItemCompetition, run_competition
+from fastrec.competition import Competition, NextItemCompetition, SavedRun, run_competition
 from fastrec.competition.next_item_predict import SavedNextItems
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.estimators import XGBModel
+from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
-from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame
+from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
 from fastrec.serve import Limits, NextItemGraph, export_next_items, make_app
 from fastrec.serve.server.recommend.models import open_model
+from fastrec.stacking import Stack
+from fastrec.table import Table
 from tests.serve.server.calls import get, post, post_soon
 from tests.serve.server.test_fuzz import CUTS, KINDS, TREES, held, mutated
 from tests.serve.server.test_v1 import ARROW, stream
@@ -229,6 +232,55 @@ def test_pages_token_and_reload(folders, tmp_path):
     Recommender(PopularItems()).fit(SessionFrame(pd.DataFrame({"i": [[0.5, 1.5]] * 3}), item="i")).save(folder)
     with pytest.raises(DataError, match="neither integers nor text"):
         make_app(folder)
+
+
+class Ranked(Competition):
+    """Candidates of co-visitation and the visitor's age, put in order by a run."""
+
+    name, task, list_column, item, label = "Ranked", "ranking", "session", "item", "label"
+    ids, plain, categories = ("session", "item"), ("near_score", "near_rank", "age"), ()
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=3, max_depth=2)]
+
+    def stack(self):
+        return Stack(rounds=3)
+
+
+def test_a_run_that_ranks_reads_the_context(tmp_path):
+    log = SessionFrame(pd.DataFrame({"items": walks(100)}), item="items")
+    sources = Candidates({"near": CoVisitation()}, 8).fit(log)
+    asked_for = prefixes(log)
+    table = sources.union(asked_for)
+    frame = table.to_arrow().to_pandas().assign(label=sources.label(table, asked_for.target).numpy())
+    frame["item"], frame["age"] = log.items.decode(table["item"].values).to_pylist(), frame["session"] % 7 + 0.5
+    frame.to_parquet(tmp_path / "train.parquet")
+    frame[frame.session < 9].drop(columns="label").to_parquet(tmp_path / "test.parquet")
+    run = run_competition(Ranked(), tmp_path, tmp_path / "run")
+    shop = Recommender(sources, ranker=SavedRun(run))
+    shop.save(tmp_path / "shop")
+    shutil.rmtree(run)  # it went along
+    with pytest.raises(DataError, match="its ranker is a run"):
+        Recommender.load(tmp_path / "shop")
+    app = make_app(tmp_path / "shop")
+    sessions = [{"items": s, "context": {"age": i + 0.5}} for i, s in enumerate(walks(4))]
+    said = asked(app, {"sessions": sessions, "k": 3})["sessions"]
+    again = Recommender.load(tmp_path / "shop", ranker=SavedRun(tmp_path / "shop" / "ranker"))
+    ages = Table({"age": [s["context"]["age"] for s in sessions]})
+    found = again.recommend(log.take(torch.arange(4)), 3, context=ages).to_arrow()
+    assert [i for s in said for i in s["ids"]] == found["item"].to_pylist()
+    assert [i for s in said for i in s["scores"]] == found["score"].to_pylist()
+
+    async def both():  # one without what the ranker needs does not get it from the other
+        bodies = [sessions[0] | {"k": 3}, {"items": walks(1)[0], "k": 3}]
+        return await asyncio.gather(*(post_soon(app, PATH, b) for b in bodies))
+
+    right, wrong = asyncio.run(both())
+    assert right.json() == said[0]
+    assert wrong.status == 422
+    assert wrong.json()["column"] == "age"
+    assert post(app, PATH, {"items": [], "context": {"age": "x"}}).status in (200, 422)
+    app.state.service.close()
 
 
 BODIES = st.fixed_dictionaries(

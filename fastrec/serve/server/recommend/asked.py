@@ -22,7 +22,6 @@ class RecommendSpec:
         items: how many there are.
         k: how many are given unless a request says another number.
         context: values of a session that may be sent, by name, and what they are for.
-        free: other names may be sent, too, which a ranker of one's own may know.
     """
 
     name: str
@@ -31,7 +30,6 @@ class RecommendSpec:
     items: int
     k: int
     context: Mapping[str, str] = field(default_factory=dict)
-    free: bool = False
     task: str = "recommend"
     events: None = None
     made: tuple[()] = ()
@@ -64,11 +62,10 @@ class Asked:
 
 
 def joined(batch: Sequence[Asked]) -> Asked:
-    """The sessions of several requests with the same ``k``."""
+    """The sessions of several requests with the same ``k`` and names of context."""
     if len(batch) == 1:
         return batch[0]
     lengths = np.concatenate([np.diff(a.offsets) for a in batch])
-    names = dict.fromkeys(n for a in batch for n in a.context)
-    context = {n: [v for a in batch for v in a.context.get(n, [None] * a.rows)] for n in names}
+    context = {n: [v for a in batch for v in a.context[n]] for n in batch[0].context}
     items = np.concatenate([a.items for a in batch])
     return Asked(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)

@@ -109,7 +109,7 @@ def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any
 
 
 def _check_name(name: str, spec: RecommendSpec, row: int | None) -> None:
-    if name in spec.context or spec.free:
+    if name in spec.context:
         return
     known = ", ".join(spec.context)
     remedy = f"It knows {known}" if known else "It knows the items alone"

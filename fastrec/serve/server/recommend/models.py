@@ -54,14 +54,15 @@ class _Model:
         raise NotImplementedError
 
     def score_all(self, batch: Sequence[Asked]) -> list[Any]:
-        """An ``Answer`` for each request; those that want as many items are answered together.
+        """An ``Answer`` for each request; those that want as many items, and send the same context, go together.
 
         Raises:
             Refusal: what was sent cannot be used.
         """
         found: dict[int, Answer] = {}
-        for k in dict.fromkeys(a.k for a in batch):
-            places = [i for i, a in enumerate(batch) if a.k == k]
+        kinds = [(a.k, frozenset(a.context)) for a in batch]
+        for kind in dict.fromkeys(kinds):
+            places = [i for i, own in enumerate(kinds) if own == kind]
             try:
                 best, seconds = self.recommend(joined([batch[i] for i in places]))
             except FastrecError as error:
@@ -77,7 +78,8 @@ class _Model:
         try:
             self.recommend(Asked(np.zeros(0, object), np.zeros(2, np.int64), 1))
         except FastrecError:
-            raise
+            if not self.spec.context:  # else it may want some
+                raise
         except Exception as error:  # of whatever library
             why = f"it cannot recommend anything ({' '.join(str(error).split())[:300]})"
             raise UnreadableFileError(why, file=self.folder, remedy="Save or export it anew") from error
@@ -164,9 +166,7 @@ class _ServedRecommender(_Model):
         if ranker is not None:
             own = {"session", "item", "sources", *(f"{n}_{w}" for n in self._shop.retriever.sources for w in _WORDS)}
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
-        self.spec = RecommendSpec(
-            "recommender", _version(folder), type_of(items), len(items) - 1, _USUAL, context, free=False
-        )
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, _USUAL, context)
 
     def recommend(self, asked: Asked) -> Answer:
         """See ``RecommendModel``."""

@@ -25,7 +25,7 @@ def describe(spec: RecommendSpec) -> dict[str, Any]:
     kind = {"type": "string" if spec.type == "string" else "integer"}
     items = {"type": "array", "items": kind, "description": "The session's items so far, the last one last."}
     known = {n: {"description": says} for n, says in spec.context.items()}
-    context = {"type": "object", "properties": known, "additionalProperties": spec.free}
+    context = {"type": "object", "properties": known, "additionalProperties": False}
     session = {"type": "object", "required": ["items"], "properties": {"items": items, "context": context}}
     k = {"type": "integer", "minimum": 1, "default": spec.k}
     one = {**session, "additionalProperties": False, "properties": {**session["properties"], "k": k}}
