@@ -19,7 +19,11 @@ _TOKEN = "FASTREC_TOKEN"
 @app.command()
 def serve(
     export: Annotated[
-        Path, typer.Argument(help="What `fastrec export` wrote, a run directory, or a registry.", show_default=False)
+        Path,
+        typer.Argument(
+            help="What `fastrec export` or `Recommender.save` wrote, a run directory, or a registry.",
+            show_default=False,
+        ),
     ],
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 is reached from other machines.")] = (
         "127.0.0.1"
@@ -41,6 +45,8 @@ def serve(
     ] = None,
 ) -> None:
     """Answer requests: scores of rows, ranks of candidates, the Open Inference Protocol, Prometheus' metrics.
+
+    A recommender, and a run for next items or its export, answer `/v1/recommend`.
 
     SIGTERM stops after what was accepted, SIGHUP loads the export anew without losing a request. Of a registry the
     current version answers, and what is promoted takes over by itself. `/` describes it.

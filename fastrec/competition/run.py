@@ -88,10 +88,9 @@ def run_competition(
             raise DataError(
                 f"{competition.name} has no features that a cluster could make", remedy="Run it without --scheduler"
             )
-        left = None if budget is None else max(budget.left / 60, 0.05)
-        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
-        where, stages = resolve_device(device), stages or Stages()
-        return run_next_item(competition, data, out, device=where, stages=stages, **asked)
+        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "budget": budget}
+        where, stages, parts = resolve_device(device), stages or Stages(), Parts.beside(out) if resume else None
+        return run_next_item(competition, data, out, device=where, stages=stages, parts=parts, **asked)
     if isinstance(competition, StreamedCompetition):
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}

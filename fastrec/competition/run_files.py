@@ -20,7 +20,7 @@ import torch
 from fastrec._core.environment import installed_version
 from fastrec.competition.fitting import Fitted
 from fastrec.competition.recipe import Competition
-from fastrec.competition.saved_recipe import about_recipe
+from fastrec.competition.recipe_record import about_recipe
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
 from fastrec.metrics import reciprocal_ranks
@@ -294,7 +294,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
-        "git_revision": _git_revision(type(recipe)),
+        "git_revision": git_revision(type(recipe)),
         "features": [*made.cats, *made.conts],
         "categories": made.cats,
         "models": [n for n in made.predictions if n != "stack"],
@@ -317,7 +317,7 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _git_revision(recipe: type[Competition]) -> str | None:
+def git_revision(recipe: type[Competition]) -> str | None:
     """The revision of the workspace that the recipe is in."""
     file = getattr(sys.modules.get(recipe.__module__), "__file__", None)
     folder = Path(file).resolve().parent if file else Path.cwd()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,14 +20,6 @@ from fastrec.metrics import Metric
 from fastrec.stacking import Stack, StackModel
 from fastrec.table import Table
 from fastrec.validate import Folds, Rows, Target
-
-_ATTRIBUTES = ("fold_key", "time", "weight", "counted", "touched")
-
-
-def about_recipe(recipe: Competition) -> dict[str, Any]:
-    """What ``config.json`` says of a recipe so that the run can be carried out again without its code."""
-    also = [m for m in recipe.also if isinstance(m, str)]
-    return {**{n: getattr(recipe, n) for n in _ATTRIBUTES}, "also": also}
 
 
 class SameBlend(Stack):

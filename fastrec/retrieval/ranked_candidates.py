@@ -18,6 +18,9 @@ from fastrec.table import Table
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 _FEW = 20  # candidates of models that say little of the session
 _LEAST = 1e-30
+_SHARE = 0.75  # of the time that is given: then no more trees are grown
+_FEWEST_TREES = 10
+_LONGEST = 1_000  # events before one that the trees learn from
 
 
 class RankedCandidates(SessionModel):
@@ -68,11 +71,11 @@ class RankedCandidates(SessionModel):
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)
-        asked = prefixes(late)
-        drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[: self.most].sort().values
-        until = None if minutes is None else time.monotonic() + 60 * minutes
+        asked = prefixes(late, drawn=self.most, seed=seed, longest=_LONGEST)
+        began = time.monotonic()
+        until = None if minutes is None else began + 60 * minutes
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
-        self._grow(asked.take(drawn), seed)
+        self._grow(asked, seed, None if minutes is None else began + _SHARE * 60 * minutes)
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
@@ -90,7 +93,7 @@ class RankedCandidates(SessionModel):
         sources = {n: ModelSource(m, fitted=True) for n, m in self.models.items()}
         self._candidates = Candidates({**sources, "own": own}, {**self.k, "own": _FEW})
 
-    def _grow(self, asked: SessionFrame, seed: int) -> None:
+    def _grow(self, asked: SessionFrame, seed: int, until: float | None) -> None:
         parts, labels = [], []
         for table in self._candidates.stream(asked):
             label = self._candidates.label(table, asked.target)
@@ -101,7 +104,8 @@ class RankedCandidates(SessionModel):
         self._trees = None
         if bool(y.any()):  # else the models' scores have to do
             params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
-            self._trees = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds)
+            stops = [] if until is None else [_StopAt(until)]
+            self._trees = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds, callbacks=stops)
 
     def _numbers(self, table: Table, sessions: SessionFrame) -> torch.Tensor:
         full = self._features(table, sessions)
@@ -131,6 +135,18 @@ class RankedCandidates(SessionModel):
         self._features = CandidateFeatures.from_state(state["features"])
         self._trees = xgb.Booster(model_file=bytearray(state["trees"].numpy().tobytes())) if state["grown"] else None
         self._take()
+
+
+class _StopAt(xgb.callback.TrainingCallback):
+    """Ends a training when the time is over; some trees are grown whatever it takes."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self.until = until
+
+    def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+        """Whether that was the last tree."""
+        return epoch + 1 >= _FEWEST_TREES and time.monotonic() > self.until
 
 
 def _usual() -> dict[str, SessionModel]:

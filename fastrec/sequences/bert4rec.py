@@ -27,9 +27,9 @@ class HiddenEventNet(SessionNet):
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
         """What is compared with items to find the next one: ``[b, width]``."""
-        items = torch.cat([items, items.new_zeros(len(items), 1)], 1)
+        items = torch.cat([items, items.new_zeros(items.shape[0], 1)], 1)
         items = items.scatter(1, lengths.unsqueeze(1), self.items.codes)
-        longer = [torch.cat([s, s.new_zeros(len(s), 1)], 1) for s in sides]
+        longer = [torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides]
         return super().last(items, lengths + 1, *longer)
 
 

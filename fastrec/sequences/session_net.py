@@ -78,7 +78,7 @@ class SessionNet(nn.Module):
         """What is compared with items to find the next one: ``[b, width]``; of an empty session zeros."""
         found = self(items, lengths, *sides)
         place = (lengths - 1).clamp_min(0)
-        return found[torch.arange(len(found), device=found.device), place] * (lengths > 0).unsqueeze(1)
+        return found[torch.arange(found.shape[0], device=found.device), place] * (lengths > 0).unsqueeze(1)
 
     def query(self, hidden: Tensor) -> Tensor:
         """Outputs as they are compared with ``keys``."""

@@ -70,18 +70,37 @@ def given_split(sessions: SessionFrame, held_out: torch.Tensor) -> tuple[Session
     return sessions.take(~held_out), sessions.take(held_out)
 
 
-def prefixes(sessions: SessionFrame) -> SessionFrame:
+def prefixes(
+    sessions: SessionFrame,
+    *,
+    last: int | None = None,
+    drawn: int | None = None,
+    seed: int = 0,
+    longest: int | None = None,
+) -> SessionFrame:
     """Every event but the first of a session as a target, with the events before it as its session.
+
+    Args:
+        sessions: the sessions.
+        last: only the last so many targets; None: all. All of a long session take the square of its length.
+        drawn: only so many targets, drawn at random; in their order.
+        seed: of what is drawn.
+        longest: only so many events before each target, the last ones; None: all.
 
     Returns:
         One session per such event, in the order of the events; ids are those of the sessions they come from.
     """
     lengths = (sessions.lengths - 1).clamp_min(0)
     rows = torch.repeat_interleave(torch.arange(len(sessions)), lengths)
+    kept = torch.arange(len(rows))
+    if drawn is not None:
+        kept = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:drawn].sort().values
+    kept = kept if last is None else kept[max(len(kept) - last, 0) :]
     first = torch.ones(len(sessions.values), dtype=torch.bool)
     first[sessions.offsets[:-1][sessions.lengths > 0]] = False
-    places = first.nonzero().squeeze(1)
-    made = sessions.cut(sessions.offsets[rows], places)
+    places, rows = first.nonzero().squeeze(1)[kept], rows[kept]
+    starts = sessions.offsets[rows]
+    made = sessions.cut(starts if longest is None else torch.maximum(starts, places - longest), places)
     made.target = sessions.values[places]
     made.sessions = None if sessions.sessions is None else sessions.sessions.take(rows)
     return made

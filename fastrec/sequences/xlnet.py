@@ -51,10 +51,11 @@ class XLNet(HiddenEventNet):
         mask = self.items.codes
         known = sides[: len(self.codings)]
         order = sides[-1] if len(sides) > len(known) else (items == mask).long()
-        first = self.start.expand(len(items), 1, -1)  # an event that all see: one that sees nothing has no attention
+        # an event that all see: one that sees nothing has no attention
+        first = self.start.expand(items.shape[0], 1, -1)
         content = torch.cat([first, self.input(items, *known)], 1)
         asked = self.input(torch.full_like(items, mask), *known)
-        then = torch.cat([order.new_full((len(order), 1), -1), order], 1)
+        then = torch.cat([order.new_full((order.shape[0], 1), -1), order], 1)
         inside = padding_mask(lengths + 1, then.shape[1])
         keys = then[:, None, None, :]
         by_content, by_asked = inside & (keys <= then[:, None, :, None]), inside & (keys < order[:, None, :, None])

@@ -3,11 +3,15 @@
 In: a run directory of ``fastrec run``. Out: a folder with ``model.onnx`` (raw columns → score) and ``serving.json``, or
 a server that answers. ``export.py`` writes the folder and ``verify.py`` checks it, ``graph/`` builds the graph,
 ``forest/`` turns trees into nodes, ``triton.py`` makes a model repository of it, ``server/`` answers requests and
-batches them, ``online/`` keeps the events that features look back to.
+batches them, ``online/`` keeps the events that features look back to. ``next_items/`` does the same for nets of
+sessions: raw item ids → the best items.
 """
 
 from fastrec.serve.export import Exported, export_run
 from fastrec.serve.metric_loss import metric_loss
+from fastrec.serve.next_items.export import ExportedNextItems, export_next_items
+from fastrec.serve.next_items.graph import NextItemGraph
+from fastrec.serve.next_items.verify import verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
 from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.server.make import make_app
@@ -19,18 +23,22 @@ from fastrec.serve.verify import Verified, verify_export
 
 __all__ = [
     "Exported",
+    "ExportedNextItems",
     "Limits",
     "MemoryStore",
+    "NextItemGraph",
     "Online",
     "RedisStore",
     "Refusal",
     "Scorer",
     "Verified",
+    "export_next_items",
     "export_pt2",
     "export_run",
     "make_app",
     "metric_loss",
     "verify_export",
+    "verify_next_items",
     "write_online_state",
     "write_triton",
 ]

@@ -6,7 +6,7 @@ A program is a net alone: codes and prepared numbers in, outputs out. TorchScrip
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +19,22 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator, NetModel, NetRanker
 from fastrec.models import EmbeddingTables
+from fastrec.sequences import NextItemNet
+from fastrec.serve.session_scores import session_program
 
 _FIRST = "net_0.pt2"
 
 
-def export_pt2(estimator: Estimator, out: str | Path) -> list[Path]:
-    """Write the nets of a trained estimator, each as a file.
+def export_pt2(estimator: Estimator | NextItemNet, out: str | Path) -> list[Path]:
+    """Write the nets of a trained estimator, each as a file; or the net of sessions of a ``NextItemNet``.
 
     ``torch.export.load(path).module()(x_cat, x_cont)`` gives what the net gives: float32 ``[b, outputs]``, of codes
-    int64 ``[b, categories]`` and numbers float32 ``[b, numbers]`` as the estimator prepares them, for any ``b``.
+    int64 ``[b, categories]`` and numbers float32 ``[b, numbers]`` as the estimator prepares them, for any ``b``. The
+    program of a ``NextItemNet`` takes codes of sessions int64 ``[b, length]``, 0 for no event, for any ``b`` and
+    ``length``, and gives scores of all codes, ``[b, codes]``.
 
     Args:
-        estimator: a ``NetRanker`` or a ``NetModel``.
+        estimator: a ``NetRanker``, a ``NetModel`` or a ``NextItemNet``.
         out: the folder to make or replace.
 
     Returns:
@@ -41,6 +45,8 @@ def export_pt2(estimator: Estimator, out: str | Path) -> list[Path]:
         DataError: it has no nets.
         WriteError: the folder holds other things.
     """
+    if isinstance(estimator, NextItemNet):
+        return _write([session_program(estimator)], out)
     if isinstance(estimator, NetModel):
         nets = estimator._nets
     elif isinstance(estimator, NetRanker):
@@ -50,13 +56,17 @@ def export_pt2(estimator: Estimator, out: str | Path) -> list[Path]:
         raise DataError(f"{estimator.name} ({kind}) has no nets", remedy="Give a NetRanker or a NetModel")
     if not nets:
         raise estimator.not_fitted()
-    out = Path(out)
+    inputs = [[(len(t.plan["cats"]), torch.int64), (t.plan["n_cont"], torch.float32)] for t in nets]
+    return _write((program_of(t.net, i) for t, i in zip(nets, inputs, strict=True)), out)
+
+
+def _write(programs: Iterable[ExportedProgram], out: str | Path) -> list[Path]:
+    out, names = Path(out), []
     check_replaceable(out, _FIRST)
-    names = [f"net_{i}.pt2" for i in range(len(nets))]
     with atomic_folder(out) as folder:
-        for name, trained in zip(names, nets, strict=True):
-            inputs = [(len(trained.plan["cats"]), torch.int64), (trained.plan["n_cont"], torch.float32)]
-            torch.export.save(program_of(trained.net, inputs), folder / name)
+        for i, program in enumerate(programs):
+            names.append(f"net_{i}.pt2")
+            torch.export.save(program, folder / names[-1])
     return [out / name for name in names]
 
 

@@ -83,3 +83,9 @@ def test_the_time_given_is_shared_out():
 def test_what_makes_no_sense():
     with pytest.raises(DataError, match="0 models"):
         RankedCandidates({})
+
+
+def test_trees_stop_when_the_time_is_over():
+    models = {"around": CoVisitation(before=1.0)}
+    model = RankedCandidates(models, share=0.3, rounds=500).fit(frame(chains(1, 200, 15)), minutes=1e-6)
+    assert model._trees.num_boosted_rounds() == 10

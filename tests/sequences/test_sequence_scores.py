@@ -58,3 +58,24 @@ def test_what_cannot_be_scored_is_refused():
         sequence_metrics([(torch.tensor([0]), scores[:1])], torch.tensor([1, 2]))
     with pytest.raises(DataError, match="items a session"):
         sequence_metrics(torch.ones(2, 3, dtype=torch.int64), torch.tensor([1, 2]), 5)
+
+
+# What RecTools 0.19.0 gives: HitRate, Recall, MRR, NDCG(divide_by_achievable=True), CatalogCoverage(normalize=True).
+RECTOOLS = {
+    1: {"hr": 0.08333333333333333, "mrr": 0.08333333333333333, "ndcg": 0.08333333333333333, "coverage": 0.375},
+    3: {"hr": 0.08333333333333333, "mrr": 0.08333333333333333, "ndcg": 0.08333333333333333, "coverage": 0.75},
+    5: {"hr": 0.25, "mrr": 0.12083333333333333, "ndcg": 0.15146078044232789, "coverage": 1.0},
+}
+
+
+@pytest.mark.parametrize("k", sorted(RECTOOLS))
+def test_metrics_equal_those_of_rectools(k):
+    # 12 sessions, 8 items, scores of 0 to 3: where they are equal RecTools was given the lower item first
+    session, code = torch.arange(12).unsqueeze(1), torch.arange(9)
+    scores = ((7 * session + 5 * code + session * code) % 4).double()
+    scores[:, 0] = -torch.inf  # no item
+    target = (3 * torch.arange(12) + torch.arange(12) // 4) % 9  # 0: an item that is never recommended
+    assert sequence_metrics(scores, target, k) == pytest.approx({f"{n}@{k}": v for n, v in RECTOOLS[k].items()})
+    assert sequence_metrics(best_items(scores, k)[0], target, k, codes=9) == pytest.approx(
+        {f"{n}@{k}": v for n, v in RECTOOLS[k].items()}
+    )

@@ -173,3 +173,18 @@ def test_splits_refuse_what_they_cannot_do():
         by_time(frame, 1.0)
     with pytest.raises(DataError, match="mask"):
         given_split(frame, torch.tensor([1]))
+
+
+def test_some_prefixes_of_a_session_without_end():
+    lists = [list(range(5)), [7], [], [3, 4, 5], list(range(100_000))]
+    frame = SessionFrame({"items": lists}, item="items")
+    few = prefixes(frame.take(torch.arange(4)), last=3, longest=2)
+    assert lists_of(few) == [[2, 3], [3], [3, 4]]
+    assert few.decode(few.target).to_pylist() == [4, 4, 5]
+    every = prefixes(frame.take(torch.arange(4)))
+    some = prefixes(frame.take(torch.arange(4)), drawn=4, seed=3)
+    rows = torch.randperm(6, generator=torch.Generator().manual_seed(3))[:4].sort().values
+    assert lists_of(some) == lists_of(every.take(rows))
+    assert torch.equal(some.target, every.target[rows])
+    ends = prefixes(frame, last=2, longest=3)  # all of them would be 5,000,000,000 events
+    assert lists_of(ends) == [[99_995, 99_996, 99_997], [99_996, 99_997, 99_998]]

@@ -62,8 +62,8 @@ class Graph:
     def __init__(self) -> None:
         self._onnx = onnx()
         self._nodes: list[Any] = []
-        self._inputs: dict[str, tuple[Any, int]] = {}
-        self._outputs: dict[str, tuple[str, Any, int | None]] = {}
+        self._inputs: dict[str, tuple[Any, tuple[int | str, ...]]] = {}
+        self._outputs: dict[str, tuple[str, Any, int | str | None]] = {}
         self._constants: dict[str, np.ndarray] = {}
         self._named: dict[Any, Any] = {}
         self._count = 0
@@ -71,15 +71,15 @@ class Graph:
         self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
         self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
 
-    def input(self, name: str, dtype: Any) -> str:
-        """An input ``[rows]``, of a numpy dtype (``object`` or ``str``: text).
+    def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
+        """An input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
 
         Raises:
             DataError: there is an input of that name already.
         """
         if name in self._inputs:
             raise DataError("two inputs of a graph have one name", column=name, remedy="Rename one")
-        self._inputs[name] = self.type_of(dtype), 1
+        self._inputs[name] = self.type_of(dtype), shape
         return name
 
     @property
@@ -93,7 +93,7 @@ class Graph:
         self._inputs = {n: t for n, t in self._inputs.items() if n in read}
         return read
 
-    def output(self, name: str, value: str, dtype: Any, width: int | None = None) -> None:
+    def output(self, name: str, value: str, dtype: Any, width: int | str | None = None) -> None:
         """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
         self._outputs[name] = value, self.type_of(dtype), width
 
@@ -212,7 +212,7 @@ class Graph:
         ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
         nodes = _needed([*self._nodes, *ends], set(self._outputs))
         used = {n for node in nodes for n in node.input}
-        ins = [helper.make_tensor_value_info(n, t, [ROWS]) for n, (t, _) in self._inputs.items()]
+        ins = [helper.make_tensor_value_info(n, t, list(s)) for n, (t, s) in self._inputs.items()]
         outs = [
             helper.make_tensor_value_info(n, t, [ROWS] if w is None else [ROWS, w])
             for n, (_, t, w) in self._outputs.items()

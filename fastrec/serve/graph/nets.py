@@ -181,13 +181,13 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: 
         n_lists: how many list columns come between numbers and vectors.
     """
     require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), quiet():
         program = program_of(net, inputs, n_lists)
         return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Torch's exporter warns of its own parts, and logs what it has no use for."""
     levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
     with warnings.catch_warnings():

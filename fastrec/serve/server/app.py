@@ -8,7 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +20,9 @@ from fastrec.serve.server import pages, v1, v2
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, read_call
 from fastrec.serve.server.prometheus import CONTENT_TYPE
+from fastrec.serve.server.recommend import addresses
+from fastrec.serve.server.recommend.models import recommends
+from fastrec.serve.server.recommend.service import RecommendService
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Events, Limits, Service
 from fastrec.serve.server.versions import Canary
@@ -28,7 +31,7 @@ __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
 _BODIES = 8  # of the largest size that may be held at once
-_Handler: TypeAlias = Callable[[Service, Call], Awaitable[Response]]
+_Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
 def build_app(
@@ -40,7 +43,12 @@ def build_app(
     canary: Canary | None = None,
 ) -> Starlette:
     """As ``make_app``."""
-    service = Service(export, events=events, limits=limits, canary=canary)
+    recommending = recommends(export)
+    service: Any = (
+        RecommendService(export, limits=limits, canary=canary)
+        if recommending
+        else Service(export, events=events, limits=limits, canary=canary)
+    )
     held = BytesHeld(_BODIES * service.limits.max_body)
 
     @asynccontextmanager
@@ -59,18 +67,28 @@ def build_app(
         return await v1.reload(service, call)
 
     routes = [
-        route("/v1/score", v1.score, method="POST"),
-        route("/v1/rank", v1.rank, method="POST"),
-        route("/v1/events", v1.events, method="POST"),
         route("/v1/reload", reload, method="POST"),
-        route("/v2", v2.server),
-        route("/v2/health/live", _alive, public=True),
-        route("/v2/health/ready", _ready, public=True),
         route("/health", _alive, public=True),
         route("/ready", _ready, public=True),
         route("/metrics", _metrics),
-        route("/openapi.json", pages.openapi),
-        route("/", pages.page),
+        route("/openapi.json", addresses.openapi if recommending else pages.openapi),
+        route("/", addresses.page if recommending else pages.page),
+    ]
+    routes += [route("/v1/recommend", addresses.recommend, method="POST")] if recommending else _scoring(route)
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
+    app.state.service = service
+    return app
+
+
+def _scoring(route: Callable[..., Route]) -> list[Route]:
+    """The addresses of an export that scores rows."""
+    routes = [
+        route("/v1/score", v1.score, method="POST"),
+        route("/v1/rank", v1.rank, method="POST"),
+        route("/v1/events", v1.events, method="POST"),
+        route("/v2", v2.server),
+        route("/v2/health/live", _alive, public=True),
+        route("/v2/health/ready", _ready, public=True),
     ]
     for model in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
         routes += [
@@ -78,9 +96,7 @@ def build_app(
             route(f"{model}/ready", v2.model_ready),
             route(f"{model}/infer", v2.infer, method="POST"),
         ]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
-    app.state.service = service
-    return app
+    return routes
 
 
 def _endpoint(

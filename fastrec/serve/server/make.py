@@ -23,13 +23,14 @@ def make_app(
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """An application that answers for one export, or a registry's; the model is loaded and warm when this returns.
+    """An application for one export, registry, recommender or run; it is loaded and warm when this returns.
 
     Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
 
     Args:
-        export: what ``fastrec export`` wrote; or a registry: its current version answers, and what is promoted takes
-            over within a second, without a request lost.
+        export: what ``fastrec export`` wrote; a registry: its current version answers, and what is promoted takes over
+            within a second, without a request lost; or what ``Recommender.save`` wrote, or the run directory of a
+            recipe for next items, which ``/v1/recommend`` answers for.
         events: what makes the export's columns from events, a ``fastrec.serve.online.Online``; None: nothing does.
         limits: how much it takes on; None: the defaults of ``Limits``.
         token: what a client must send as ``Authorization: Bearer …``, except to ask whether the server is alive; None:

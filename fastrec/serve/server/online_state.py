@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fastrec.serve.server.recommend.models import recommends
 from fastrec.serve.server.service import Events
 from fastrec.serve.server.spec import read_spec
 
@@ -19,7 +20,7 @@ def open_events(export: str | Path) -> Iterator[Events | None]:
     Args:
         export: what ``fastrec export`` wrote: ``features/`` holds the features, ``events/`` the events.
     """
-    if read_spec(export).events is None:
+    if recommends(export) or read_spec(export).events is None:
         yield None
         return
     from fastrec.serve.online import Online

@@ -14,10 +14,12 @@ from fastrec.serve.server.call import TIMEOUT, Call
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Spec
 
-__all__ = ["describe", "example", "openapi", "page"]
+__all__ = ["ERRORS", "STYLE", "describe", "example", "openapi", "page"]
 
 _TYPES = {"int64": "integer", "float64": "number", "float32": "number", "string": "string", "bool": "boolean"}
-_ERRORS = {
+STYLE = """body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+td,th{text-align:left;padding:.1rem 1rem .1rem 0}pre{background:#f4f4f4;padding:1rem;overflow:auto}"""
+ERRORS = {
     "400": "The body is malformed.",
     "401": "The token is missing or wrong.",
     "413": "Too many rows, or the body is too large.",
@@ -96,7 +98,7 @@ def _post(
         "summary": says,
         "parameters": [{"name": TIMEOUT, "in": "header", "schema": {"type": "integer", "minimum": 1}}],
         "requestBody": {"required": True, "content": content},
-        "responses": {"200": _says(gives), **{status: {"description": text} for status, text in _ERRORS.items()}},
+        "responses": {"200": _says(gives), **{status: {"description": text} for status, text in ERRORS.items()}},
     }
 
 
@@ -117,7 +119,7 @@ def _events(spec: Spec) -> dict[str, Any]:
         "summary": "Take events in; the answer comes when they are on disk.",
         "parameters": [{"name": "table", "in": "query", "schema": {"enum": list(spec.tables)}}],
         "requestBody": {"required": True, "content": {JSON: {"schema": {"oneOf": tables}}, ARROW: {}}},
-        "responses": {"200": _says(), **{status: {"description": text} for status, text in _ERRORS.items()}},
+        "responses": {"200": _says(), **{status: {"description": text} for status, text in ERRORS.items()}},
     }
 
 
@@ -160,8 +162,7 @@ def _html(spec: Spec) -> str:
     )
     body = escape(json.dumps({"columns": example(spec, 1)}, ensure_ascii=False, indent=1))
     return f"""<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(spec.name)}</title>
-<style>body{{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
-td,th{{text-align:left;padding:.1rem 1rem .1rem 0}}pre{{background:#f4f4f4;padding:1rem;overflow:auto}}</style>
+<style>{STYLE}</style>
 <h1>{escape(spec.name)}</h1><p>{escape(spec.task)}, version {escape(spec.version[:12])}, fastrec {__version__}.
 <a href="openapi.json">OpenAPI</a></p>
 <h2>Addresses</h2><table>{addresses}</table>

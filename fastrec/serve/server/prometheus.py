@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["CONTENT_TYPE", "Counter", "Gauge", "Histogram", "Metrics"]
+__all__ = ["CONTENT_TYPE", "SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROWS = tuple(float(4**i) for i in range(9))  # 1 … 65,536
 
 
@@ -86,13 +86,14 @@ class Metrics:
     def __init__(self, waiting: Callable[[], tuple[int, int]], model: Callable[[], tuple[str, str]]) -> None:
         self.requests = Counter("fastrec_requests_total", "Requests answered.", ("path", "status"))
         self.answers = Counter("fastrec_answers_total", "Requests by the version that scored.", ("version", "status"))
-        self.seconds = Histogram("fastrec_request_seconds", "From body to answer.", _SECONDS, ("path",))
+        self.seconds = Histogram("fastrec_request_seconds", "From body to answer.", SECONDS, ("path",))
         self.rows = Counter("fastrec_rows_total", "Rows scored.")
         self.batch_rows = Histogram("fastrec_batch_rows", "Rows of a batch.", _ROWS)
         self.batch_jobs = Histogram("fastrec_batch_requests", "Requests of a batch.", _ROWS)
-        self.batch_seconds = Histogram("fastrec_batch_seconds", "Time that a batch takes to score.", _SECONDS)
+        self.batch_seconds = Histogram("fastrec_batch_seconds", "Time that a batch takes to score.", SECONDS)
         self.events = Counter("fastrec_events_total", "Events taken in.", ("table",))
         self.reloads = Counter("fastrec_reloads_total", "Reloads of the export.", ("outcome",))
+        self.stages: Histogram | None = None  # of a recommender
         self._gauges = [
             Gauge("fastrec_queue_requests", "Requests that wait.", lambda: {(): waiting()[0]}),
             Gauge("fastrec_queue_rows", "Rows that wait.", lambda: {(): waiting()[1]}),

@@ -16,7 +16,7 @@ from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Service
 
-__all__ = ["events", "json_response", "rank", "reload", "score"]
+__all__ = ["events", "json_response", "rank", "reload", "score", "top"]
 
 
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
@@ -51,7 +51,7 @@ async def rank(service: Service, call: Call) -> Response:
         return scorer, body, body.columns(scorer.spec, service.limits.max_rows)
 
     scorer, body, columns = await service.parse(len(call.body), parse)
-    k = _top(body.fields.get("k", call.query("k")))
+    k = top(body.fields.get("k", call.query("k")))
     if columns.n_lists > 1:
         raise Refusal(422, f"there are {columns.n_lists} lists, and one is ranked", column=scorer.spec.list)
     scores = (await service.score(scorer, columns, call.timeout, call.came))[0]
@@ -93,7 +93,8 @@ def _answering(service: Service, call: Call, body: Body) -> Scorer:
     return scorer
 
 
-def _top(k: Any) -> int | None:
+def top(k: Any) -> int | None:
+    """How many are wanted, from a body or an address; None: it does not say."""
     if k is None:
         return None
     if type(k) is str and k.isascii() and k.isdigit() and len(k) < 10:

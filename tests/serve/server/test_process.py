@@ -24,6 +24,8 @@ from typer.testing import CliRunner
 
 pytest.importorskip("uvicorn")
 from fastrec.cli import app
+from fastrec.retrieval import Recommender, Seen
+from fastrec.sequences import CoVisitation, SessionFrame
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -83,6 +85,13 @@ def test_it_answers_at_the_loopback_address_and_wants_its_token(served: Served) 
         urllib.request.urlopen(served.url + "/v1/score", b"{}", timeout=20)
     assert error.value.code == 401
     error.value.close()
+
+
+def test_a_saved_recommender_is_served(start: Callable[..., Served], tmp_path: Path) -> None:
+    log = SessionFrame({"items": [["a", "b"], ["a", "b"], ["a", "c"]]}, item="items")
+    Recommender(CoVisitation(before=0.0), filters=[Seen()]).fit(log).save(tmp_path / "shop")
+    served = start(tmp_path / "shop")
+    assert served.ask("/v1/recommend", {"items": ["a"], "k": 2})["ids"] == ["b", "c"]
 
 
 def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> None:

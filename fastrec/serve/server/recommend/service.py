@@ -1,0 +1,51 @@
+"""``RecommendService``: what is behind ``/v1/recommend``: the current model, its queue, and what is counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fastrec.serve.server.batcher import Job
+from fastrec.serve.server.prometheus import SECONDS, Histogram
+from fastrec.serve.server.recommend.asked import Asked
+from fastrec.serve.server.recommend.models import Answer, open_model
+from fastrec.serve.server.service import Limits, Service
+from fastrec.serve.server.versions import Canary
+
+__all__ = ["RecommendService"]
+
+
+class RecommendService(Service):
+    """The model that is served. Requests that wait are answered together, one batch at a time.
+
+    Args:
+        folder: a saved recommender, a run for next items, or the export of one.
+        limits: how much to take on; rows are sessions.
+        canary: refused, as a registry holds no recommenders.
+    """
+
+    def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
+        # one worker: torch spreads a batch over the cores itself, and a recommender notes its stages' times
+        super().__init__(folder, limits=replace(limits or Limits(), workers=1), canary=canary)
+        stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
+        self.metrics.stages = stages
+
+    async def answer(self, asked: Asked, timeout: float, came: float) -> Answer:
+        """The items of each session of a request, and the seconds of each stage.
+
+        Raises:
+            Refusal: what was sent cannot be used (422), the queue is full (503), or the time ran out (504).
+        """
+        if not asked.rows:
+            return [], {}
+        job: Any = Job(self.scorer, asked, timeout, came)  # type: ignore[arg-type]
+        best, seconds = await self.batcher.submit(job)
+        for stage, took in seconds.items():
+            self.metrics.stages.see(took, stage)
+        return best, seconds
+
+    def _load(self, folder: str | Path, version: int | None = None) -> Any:
+        model = open_model(folder, threads=self.limits.threads)
+        model.warm()
+        return model

@@ -1,0 +1,62 @@
+"""What a blend does with its time, and what it notes of the sessions that it held out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fastrec.sequences import CoVisitation, PopularItems, SessionBlend, prefixes, sequence_metrics
+from fastrec.sequences import session_blend as module
+from tests.retrieval.walks import chains, frame
+
+LOG = frame(chains(1, 200, 15))
+
+
+class Clock:
+    """Goes on when it is told to."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+class Slow(CoVisitation):
+    """Takes ten seconds each time."""
+
+    clock, fits = Clock(), ()
+
+    def _fit(self, sessions, *, seed, minutes):
+        self.fits = (*self.fits, len(sessions))
+        self.clock.now += 10.0
+        super()._fit(sessions, seed=seed, minutes=minutes)
+
+
+@pytest.mark.parametrize(("seconds", "fits"), [(14.0, 1), (16.0, 2), (60.0, 2)])
+def test_a_model_that_has_no_time_to_learn_anew_stays_as_it_is(seconds, fits, monkeypatch):
+    monkeypatch.setattr(module, "time", Slow.clock)
+    slow = Slow()
+    blend = SessionBlend({"slow": slow, "popular": PopularItems()}, k=5)
+    for times in (1, 2):  # the second time it begins anew
+        blend.weights = None
+        blend.fit(LOG, minutes=seconds / 60)
+        assert len(slow.fits) == fits * times
+    assert slow.fits[0] < len(LOG)
+    assert fits == 1 or slow.fits[-1] == len(LOG)
+
+
+def test_what_was_held_out_is_noted():
+    blend = SessionBlend({"near": CoVisitation(), "popular": PopularItems()}, k=5, most=50).fit(LOG)
+    asked = prefixes(LOG)
+    held, ranks = blend.held, {n: blend.held[n] for n in ("near", "popular", "blend")}
+    n = len(held["target"])
+    assert 30 < n <= 50
+    assert torch.equal(held["target"], asked.target[-n:])
+    assert torch.equal(held["length"], asked.lengths[-n:])
+    for name, found in ranks.items():
+        items = torch.zeros(n, 5, dtype=torch.int64)
+        shown = (found <= 5).nonzero().squeeze(1)
+        items[shown, found[shown] - 1] = 1
+        of_ranks = sequence_metrics(items, torch.ones(n, dtype=torch.int64), 5)
+        assert of_ranks == pytest.approx({n: blend.valid[name][n] for n in of_ranks})

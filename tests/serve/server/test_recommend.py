@@ -1,0 +1,322 @@
+"""``/v1/recommend``: a saved recommender, a run for next items and its export, against the models; odd bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fastrec.competition import Competition, NextItemCompetition, SavedRun, run_competition
+from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.errors import DataError, UnreadableFileError
+from fastrec.estimators import XGBModel, XGBRanker
+from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
+from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
+from fastrec.serve import Limits, NextItemGraph, export_next_items, make_app
+from fastrec.serve.server.recommend.models import open_model
+from fastrec.stacking import Stack
+from fastrec.table import Table
+from tests.serve.server.calls import get, post, post_soon
+from tests.serve.server.test_fuzz import CUTS, KINDS, TREES, held, mutated
+from tests.serve.server.test_v1 import ARROW, stream
+
+EXAMPLES = 1500 if os.environ.get("FUZZ") == "all" else 40
+fuzz = settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
+IDS = [f"é{i}" for i in range(12)]
+PATH = "/v1/recommend"
+
+
+class Small(NextItemCompetition):
+    name, k, minutes = "Small", 4, 2.0
+
+    def models(self, *, bs):
+        return {"net": NextItemNet(width=8, epochs=1, max_len=6), "near": CoVisitation(), "popular": PopularItems()}
+
+
+def walks(n: int) -> list[list[int]]:
+    return [[2**60 + (s * 5 + i) % 12 for i in range(2 + s % 4)] for s in range(n)]
+
+
+def shop_of(ids: list[str]) -> tuple[Recommender, SessionFrame]:
+    rows = [(s, ids[(s * 5 + i) % 12], "dé" if s % 2 else "fr") for s in range(90) for i in range(2 + s % 3)]
+    log = SessionFrame(pd.DataFrame(rows, columns=["s", "item", "land"]), item="item", session="s", features=["land"])
+    sources = Candidates({"of": SegmentPopularity("land"), "near": CoVisitation(), "own": RepeatedItems()}, 9)
+    return Recommender(sources, filters=[InSegment("land", {"fr": ids[:6]})], ranker=XGBModel(rounds=4)).fit(log), log
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recommend")
+    pd.DataFrame({"items": walks(120)}).to_parquet(folder / "train.parquet")
+    pd.DataFrame({"items": walks(9)}).to_parquet(folder / "test.parquet")
+    run = run_competition(Small(), folder, folder / "run")
+    shop_of(IDS)[0].save(folder / "shop")
+    return {"run": run, "net": export_next_items(run, folder / "net").folder, "shop": folder / "shop"}
+
+
+@pytest.fixture(scope="module")
+def served(folders):
+    made = {kind: make_app(folder) for kind, folder in folders.items()}
+    yield made
+    for app in made.values():
+        app.state.service.close()
+
+
+def asked(app: Any, body: Any, **options: Any) -> Any:
+    answer = post(app, PATH, body, **options)
+    assert answer.status == 200, answer.body
+    return answer.json()
+
+
+def by_shop(shop: Recommender, log: SessionFrame, items: list[str], land: str | None, k: int) -> dict[str, list]:
+    """What the recommender itself says of one session."""
+    made = log.new(pd.DataFrame({"s": 0, "item": pd.Series(items, dtype=str), "land": pd.Series([land] * len(items))}))
+    if not len(made):
+        return {"ids": [], "scores": []}
+    found = shop.recommend(made, k).to_arrow()
+    return {"ids": found["item"].to_pylist(), "scores": found["score"].to_pylist()}
+
+
+def test_a_recommender_answers_as_it_does_in_python(served):
+    shop, log = shop_of(IDS)
+    sessions = [([IDS[1], "no", IDS[3]], "fr"), ([IDS[2]], "dé"), ([IDS[7], IDS[7]], None), ([IDS[4]], "xx")]
+    alone = [asked(served["shop"], {"items": i, "context": {"land": w}, "k": 3}) for i, w in sessions]
+    assert alone == [by_shop(shop, log, i, w, 3) for i, w in sessions]
+    assert set(alone[0]["ids"]) <= set(IDS[:6])
+    body = {"sessions": [{"items": i, "context": {"land": w}} for i, w in sessions], "k": 3}
+    assert asked(served["shop"], body) == {"sessions": alone}
+    assert asked(served["shop"], {"sessions": []}) == {"sessions": []}
+    several = pa.table({"items": [i for i, _ in sessions], "land": [w for _, w in sessions]})
+    assert asked(served["shop"], stream(several), headers=ARROW)["sessions"][1]["ids"][:3] == alone[1]["ids"]
+    assert post(served["shop"], f"{PATH}?k=3", stream(several), ARROW).json() == {"sessions": alone}
+
+
+def test_a_run_and_its_export_answer_as_they_do_in_python(served, folders):
+    saved, graph = SavedNextItems(folders["run"]), NextItemGraph(folders["net"])
+    sessions = [*walks(9), [], [2**60 + 3, 5, 2**60 + 4], [1], [2**60 + 2] * 300]
+    body = {"sessions": [{"items": s} for s in sessions]}
+    kind = pa.list_(pa.int64())
+    frame = SessionFrame(pa.table({"items": pa.array(sessions, kind)}), item="items", items=saved.blend.items)
+    items, _ = saved.recommend(frame)
+    said = asked(served["run"], body)["sessions"]
+    assert [s["ids"] for s in said] == [saved.blend.items.decode(row).to_pylist() for row in items]
+    by_net = asked(served["net"], body)["sessions"]
+    assert [s["ids"] for s in by_net] == [ids for ids, _ in graph.recommend(sessions, 4)]
+    for kind_, answers in (("run", said), ("net", by_net)):
+        for one, answer in zip(sessions[:3], answers, strict=False):
+            alone = asked(served[kind_], {"items": one})
+            assert alone["ids"] == answer["ids"]
+            np.testing.assert_allclose(alone["scores"], answer["scores"], atol=1e-5)
+        assert len(asked(served[kind_], {"items": [1], "k": 10**6})["ids"]) == 12
+        assert asked(served[kind_], {"items": [float(2**40)]})["ids"] == asked(served[kind_], {"items": []})["ids"]
+
+
+def test_requests_that_come_together_are_answered_each_by_its_own(served):
+    async def all_of(bodies):
+        return await asyncio.gather(*(post_soon(served["shop"], PATH, b) for b in bodies))
+
+    bodies = [{"items": [IDS[i % 12]], "k": 1 + i % 3, "context": {"land": "fr"} if i % 2 else {}} for i in range(20)]
+    together = [a.json() for a in asyncio.run(all_of([*bodies, {"items": [1]}]))]
+    assert together[:-1] == [asked(served["shop"], b) for b in bodies]
+    assert "error" in together[-1]
+
+
+def test_stages_are_timed_and_counted(served):
+    answer = post(served["shop"], PATH, {"items": [IDS[0]]})
+    stages = [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")]
+    assert stages == ["retrieve", "filter", "score", "order"]
+    text = get(served["shop"], "/metrics").body.decode()
+    assert 'fastrec_stage_seconds_count{stage="retrieve"}' in text
+    assert 'fastrec_requests_total{path="/v1/recommend",status="200"}' in text
+    assert "score;dur=" in post(served["net"], PATH, {"items": []}).headers["server-timing"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", 400, "no JSON"),
+        ([], 400, "no object"),
+        ({}, 422, "neither items nor sessions"),
+        ({"items": [], "sessions": []}, 422, "or both"),
+        ({"sessions": [], "context": {}}, 422, "Put it into each session"),
+        ({"sessions": {}}, 422, "no list of objects"),
+        ({"sessions": [{"items": []}, 3]}, 422, "row 1"),
+        ({"sessions": [{"items": []}, {}]}, 422, "row 1"),
+        ({"sessions": [{"items": [], "k": 3}]}, 422, "unknown field k"),
+        ({"items": "é1"}, 422, "no object with a list of items"),
+        ({"items": [], "user": 1}, 422, "unknown field user"),
+        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", 7]}]}, 422, "row 1: 7 is an integer, not a string"),
+        ({"items": [None]}, 422, "may not be"),
+        ({"items": [["é1"]]}, 422, "is a list, not a string"),
+        ({"items": [], "k": 0}, 422, "k is '0'"),
+        ({"items": [], "k": "x"}, 422, "k is 'x'"),
+        ({"items": [], "context": 3}, 422, "context is no object"),
+        ({"items": [], "context": {"city": "x"}}, 422, "It knows land"),
+        ({"items": [], "context": {"land": ["x"]}}, 422, "no single value"),
+        ({"items": [], "context": {"land": 2**70}}, 422, ""),
+        ({"sessions": [{"items": [], "context": {"land": v}} for v in ("x", 1)]}, 422, "several types"),
+        ({"sessions": [{"items": []}] * 10_001}, 413, "10001 rows"),
+    ],
+)
+def test_what_is_wrong_is_named(served, body, status, words):
+    answer = post(served["shop"], PATH, body)
+    assert answer.status == status, answer.body
+    said = answer.json()["error"].replace("'k'", "k").replace("'user'", "user")
+    assert words in said
+
+
+def test_other_wrong_requests(served):
+    assert post(served["shop"], PATH, b"{}", {"content-type": "text/html"}).status == 415
+    for table, words in (
+        (pa.table({"item": [["é1"]]}), "column 'items': the column is missing"),
+        (pa.table({"items": ["é1"]}), "not a list of ids"),
+        (pa.table({"items": [["é1"], None]}), "row 1: the session has no list"),
+        (pa.table({"items": [["é1"], [None]]}), "row 1"),
+        (pa.table({"items": [["é1"]], "city": ["x"]}), "no such context"),
+    ):
+        answer = post(served["shop"], PATH, stream(table), ARROW)
+        assert answer.status == 422
+        assert words in answer.json()["error"]
+    assert post(served["net"], PATH, {"items": ["a"]}).json()["column"] == "items"
+    assert post(served["net"], PATH, {"items": [2**63]}).status == 422
+    assert post(served["net"], PATH, {"items": [1.5]}).status == 422
+    assert post(served["net"], PATH, {"items": [True]}).status == 422
+    assert post(served["net"], PATH, {"items": [], "context": {"x": 1}}).json()["error"].endswith("the items alone.")
+    assert post(served["net"], "/v1/score", {"items": []}).status == 404
+    assert get(served["net"], PATH).status == 405
+
+
+def test_too_many_items_at_once(folders):
+    app = make_app(folders["shop"], limits=Limits(max_rows=10**6, max_body=2**26))
+    app.state.service.scorer.spec = app.state.service.scorer.spec.__class__(
+        **{**vars(app.state.service.scorer.spec), "items": 10**6}
+    )
+    answer = post(app, PATH, {"sessions": [{"items": []}] * 100, "k": 10**6})
+    assert answer.status == 413
+    assert "smaller k" in answer.json()["error"]
+    app.state.service.close()
+
+
+def test_pages_token_and_reload(folders, tmp_path):
+    folder = shutil.copytree(folders["shop"], tmp_path / "shop")
+    app = make_app(folder, token="s3cret")
+    right = {"authorization": "Bearer s3cret"}
+    assert post(app, PATH, {"items": []}).status == 401
+    assert get(app, "/ready").status == 200
+    said = get(app, "/openapi.json", right).json()
+    assert set(said["paths"]) == {PATH, "/v1/reload", "/health", "/ready", "/metrics"}
+    example = said["paths"][PATH]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert post(app, PATH, example, right).status == 200
+    assert "land" in get(app, "/", right).body.decode()
+    before = asked(app, {"items": [IDS[0]], "context": {"land": "dé"}}, headers=right)
+    Recommender(PopularItems()).fit(shop_of(IDS)[1]).save(folder)
+    assert asked(app, {"items": [IDS[0]], "context": {"land": "dé"}}, headers=right) == before
+    assert post(app, "/v1/reload", b"", right).status == 200
+    assert asked(app, {"items": [IDS[0]]}, headers=right) != before
+    (folder / "recommender.json").write_text("{}")
+    assert post(app, "/v1/reload", b"", right).status == 500
+    assert post(app, PATH, {"items": []}, right).status == 200  # the old one goes on
+    app.state.service.close()
+    with pytest.raises(UnreadableFileError):
+        open_model(folder)
+    Recommender(PopularItems()).fit(SessionFrame(pd.DataFrame({"i": [[0.5, 1.5]] * 3}), item="i")).save(folder)
+    with pytest.raises(DataError, match="neither integers nor text"):
+        make_app(folder)
+
+
+class Ranked(Competition):
+    """Candidates of co-visitation and the visitor's age, put in order by a run."""
+
+    name, task, list_column, item, label = "Ranked", "ranking", "session", "item", "label"
+    ids, plain, categories = ("session", "item"), ("near_score", "near_rank", "age"), ()
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=3, max_depth=2)]
+
+    def stack(self):
+        return Stack(rounds=3)
+
+
+def test_a_run_that_ranks_reads_the_context(tmp_path):
+    log = SessionFrame(pd.DataFrame({"items": walks(100)}), item="items")
+    sources = Candidates({"near": CoVisitation()}, 8).fit(log)
+    asked_for = prefixes(log)
+    table = sources.union(asked_for)
+    frame = table.to_arrow().to_pandas().assign(label=sources.label(table, asked_for.target).numpy())
+    frame["item"], frame["age"] = log.items.decode(table["item"].values).to_pylist(), frame["session"] % 7 + 0.5
+    frame.to_parquet(tmp_path / "train.parquet")
+    frame[frame.session < 9].drop(columns="label").to_parquet(tmp_path / "test.parquet")
+    run = run_competition(Ranked(), tmp_path, tmp_path / "run")
+    shop = Recommender(sources, ranker=SavedRun(run))
+    shop.save(tmp_path / "shop")
+    shutil.rmtree(run)  # it went along
+    with pytest.raises(DataError, match="its ranker is a run"):
+        Recommender.load(tmp_path / "shop")
+    app = make_app(tmp_path / "shop")
+    sessions = [{"items": s, "context": {"age": i + 0.5}} for i, s in enumerate(walks(4))]
+    said = asked(app, {"sessions": sessions, "k": 3})["sessions"]
+    again = Recommender.load(tmp_path / "shop", ranker=SavedRun(tmp_path / "shop" / "ranker"))
+    ages = Table({"age": [s["context"]["age"] for s in sessions]})
+    found = again.recommend(log.take(torch.arange(4)), 3, context=ages).to_arrow()
+    assert [i for s in said for i in s["ids"]] == found["item"].to_pylist()
+    assert [i for s in said for i in s["scores"]] == found["score"].to_pylist()
+
+    async def both():  # one without what the ranker needs does not get it from the other
+        bodies = [sessions[0] | {"k": 3}, {"items": walks(1)[0], "k": 3}]
+        return await asyncio.gather(*(post_soon(app, PATH, b) for b in bodies))
+
+    right, wrong = asyncio.run(both())
+    assert right.json() == said[0]
+    assert wrong.status == 422
+    assert wrong.json()["column"] == "age"
+    assert post(app, PATH, {"items": [], "context": {"age": "x"}}).status in (200, 422)
+    app.state.service.close()
+
+
+BODIES = st.fixed_dictionaries(
+    {},
+    optional={
+        "items": st.one_of(st.lists(st.one_of(st.sampled_from([*IDS, 2**60, 7, None, 2**64]), TREES), max_size=4)),
+        "sessions": st.lists(st.fixed_dictionaries({"items": st.lists(st.sampled_from(IDS))}), max_size=3),
+        "context": st.one_of(TREES, st.fixed_dictionaries({"land": TREES})),
+        "k": st.one_of(TREES, st.integers(1, 30)),
+    },
+)
+
+
+@fuzz
+@given(kind=KINDS, raw=st.binary(max_size=200), to=st.sampled_from(["shop", "run", "net"]))
+def test_any_bytes(served, kind, raw, to):
+    held(post(served[to], PATH, raw, {"content-type": kind}))
+
+
+@fuzz
+@given(body=st.one_of(BODIES, TREES), to=st.sampled_from(["shop", "run", "net"]))
+def test_any_json(served, body, to):
+    answer = post(served[to], PATH, json.dumps(body).encode())
+    if held(answer) and "items" in body:
+        said = answer.json()
+        assert len(said["ids"]) == len(said["scores"]) == len(set(said["ids"])) <= 12
+
+
+@fuzz
+@given(cuts=CUTS, to=st.sampled_from(["shop", "net"]))
+def test_arrow_with_holes(served, cuts, to):
+    ids = [[IDS[1], IDS[2]], []] if to == "shop" else [[2**60], []]
+    held(post(served[to], PATH, mutated(stream(pa.table({"items": ids})), cuts), ARROW))
+
+
+def test_long_sessions(served):
+    for kind, one in (("shop", IDS[3]), ("run", 2**60 + 1), ("net", 2**60 + 1)):
+        body = {"sessions": [{"items": [one] * 100_000}, {"items": [one]}, {"items": []}]}
+        assert [len(s["ids"]) > 0 for s in asked(served[kind], body)["sessions"]] == [True, True, kind != "shop"]

@@ -1,0 +1,222 @@
+"""Nets of sessions elsewhere: every model's file against the model, odd sessions, odd ids, what cannot be exported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+from typer.testing import CliRunner
+
+from fastrec.cli import app
+from fastrec.competition import NextItemCompetition, predict_run, run_competition
+from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
+from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
+from fastrec.sequences.next_item_net import NETS
+from fastrec.serve import NextItemGraph, export_next_items, export_pt2, verify_next_items
+from fastrec.serve.next_items import export as library
+
+IDS = [2**60 + 7 * i for i in range(30)]
+SIZES = {"width": 8, "epochs": 1, "max_len": 6, "options": {"dropout": 0.0}}
+
+
+class Circle(NextItemCompetition):
+    name, k, minutes = "Circle", 7, 3.0
+
+    def models(self, *, bs):
+        return {"net": NextItemNet(**SIZES), "near": CoVisitation()}
+
+
+class Once(Circle):
+    exclude_seen, hold = True, "events"
+
+    def models(self, *, bs):
+        return {"only": NextItemNet("GRU4Rec", **SIZES)}
+
+
+def lists(n: int, seed: int, ids: list) -> list[list]:
+    draws = np.random.default_rng(seed)
+    return [[ids[(s + i) % 30] for i in range(m)] for s, m in zip(draws.integers(30, size=n), draws.integers(1, 9, n))]
+
+
+def made(recipe, folder, ids):
+    folder.mkdir()
+    pd.DataFrame({"items": lists(150, 0, ids)}).to_parquet(folder / "train.parquet")
+    pd.DataFrame({"items": lists(40, 1, ids)}).to_parquet(folder / "test.parquet")
+    return run_competition(recipe, folder, folder / "run")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return made(Circle(), tmp_path_factory.mktemp("circle") / "data", IDS)
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return made(Once(), tmp_path_factory.mktemp("once") / "data", ["", *(f"é {i}".replace(" ", "") for i in range(29))])
+
+
+@pytest.fixture(scope="module")
+def export(run):
+    return export_next_items(run, run.parent / "export").folder
+
+
+@pytest.fixture(scope="module")
+def once_export(once):
+    return export_next_items(once, once.parent / "export").folder
+
+
+def as_frame(sessions, items):
+    kind = pa.large_list(items.values.type)
+    return SessionFrame(pa.table({"items": pa.array(sessions, kind)}), item="items", items=items)
+
+
+ODD = [[], [5], [IDS[3]], [IDS[3], 5, IDS[4]], IDS * 4, [IDS[2]] * 50, [-(2**63), IDS[1]]]
+
+
+def test_raw_ids_go_in_and_out(run, export):
+    net = SavedNextItems(run).blend.models["net"]
+    graph = NextItemGraph(export)
+    for sessions in ([ODD[4]], ODD, lists(300, 3, IDS)):
+        frame = as_frame(sessions, net.items)
+        items, scores = net.recommend(frame, 7)
+        said = graph.recommend(sessions, 7)
+        assert [i for i, _ in said] == [net.items.decode(row).to_pylist() for row in items]
+        np.testing.assert_allclose([s for _, s in said], scores.numpy(), rtol=1e-5, atol=1e-5)
+    assert graph.recommend([], 3) == []
+    assert [len(i) for i, _ in graph.recommend(ODD[:2], 99)] == [30, 30]  # all there are
+
+
+def test_what_was_seen_is_left_out_and_text_may_be_empty(once, once_export):
+    net = SavedNextItems(once).blend.models["only"]
+    graph = NextItemGraph(once_export)
+    assert graph.missing == "#na#"  # the empty text is an item
+    sessions = [["", "é1", "no"], list(net.items.values.to_pylist()), net.items.values.to_pylist()[:27], []]
+    items, scores = net.recommend(as_frame(sessions, net.items), 7, True)
+    said = graph.recommend(sessions, 7)
+    assert [len(i) for i, _ in said] == [7, 0, 3, 7]
+    ids, numbers = graph.run(sessions, 7)
+    assert [v if v != "#na#" else None for v in ids.ravel()] == net.items.decode(items.reshape(-1)).to_pylist()
+    np.testing.assert_allclose(numbers, scores.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_verify(run, export, once, once_export, tmp_path):
+    for folder, own in ((export, run), (once_export, once)):
+        found = verify_next_items(folder, own)
+        assert found.holds
+        assert found.rows == 43
+        assert verify_next_items(folder, own, own.parent).rows == 43
+    other = shutil.copytree(run, tmp_path / "other")
+    blend = SessionBlend.load(other / "models" / "blend")
+    with torch.no_grad():
+        blend.models["net"].model.norm.bias += 0.5
+    blend.save(other / "models" / "blend")
+    found = verify_next_items(export, other)
+    assert not found.holds
+    assert found.difference > 1e-3
+    (other / "sample.parquet").unlink()
+    with pytest.raises(MissingFileError, match="sample"):
+        verify_next_items(export, other)
+
+
+def test_the_commands(run, export, tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "_graph", lambda *args, **options: _Written(export))  # it takes long
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made")])
+    assert said.exit_code == 0, said.output
+    assert "43 rows: the largest difference is" in said.output
+    assert "not in the file: near" in said.output
+    said = CliRunner().invoke(app, ["export", str(run), "--out", str(tmp_path / "made"), "--float16"])
+    assert said.exit_code == 1
+    assert "--float16 is not for runs for next items" in said.output
+
+
+class _Written:
+    """A graph that was written before."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def save(self, path, *, name):
+        shutil.copy(self.folder / "model.onnx", path)
+        return [path]
+
+
+@pytest.mark.parametrize("name", sorted(NETS))
+def test_every_net_as_a_program_and_as_a_file(name, tmp_path):
+    log = as_frame(lists(60, 0, IDS), SessionFrame(pd.DataFrame({"items": lists(60, 0, IDS)}), item="items").items)
+    net = NextItemNet(name, **{**SIZES, "options": {}}).fit(log)
+    program = None
+    if name in ("SASRec", "GRU4Rec"):
+        program = torch.export.load(export_pt2(net, tmp_path / "pt2")[0]).module()
+    graph = library._graph(net, net.items, exclude_seen=False)
+    from onnxruntime import InferenceSession
+
+    session = InferenceSession(graph.model().SerializeToString())
+    for sessions in ([IDS[:3]], [[], *lists(6, 5, IDS)], [IDS * 3, [IDS[4]]], lists(64, 4, IDS)):
+        frame = as_frame(sessions, net.items)
+        wanted = torch.empty(len(frame), len(net.items))
+        for rows, scores in net.score(frame):
+            wanted[rows] = scores
+        width = max(map(len, sessions))
+        codes = torch.zeros(len(frame), width, dtype=torch.int64)
+        raw = np.full((len(frame), width), -1)
+        for i, own in enumerate(frame.values.split(frame.lengths.tolist())):
+            codes[i, width - len(own) :] = own  # filled from the left: where the filling stands does not matter
+            raw[i, : len(own)] = sessions[i]
+        if program is not None:
+            torch.testing.assert_close(program(codes), wanted, rtol=1e-5, atol=1e-5)
+        ids, numbers = session.run(None, {"items": raw, "k": np.array([5])})
+        best, right = net.recommend(frame, 5)
+        np.testing.assert_allclose(numbers, right.numpy(), rtol=1e-5, atol=1e-5)
+        assert ids.ravel().tolist() == net.items.decode(best.reshape(-1)).to_pylist()
+
+
+def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
+    class Near(Circle):
+        def models(self, *, bs):
+            return {"near": CoVisitation()}
+
+    near = run_competition(Near(), run.parent, tmp_path / "near")
+    with pytest.raises(DataError, match="the run has no net: its models are near"):
+        export_next_items(near, tmp_path / "export")
+    with pytest.raises(DataError, match="none is 'near'"):
+        export_next_items(run, tmp_path / "export", model="near")
+    with pytest.raises(NotFittedError):
+        export_pt2(NextItemNet(), tmp_path / "export")
+    with pytest.raises(WriteError, match="other things"):
+        export_next_items(run, run.parent)
+    log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2], "price": [1.0, 2.0, 3.0, 4.0]})
+    net = NextItemNet(**SIZES).fit(SessionFrame(log, item="item", session="s", features=["price"]))
+    with pytest.raises(DataError, match="side features"):
+        export_pt2(net, tmp_path / "export")
+    net = NextItemNet(**SIZES).fit(SessionFrame(log.assign(item=log.item / 4), item="item", session="s"))
+    with pytest.raises(DataError, match="neither integers nor text"):
+        library.type_of(net.items)
+    assert not (tmp_path / "export").exists()
+    broken = shutil.copytree(export, tmp_path / "broken")
+    (broken / "model.onnx").write_bytes((broken / "model.onnx").read_bytes() + b"\0")
+    with pytest.raises(UnreadableFileError, match="SHA-256"):
+        NextItemGraph(broken)
+    about = json.loads((broken / "serving.json").read_text())
+    (broken / "serving.json").write_text(json.dumps({**about, "task": "ranking"}))
+    with pytest.raises(UnreadableFileError, match="not that of an export"):
+        NextItemGraph(broken)
+    (broken / "serving.json").unlink()
+    with pytest.raises(MissingFileError):
+        NextItemGraph(broken)
+
+
+def test_predictions_are_those_of_the_export_where_the_run_is_one_net(once, once_export):
+    lines = predict_run(once, once.parent, once.parent / "p.csv").read_text().splitlines()[1:]
+    sessions = pd.read_parquet(once.parent / "test.parquet")["items"].tolist()
+    said = NextItemGraph(once_export).recommend(sessions, 7)
+    assert [" ".join(i) for i, _ in said] == lines
