@@ -20,6 +20,7 @@ from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
     from fastrec.competition.form import SubmissionFormat
+    from fastrec.competition.next_item_form import NextItemForm
     from fastrec.competition.recipe import Competition
     from fastrec.competition.value_form import ValueForm
     from fastrec.competition.value_score import ValueScore
@@ -184,9 +185,15 @@ def score(
     elsewhere that of the RecSys Challenge 2019.
     """
     with readable_errors():
+        from fastrec.competition.next_item_form import NextItemForm
         from fastrec.competition.value_form import ValueForm
 
         form = _form(submission, competition, run)
+        if isinstance(form, NextItemForm):
+            from fastrec.competition.next_item_check import score_items
+
+            typer.echo(str(score_items(submission, truth, form)))
+            return
         if isinstance(form, ValueForm):
             typer.echo(str(_score_values(submission, truth, form, competition, run)))
             return
@@ -218,7 +225,7 @@ def _score_values(
     return score_values(submission, truth, form, metric=saved.config["metric"], target=saved.target)
 
 
-def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm:
+def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
     """The form to hold a submission against."""
     from fastrec.competition.form import form_around, form_of_run
 
@@ -229,7 +236,7 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
     return form_around(submission) if run is None else form_of_run(run)
 
 
-def _form_of_recipe(recipe: Competition, folder: Path) -> SubmissionFormat | ValueForm:
+def _form_of_recipe(recipe: Competition, folder: Path) -> SubmissionFormat | ValueForm | NextItemForm:
     if recipe.submission is None:
         raise DataError(
             "the recipe says no form of a submission: it is made of the run's data",

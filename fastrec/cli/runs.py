@@ -26,7 +26,7 @@ def predict(
         list[str] | None, typer.Option(help="A module of generators or estimators of your own that may be imported.")
     ] = None,
 ) -> None:
-    """Predict rows with a run's features, models and stack, without the recipe's code."""
+    """Predict rows (or sessions) with what a run holds, without the recipe's code."""
     with readable_errors() as stages:
         from fastrec.competition.predict import predict_run
 
@@ -69,7 +69,7 @@ def runs(folder: Annotated[Path, typer.Argument(help="A folder of run directorie
 def compare(
     a: _Run,
     b: _Run,
-    model: Annotated[str, typer.Option(help="The model that is compared.")] = "stack",
+    model: Annotated[str | None, typer.Option(help="The model that is compared; the stack, or the blend.")] = None,
     by: Annotated[str | None, typer.Option(help="A column of the rows (of lists: `length`, `touched`).")] = None,
 ) -> None:
     """Compare two runs on the same rows, out of fold: paired differences with 95 % intervals, by segment."""

@@ -5,8 +5,9 @@ In: a recipe (``Competition``) and a folder of data. Out: a run directory; a sub
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
 ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
-``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the self-test of
-``fastrec doctor``.
+``next_item.py`` is all of this for sessions whose next item is asked (``next_item_form.py``, ``next_item_check.py``,
+``next_item_predict.py``, ``session_parts.py``). ``offline_script.py`` writes a recipe as one file for a machine without
+a network; ``self_test.py`` is the self-test of ``fastrec doctor``.
 """
 
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from fastrec.competition.data_folder import read_folder
     from fastrec.competition.form import RECSYS2019, SubmissionFormat
     from fastrec.competition.next_item import NextItemCompetition
+    from fastrec.competition.next_item_check import NextItemScore, score_items
+    from fastrec.competition.next_item_form import NextItemForm
+    from fastrec.competition.next_item_predict import SavedNextItems
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import SavedRun, predict_run
@@ -37,8 +41,11 @@ __all__ = [
     "Competition",
     "CompetitionData",
     "NextItemCompetition",
+    "NextItemForm",
+    "NextItemScore",
     "RankedLists",
     "Reading",
+    "SavedNextItems",
     "SavedRun",
     "ScoreReport",
     "SubmissionFormat",
@@ -52,6 +59,7 @@ __all__ = [
     "ranked_strings",
     "read_folder",
     "run_competition",
+    "score_items",
     "score_submission",
     "score_values",
     "write_script",
@@ -76,6 +84,10 @@ __getattr__ = lazily(
         "CompetitionData": "data",
         "Competition": "recipe",
         "NextItemCompetition": "next_item",
+        "NextItemForm": "next_item_form",
+        "NextItemScore": "next_item_check",
+        "score_items": "next_item_check",
+        "SavedNextItems": "next_item_predict",
         "Reading": "reading",
         "SavedRun": "predict",
         "run_competition": "run",

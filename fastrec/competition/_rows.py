@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.id_lists import IdLists, codes_of, fail
 from fastrec.competition.ordering import arrow_column
 from fastrec.competition.row_keys import RowKeys, refuse_nulls
 from fastrec.errors import DataError, SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv
 from fastrec.table.key_types import is_text
-
-
-class _Ids:
-    """The ids of all rows end to end, with the row and the place in its list of each."""
-
-    def __init__(self, column: pa.ChunkedArray, sep: str) -> None:
-        lists = arrow_column(pc.split_pattern(column, sep), "ids")
-        self.flat = lists.flatten()
-        self.length = pc.list_value_length(lists).to_numpy(zero_copy_only=False)
-        self.row = np.repeat(np.arange(len(lists)), self.length)
-        self.place = np.arange(len(self.flat)) - np.repeat(np.cumsum(self.length) - self.length, self.length)
 
 
 def _list_text(lists: Any, form: SubmissionFormat) -> pa.Array:
@@ -85,53 +75,17 @@ def _match_rows(
     return keys.match(RowKeys(wanted, form.keys, wanted_path, numbers), role="not a target")
 
 
-def _check_lists(ids: _Ids, path: str | Path, form: SubmissionFormat) -> None:
-    column, blank = form.prediction, np.asarray(pc.equal(ids.flat, ""))
-    empty = np.flatnonzero(blank & (ids.length[ids.row] == 1))
-    if len(empty):
-        _fail("the list is empty", ids.row[empty], path, column, "Rank the row's candidates")
-    if blank.any():
-        remedy = f"Put one {form.sep!r} between two ids and none at the ends"
-        _fail("the list holds an empty id", ids.row[blank], path, column, remedy)
-    long = np.flatnonzero(ids.length > form.max_items)
-    if len(long):
-        problem = f"the list has {ids.length[long[0]]} ids, more than {form.max_items}"
-        _fail(problem, long, path, column, f"Keep the first {form.max_items}")
-    codes, n_codes = _codes(ids.flat)
-    pairs = ids.row * n_codes + codes
-    order = np.argsort(pairs, kind="stable")
-    again = np.sort(order[1:][pairs[order][1:] == pairs[order][:-1]])
-    if len(again):
-        problem = f"id {ids.flat[int(again[0])].as_py()!r} is listed twice"
-        _fail(problem, ids.row[again], path, column, "List every id once; an answer that is listed twice scores 0")
-
-
-def _codes(values: pa.Array) -> tuple[np.ndarray, int]:
-    encoded = values.dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), max(1, len(encoded.dictionary))
-
-
-def _check_candidates(ids: _Ids, candidates: _Ids, path: str | Path, form: SubmissionFormat) -> tuple[str, ...]:
+def _check_candidates(ids: IdLists, candidates: IdLists, path: str | Path, form: SubmissionFormat) -> tuple[str, ...]:
     """Refuse ids that are not a candidate of their row; warn of candidates that are not listed."""
-    codes, n_codes = _codes(pa.concat_arrays([ids.flat, candidates.flat]))
+    codes, n_codes = codes_of(pa.concat_arrays([ids.flat, candidates.flat]))
     listed = ids.row * n_codes + codes[: len(ids.flat)]
     offered = candidates.row * n_codes + codes[len(ids.flat) :]
     outside = np.flatnonzero(~np.isin(listed, offered))
     if len(outside):
         problem = f"id {ids.flat[int(outside[0])].as_py()!r} is not among the {form.candidates} of its row"
-        _fail(problem, ids.row[outside], path, form.prediction, f"List only ids from that row's {form.candidates}")
+        fail(problem, ids.row[outside], path, form.prediction, f"List only ids from that row's {form.candidates}")
     left_out = np.setdiff1d(offered, listed)
     if not len(left_out):
         return ()
     n_rows = len(np.unique(left_out // n_codes))
     return (f"{len(left_out)} {form.candidates} in {n_rows} rows are not listed: an answer among them scores 0",)
-
-
-def _fail(problem: str, rows: np.ndarray, path: str | Path, column: str, remedy: str) -> NoReturn:
-    raise SubmissionError(
-        f"{problem} ({len(np.unique(rows))} such rows in all)",
-        file=path,
-        column=column,
-        row=int(rows[0]),
-        remedy=remedy,
-    )

@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from fastrec.competition._rows import (
     _check_candidates,
-    _check_lists,
-    _Ids,
     _match_rows,
     _read_submission,
     _read_targets,
 )
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
+from fastrec.competition.id_lists import IdLists, check_lists
+from fastrec.competition.next_item_check import check_items
+from fastrec.competition.next_item_form import NextItemForm
 from fastrec.competition.value_form import ValueForm
 from fastrec.competition.value_rows import is_number_column, match_rows, wanted_rows
 from fastrec.errors import SubmissionError
@@ -42,7 +43,9 @@ class CheckReport:
 
 
 def check_submission(
-    submission_path: str | Path, test_path: str | Path, format: SubmissionFormat | ValueForm = RECSYS2019
+    submission_path: str | Path,
+    test_path: str | Path,
+    format: SubmissionFormat | ValueForm | NextItemForm = RECSYS2019,
 ) -> CheckReport:
     """Check that a submission has the official form and exactly the test file's targets.
 
@@ -67,12 +70,14 @@ def check_submission(
     """
     if isinstance(format, ValueForm):
         return _check_values(Path(submission_path), Path(test_path), format)
+    if isinstance(format, NextItemForm):
+        return CheckReport(str(submission_path), *check_items(submission_path, test_path, format))
     table = _read_submission(submission_path, format, exact=True)
     targets, numbers = _read_targets(test_path, format)
     match = _match_rows(table, targets, submission_path, test_path, format, numbers)
-    ids = _Ids(table[format.prediction], format.sep)
-    _check_lists(ids, submission_path, format)
-    candidates = _Ids(targets[format.candidates].take(pa.array(match)), format.candidates_sep)
+    ids = IdLists(table[format.prediction], format.sep)
+    check_lists(ids, submission_path, format)
+    candidates = IdLists(targets[format.candidates].take(pa.array(match)), format.candidates_sep)
     warnings = _check_candidates(ids, candidates, submission_path, format)
     return CheckReport(str(submission_path), len(table), len(ids.flat), warnings)
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fastrec.competition.next_item_form import NextItemForm
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
@@ -89,7 +90,7 @@ RECSYS2019 = SubmissionFormat(
 )
 
 
-def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm:
+def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
     """The form of a run's submission.
 
     Args:
@@ -109,7 +110,7 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm:
         state = state.get("submission")
         if state is None:
             return RECSYS2019
-        return (ValueForm if state.get("kind") == "values" else SubmissionFormat).from_state(state)
+        return _KINDS[state.get("kind", "lists")].from_state(state)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",
@@ -118,7 +119,10 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm:
         ) from error
 
 
-def form_around(submission: str | Path) -> SubmissionFormat | ValueForm:
+_KINDS: dict[str, Any] = {"lists": SubmissionFormat, "values": ValueForm, "next items": NextItemForm}
+
+
+def form_around(submission: str | Path) -> SubmissionFormat | ValueForm | NextItemForm:
     """The form of a submission by where it lies: inside a run directory that run's, elsewhere ``RECSYS2019``.
 
     Args:

@@ -7,23 +7,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 
-from fastrec._core.atomic import atomic_file, atomic_folder
+from fastrec import __version__
+from fastrec._core.atomic import atomic_folder
 from fastrec._core.progress import Stages
+from fastrec.competition.budget import Budget
+from fastrec.competition.next_item_form import NextItemForm
+from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import now, write_json
-from fastrec.errors import DataError, MissingFileError
+from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.session_parts import SessionParts
+from fastrec.errors import MissingFileError
+from fastrec.metrics import bootstrap_interval
 from fastrec.report import write_report
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.sequences.next_item_net import NextItemNet
-from fastrec.sequences.sequence_scores import sequence_metrics
+from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
 from fastrec.sequences.session_blend import SessionBlend
 from fastrec.sequences.vstan import VSTAN
-from fastrec.table.from_frames import column_names
+from fastrec.table import Vocab, column_names, save_state
 from fastrec.table.read import read_file
 
 __all__ = ["NextItemCompetition", "run_next_item"]
@@ -59,6 +64,13 @@ class NextItemCompetition(Competition):
     exclude_seen = False
     minutes = 14.0
 
+    @property
+    def submission(self) -> NextItemForm:  # type: ignore[override]
+        """The form of the submission."""
+        order = (self.order,) if isinstance(self.order, str) else tuple(self.order)
+        about = {"session": self.session, "target": self.target, "order": order}
+        return NextItemForm(items=self.items, sep=self.separator, max_items=self.k, **about)
+
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         """The models that are blended, the one that takes longest first; by default a net and session kNN.
 
@@ -75,13 +87,13 @@ class NextItemCompetition(Competition):
             rows: use only this many training sessions, the last ones.
         """
         common: dict[str, Any] = {"item": self.items, "session": self.session, "order": self.order}
-        path = _file(data, "train")
-        known = self.target if self.target in _names(path) else None
+        path = session_file(data, "train")
+        known = self.target if self.target in column_names_of(path) else None
         train = SessionFrame(path, target=known, **common).with_target()
         if rows is not None and rows < len(train):
             train = train.take(torch.arange(len(train) - rows, len(train)))
-        path = _file(data, "test")
-        return train, train.new(path, target=self.target if self.target in _names(path) else None)
+        path = session_file(data, "test")
+        return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
 
 
 def run_next_item(
@@ -95,12 +107,15 @@ def run_next_item(
     bs: int | None,
     stages: Stages,
     command: str | None,
-    minutes: float | None,
+    budget: Budget | None,
+    parts: Parts | None,
 ) -> Path:
     """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
 
     Args:
-        recipe, data, out, device, rows, seed, bs, stages, command, minutes: see ``run_competition``.
+        recipe, data, out, device, rows, seed, bs, stages, command: see ``run_competition``.
+        budget: the time that all may take; None: the recipe's minutes.
+        parts: what an interrupted run has finished; None: nothing is kept.
 
     Returns:
         The run directory.
@@ -109,53 +124,41 @@ def run_next_item(
     with stages.stage("read", unit="sessions") as advance:
         train, test = recipe.read(data, rows)
         advance(len(train) + len(test))
-    limit = recipe.minutes if minutes is None else minutes
+    limit = recipe.minutes if budget is None else budget.minutes
     blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k, hold=recipe.hold, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
         net.device = device
+    if parts is not None:
+        blend.store = SessionParts(parts, seed, device.type, limit)
     with stages.stage("train", unit="sessions") as advance:
-        blend.fit(train, seed=seed, minutes=limit)
+        blend.fit(train, seed=seed, minutes=limit if budget is None else max(budget.left / 60, 0.05))
         advance(len(train))
     for name, found in blend.valid.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in found.items()))
     with stages.stage("predict", len(test), unit="sessions") as advance:
         best = blend.recommend_each(test, recipe.k, advance)
     final = list(best)[-1]
-    scores = _scores(recipe, blend, best, test, train)
+    scores = {**_scores(recipe, blend, best, test, train), "reused": 0 if parts is None else parts.reused}
     with atomic_folder(out) as part:
         with stages.stage("write"):
-            write_items(part / "submission.csv", recipe, test, best[final][0])
+            recipe.submission.write(part / "submission.csv", test.items, best[final][0], test.sessions)
             blend.save(part / "models" / "blend")
-            write_json(part / "config.json", _config(recipe, blend, started, command, seed, limit))
+            save_state(part / "sessions", train.form())
+            pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
+            about = {"started": started, "command": command, "data": data.resolve().name, "device": str(device)}
+            about |= {
+                "rows": rows,
+                "seed": seed,
+                "bs": bs,
+                "minutes": limit,
+                "git_revision": git_revision(type(recipe)),
+            }
+            write_json(part / "config.json", _config(recipe, blend, about))
         write_json(part / "scores.json", {**scores, "seconds": {n: round(s, 3) for n, s in stages.seconds.items()}})
         write_report(part, name=out.resolve().name)
+    if parts is not None:
+        parts.clear()
     return out
-
-
-def write_items(path: Path, recipe: NextItemCompetition, test: SessionFrame, items: torch.Tensor) -> None:
-    """Write a submission: a header, then a line a session with its items; a log's sessions have their id before them.
-
-    Raises:
-        DataError: an id holds what stands between two.
-    """
-    text = [str(v) for v in test.items.classes]
-    bad = next((t for t in text[1:] if recipe.separator in t), None)
-    if bad is not None:
-        raise DataError(
-            f"the item {bad!r} holds {recipe.separator!r}, which stands between items in a submission",
-            column=recipe.items,
-            remedy="Set the recipe's separator to text that no item holds",
-        )
-    words = np.array(text, dtype=object)
-    lines = [recipe.separator.join(words[row[row > 0]]) for row in items.numpy()]
-    columns: dict[str, Any] = {recipe.items: lines}
-    if test.sessions is not None:
-        columns = {str(recipe.session): test.sessions.to_arrow(), **columns}
-    import pyarrow.csv as pa_csv
-
-    quoting = "none" if not pc.any(pc.match_substring_regex(pa.array(lines), '[",\n\r]')).as_py() else "needed"
-    with atomic_file(path) as temporary:
-        pa_csv.write_csv(pa.table(columns), temporary, pa_csv.WriteOptions(quoting_style=quoting))
 
 
 def _scores(
@@ -170,6 +173,7 @@ def _scores(
     found: dict[str, Any] = {
         "metric": name,
         "greater_is_better": True,
+        "final": list(best)[-1],
         "task": recipe.task,
         "models": {n: v[name] for n, v in known.items()},
         "oof": {n: v[name] for n, v in blend.valid.items()},
@@ -178,26 +182,60 @@ def _scores(
         "weights": dict(zip(blend.models, blend.weights or [], strict=False)),
         "rows": {"train sessions": len(train), "train events": len(train.values), "test sessions": len(test)},
     }
+    final = blend.held.get(list(best)[-1])
+    if final is not None:
+        found["intervals"] = {list(best)[-1]: list(bootstrap_interval(reciprocal(final, k)))}
     return {**(known[list(best)[-1]] if known else {}), **found}
 
 
-def _config(
-    recipe: NextItemCompetition, blend: SessionBlend, started: str, command: str | None, seed: int, minutes: float
-) -> dict[str, Any]:
+def reciprocal(ranks: torch.Tensor, k: int) -> torch.Tensor:
+    """1 / rank of ranks int64 ``[n]``, 0 above ``k``: float64 ``[n]``."""
+    return torch.where(ranks <= k, 1 / ranks.double(), 0.0)
+
+
+def _ranks(recipe: NextItemCompetition, blend: SessionBlend, best: Mapping[str, Any], test: SessionFrame) -> pa.Table:
+    """What each model is worth at each session that has an answer: held out of training, and of the test."""
+    parts = []
+    if blend.held:
+        ranks = {n: reciprocal(blend.held[n], recipe.k) for n in best}
+        parts.append(_rank_rows("oof", test.items, blend.held["target"], blend.held["length"], ranks))
+    if test.target is not None:
+        target, k = test.target, recipe.k
+        ranks = {n: reciprocal(item_ranks(items, target, k), k) for n, (items, _) in best.items()}
+        parts.append(_rank_rows("test", test.items, target, test.lengths, ranks))
+    empty = torch.zeros(0, dtype=torch.int64)
+    none = _rank_rows("oof", test.items, empty, empty, dict.fromkeys(best, torch.zeros(0, dtype=torch.float64)))
+    return pa.concat_tables([none, *parts])
+
+
+def _rank_rows(
+    split: str, items: Vocab, target: torch.Tensor, length: torch.Tensor, ranks: Mapping[str, torch.Tensor]
+) -> pa.Table:
+    columns = {"split": pa.array([split] * len(target), pa.string()), "length": pa.array(length.numpy())}
+    columns["target"] = items.decode(target).cast(pa.large_string())
+    return pa.table({**columns, **{f"rr_{n}": pa.array(v.numpy()) for n, v in ranks.items()}})
+
+
+def _config(recipe: NextItemCompetition, blend: SessionBlend, about: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "competition": recipe.name,
-        "started": started,
+        **{n: v for n, v in about.items() if v is not None},
         "finished": now(),
-        "command": command,
-        "seed": seed,
-        "minutes": minutes,
+        "fastrec": __version__,
         "task": recipe.task,
+        "submission": recipe.submission.to_state(),
+        "exclude_seen": recipe.exclude_seen,
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
     }
 
 
-def _file(data: Path, name: str) -> Path:
+def session_file(data: Path, name: str) -> Path:
+    """The file of that name in a folder.
+
+    Raises:
+        MissingFileError: there is none.
+    """
     for path in (data / f"{name}.parquet", data / f"{name}.csv"):
         if path.exists():
             return path
@@ -206,7 +244,8 @@ def _file(data: Path, name: str) -> Path:
     )
 
 
-def _names(path: Path) -> list[str]:
+def column_names_of(path: Path) -> list[str]:
+    """The columns of a file."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 

@@ -63,7 +63,7 @@ class Parts:
                 self.reused += key not in self._made
                 return found
             except FastrecError:
-                _say_damaged(place)
+                say_damaged(place)
         made = make()
         self._made.add(key)
         with atomic_folder(place) as part:
@@ -118,7 +118,7 @@ class KeptModels:
             found = load_file(place / "predictions.safetensors")
             model.trace = Trace(**json.loads((place / "trace.json").read_text(encoding="utf-8")))
         except (FastrecError, OSError, ValueError, TypeError, SafetensorError):
-            _say_damaged(place)
+            say_damaged(place)
             return None
         self.parts.reused += 1
         return Trained(model, found["oof"], found["test"])
@@ -135,6 +135,7 @@ class KeptModels:
             )
 
 
-def _say_damaged(place: Path) -> None:
+def say_damaged(place: Path) -> None:
+    """Warn of a kept part that cannot be read, and clear it away."""
     warnings.warn(f"{place}: a kept part cannot be read and is made again", DataWarning, stacklevel=3)
     shutil.rmtree(place, ignore_errors=True)

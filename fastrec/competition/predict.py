@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
@@ -16,6 +16,8 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.form import form_of_run
+from fastrec.competition.next_item import NextItemCompetition
+from fastrec.competition.next_item_predict import is_next_item_run, predict_next_items, trust_modules
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition
@@ -43,14 +45,7 @@ class SavedRun:
 
     def __init__(self, folder: str | Path, *, trust: Sequence[str] = ()) -> None:
         self.folder = Path(folder)
-        for module in trust:
-            try:
-                import_module(module)
-            except ImportError as error:
-                raise DataError(
-                    f"the trusted module {module} cannot be imported ({error})",
-                    remedy="Start from the folder that it is in, or put that folder into PYTHONPATH",
-                ) from error
+        trust_modules(trust)
         path = self.folder / "config.json"
         if not path.is_file():
             raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
@@ -190,6 +185,8 @@ def predict_run(
     Raises:
         FastrecError: the run or the data cannot be used; nothing is written.
     """
+    if is_next_item_run(run):
+        return predict_next_items(run, data, out, device=device, trust=trust, stages=stages)
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     keys = line_keys(saved.form, table, rows)
@@ -273,6 +270,8 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
     Raises:
         FastrecError: the data cannot be read, or ``out`` not written.
     """
+    if isinstance(recipe, NextItemCompetition):
+        return _write_sessions(recipe, Path(data), Path(out))
     found = recipe.load(Path(data), rows=None, device=torch.device("cpu"))
     tables = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
     with atomic_folder(out) as part:
@@ -280,3 +279,16 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
             if table is not None:
                 pq.write_table(table.to_arrow(), part / f"{name}.parquet")
     return [Path(out) / f"{n}.parquet" for n, t in tables.items() if t is not None]
+
+
+def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[Path]:
+    """The test sessions as lists, whatever the competition's files are like."""
+    _, test = recipe.read(data, None)
+    lists = pa.LargeListArray.from_arrays(pa.array(test.offsets.numpy()), test.decode(test.values))
+    columns = {} if test.sessions is None else {str(recipe.session): test.sessions.to_arrow()}
+    columns[recipe.items] = lists
+    if test.target is not None:
+        columns[recipe.target] = test.decode(test.target)
+    with atomic_folder(out) as part:
+        pq.write_table(pa.table(columns), part / "test.parquet")
+    return [out / "test.parquet"]

@@ -72,10 +72,9 @@ def run_competition(
     data, out = Path(data), Path(out)
     check_run_folder(out)
     if isinstance(competition, NextItemCompetition):
-        left = None if budget is None else max(budget.left / 60, 0.05)
-        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
-        where, stages = resolve_device(device), stages or Stages()
-        return run_next_item(competition, data, out, device=where, stages=stages, **asked)
+        asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "budget": budget}
+        where, stages, parts = resolve_device(device), stages or Stages(), Parts.beside(out) if resume else None
+        return run_next_item(competition, data, out, device=where, stages=stages, parts=parts, **asked)
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)

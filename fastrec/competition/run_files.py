@@ -293,7 +293,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
-        "git_revision": _git_revision(type(recipe)),
+        "git_revision": git_revision(type(recipe)),
         "features": [*made.cats, *made.conts],
         "categories": made.cats,
         "models": [n for n in made.predictions if n != "stack"],
@@ -315,7 +315,7 @@ def write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _git_revision(recipe: type[Competition]) -> str | None:
+def git_revision(recipe: type[Competition]) -> str | None:
     """The revision of the workspace that the recipe is in."""
     file = getattr(sys.modules.get(recipe.__module__), "__file__", None)
     folder = Path(file).resolve().parent if file else Path.cwd()

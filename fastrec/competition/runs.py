@@ -65,12 +65,13 @@ def list_runs(folder: str | Path) -> list[RunSummary]:
 
 def _summary(run: Path) -> RunSummary:
     scores, config = _scores(run), _json(run / "config.json")
-    interval = scores.get("intervals", {}).get("stack")
+    final = str(scores.get("final", "stack"))
+    interval = scores.get("intervals", {}).get(final)
     return RunSummary(
         run.name,
         str(config.get("competition", "")),
         str(scores.get("metric", "")),
-        float(scores["oof"].get("stack", np.nan)),
+        float(scores["oof"].get(final, np.nan)),
         None if interval is None else (float(interval[1]), float(interval[2])),
         int(scores.get("rows", {}).get("features", 0)),
         float(sum(scores.get("seconds", {}).values())),
@@ -80,13 +81,14 @@ def _summary(run: Path) -> RunSummary:
     )
 
 
-def compare_runs(a: str | Path, b: str | Path, *, model: str = "stack", by: str | None = None) -> list[Comparison]:
-    """Two runs on the rows that both scored out of fold.
+def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: str | None = None) -> list[Comparison]:
+    """Two runs on the rows that both scored out of fold; of next items, on the sessions that both held out.
 
     Args:
         a, b: run directories of one competition.
-        model: the model that is compared.
-        by: a column of the runs' ``rows.parquet`` (or ``lists.parquet``: ``length``, ``touched``) to compare by too.
+        model: the model that is compared; None: the stack, of next items all models together.
+        by: a column of the runs' ``rows.parquet`` to compare by too (of lists ``length``, ``touched``; of next items
+            ``length``, the events before the one that is asked for).
 
     Returns:
         All rows first, then each segment of ``by``. A difference above 0 means that ``a`` scores higher.
@@ -102,9 +104,9 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str = "stack", by: str 
             f"{first.name} is scored by {metric}, {second.name} by {_scores(second).get('metric')}",
             remedy="Compare runs of one metric",
         )
-    ranks = (first / "lists.parquet").is_file()
-    rows = [_oof_rows(r, ranks) for r in (first, second)]
-    names = ["length", "fold_key"] if ranks else [n for n in rows[0].column_names if n.startswith("label_")]
+    file = next((n for n in _RANKS if (first / n).is_file()), None)
+    rows = [_oof_rows(r, file or "rows.parquet") for r in (first, second)]
+    names = [n for n in rows[0].column_names if n.startswith("label_")] if file is None else _RANKS[file]
     if len(rows[0]) != len(rows[1]) or any(
         n not in rows[1].column_names or not _same(rows[0][n], rows[1][n]) for n in names
     ):
@@ -118,10 +120,11 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str = "stack", by: str 
         text = rows[0][by].cast(pa.string())
         for value in sorted(v for v in pc.unique(text).to_pylist() if v is not None):
             segments.append((f"{by}={value}", np.asarray(pc.fill_null(pc.equal(text, value), False))))
-    if ranks:
-        values = [_column(r, f"rr_{model}", run) for r, run in zip(rows, (first, second), strict=True)]
+    if file is not None:
+        runs = (first, second)
+        values = [_column(r, f"rr_{model or _final(run)}", run) for r, run in zip(rows, runs, strict=True)]
         return [_of_means(name, values[0][s], values[1][s]) for name, s in segments]
-    return _of_rows(first, second, rows[0], segments, model, str(metric))
+    return _of_rows(first, second, rows[0], segments, model or "stack", str(metric))
 
 
 def _of_means(segment: str, a: np.ndarray, b: np.ndarray) -> Comparison:
@@ -155,8 +158,17 @@ def _of_rows(
     return made
 
 
-def _oof_rows(run: Path, ranks: bool) -> pa.Table:
-    table = _parquet(run / ("lists.parquet" if ranks else "rows.parquet"))
+# Files with a reciprocal rank of each model, and the columns that are the same in two runs on the same rows.
+_RANKS = {"lists.parquet": ["length", "fold_key"], "next_items.parquet": ["length", "target"]}
+
+
+def _final(run: Path) -> str:
+    """The model that the submission is made by."""
+    return str(_scores(run).get("final", "stack"))
+
+
+def _oof_rows(run: Path, file: str) -> pa.Table:
+    table = _parquet(run / file)
     return table.filter(pc.equal(table["split"], "oof"))
 
 

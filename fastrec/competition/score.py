@@ -15,8 +15,9 @@ from fastrec.table.csv_text import read_text_csv
 
 if TYPE_CHECKING:
     import pandas as pd
-from fastrec.competition._rows import _Ids, _match_rows, _read_submission
+from fastrec.competition._rows import _match_rows, _read_submission
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
+from fastrec.competition.id_lists import IdLists
 
 __all__ = ["ScoreReport", "score_submission"]
 
@@ -78,7 +79,7 @@ def score_submission(
             remedy="Score against the file with the clicked items",
         )
     match = _match_rows(table, truth, submission_path, ground_truth_path, format, np.arange(len(truth)))
-    ids = _Ids(table[format.prediction], format.sep)
+    ids = IdLists(table[format.prediction], format.sep)
     answer = truth[format.answer].take(pa.array(match))
     hit = pc.equal(ids.flat, answer.take(pa.array(ids.row)).combine_chunks()).to_numpy(zero_copy_only=False)
     listed = np.bincount(ids.row[hit], minlength=len(table))

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastrec.competition._rows import _check_lists, _Ids, _list_text
+from fastrec.competition._rows import _list_text
 from fastrec.competition.form import RECSYS2019, SubmissionFormat
+from fastrec.competition.id_lists import IdLists, check_lists
 from fastrec.competition.ordering import ranked_strings
 from fastrec.competition.row_keys import RowKeys, key_text
 from fastrec.errors import DataError
@@ -39,7 +40,7 @@ def write_submission(path: str | Path, keys_frame: Any, lists: Any, format: Subm
         raise DataError(f"lengths differ: {lengths}", remedy="Give one list per row of keys")
     table = pa.table(columns)
     RowKeys(table, format.keys, path).refuse_repeated()
-    _check_lists(_Ids(table[format.prediction], format.sep), path, format)
+    check_lists(IdLists(table[format.prediction], format.sep), path, format)
     write_text_csv(path, table)
 
 

@@ -8,6 +8,7 @@ are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popul
 filters, scores and orders.
 """
 
+from fastrec.retrieval._saved import Saved
 from fastrec.retrieval.als import ImplicitALS
 from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.retrieval.bpr import BPRFactors
@@ -56,6 +57,7 @@ __all__ = [
     "RankedCandidates",
     "Recommender",
     "RepeatedItems",
+    "Saved",
     "Seen",
     "SegmentPopularity",
     "SpectralFilter",

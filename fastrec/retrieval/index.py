@@ -122,9 +122,13 @@ class Index:
         Raises:
             WriteError: the file system refused, or ``folder`` holds something else.
         """
+        save_state(folder, self.to_state())
+
+    def to_state(self) -> dict[str, Any]:
+        """Vectors, ids and what was built, as ``fastrec.table.save_state`` takes them."""
         about = {"kind": self.kind, "metric": self.metric, "recall": self.recall, "about": self.about}
         found = None if self._found is None else self._found.to_state()
-        save_state(folder, {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found})
+        return {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found}
 
     @classmethod
     def load(cls, folder: str | Path) -> Index:
@@ -135,16 +139,20 @@ class Index:
             MissingPackageError: it needs ``faiss-cpu``.
         """
         state = load_state(folder)
-        made = cls.__new__(cls)
         try:
-            for name in ("kind", "metric", "recall", "about", "vectors"):
-                setattr(made, name, state[name])
-            made.ids = Vocab.from_state(state["ids"])
-            found = state["found"]
+            return cls.from_state(state)
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableFileError(
                 f"the saved index cannot be read ({error})", file=folder, remedy="Save it again"
             ) from error
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Index:
+        """The inverse of ``to_state``."""
+        made = cls.__new__(cls)
+        for name in ("kind", "metric", "recall", "about", "vectors"):
+            setattr(made, name, state[name])
+        made.ids, found = Vocab.from_state(state["ids"]), state["found"]
         made._found = None if found is None else Approximate.from_state(found, made.vectors)
         return made
 

@@ -56,6 +56,12 @@ class Coding:
         values = (column.number() - self.mean) / self.scale
         return values.nan_to_num(0.0, 0.0, 0.0).float()
 
+    def empty(self) -> torch.Tensor:
+        """What ``encode`` gives of no rows."""
+        if self.vocab is not None:
+            return torch.zeros(0, dtype=torch.int64)
+        return torch.zeros((0, self.width) if self.kind == "vector" else 0)
+
     def to_state(self) -> dict[str, Any]:
         """A plain description, see ``fastrec.table.state``."""
         about = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "width": self.width}

@@ -134,8 +134,29 @@ class SessionModel(ABC):
             NotFittedError: nothing was learned.
             WriteError: the file system refused, or ``folder`` holds something else.
         """
-        about = {"class": type(self).__name__, "settings": self.settings(), "items": self._known().to_state()}
-        save_state(folder, {**about, "learned": self._state()})
+        save_state(folder, {**self.to_state(), "items": self._known().to_state()})
+
+    def to_state(self) -> dict[str, Any]:
+        """Settings and what was learned, as ``fastrec.table.save_state`` takes them, without ``items``.
+
+        Raises:
+            NotFittedError: nothing was learned.
+        """
+        self._known()
+        return {"class": type(self).__name__, "settings": self.settings(), "learned": self._state()}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any], items: Vocab) -> SessionModel:
+        """The inverse of ``to_state``, for whichever class it names.
+
+        Args:
+            state: what ``to_state`` gave.
+            items: the items' codes.
+        """
+        made = SESSION_MODELS[state["class"]](**state["settings"])
+        made.items = items
+        made._restore(state["learned"])
+        return made
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
@@ -155,14 +176,12 @@ class SessionModel(ABC):
                 remedy="Use SessionModel.load, and import the module that defines a class of your own first",
             )
         try:
-            made = found(**state["settings"])
-            made.items = Vocab.from_state(state["items"])
-            made._restore(state["learned"])
+            made = cls.from_state(state, Vocab.from_state(state["items"]))
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableFileError(
                 f"the saved model cannot be read ({error})", file=folder, remedy="Save it again"
             ) from error
-        return made
+        return made  # type: ignore[return-value]
 
     def _known(self) -> Vocab:
         if self.items is None:

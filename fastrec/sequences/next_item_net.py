@@ -150,6 +150,7 @@ class NextItemNet(SessionModel):
         events = [Coding.from_state(c) for c in state["codings"]]
         self.model = kind(items, events, **{**asked["options"], "max_len": state["max_len"]})
         self.model.load_state_dict(weights)
+        self.model.to(resolve_device(self.device))
         self.counts, self._keys = state["counts"], None
 
 

@@ -63,7 +63,7 @@ def sequence_metrics(
             found = target_ranks(part, target[rows].to(part.device)).cpu()
             items = best_items(part, k)[0]
         else:
-            found = _place_of(items[:, :k], target[rows], k)
+            found = item_ranks(items, target[rows], k)
         ranks[rows] = found
         if codes is not None:
             shown = shown if len(shown) else torch.zeros(codes, dtype=torch.bool)
@@ -82,8 +82,18 @@ def sequence_metrics(
     return {name: float(value) for name, value in result.items()}
 
 
-def _place_of(items: Tensor, target: Tensor, k: int) -> Tensor:
+def item_ranks(items: Tensor, target: Tensor, k: int) -> Tensor:
+    """The place of each row's right item among the best ones, from 1; ``k + 1`` where it is none of the first ``k``.
+
+    Args:
+        items: codes int64 ``[n, at least k]``, the best first; 0: none.
+        target: codes int64 ``[n]``; 0: an item without a code, which is never found.
+        k: how many are shown.
+
+    Raises:
+        DataError: there are fewer than ``k`` items a row.
+    """
     if items.shape[1] < k:
         raise DataError(f"{items.shape[1]} items a session for a metric at {k}", remedy=f"Give {k} or more")
-    same = (items == target.unsqueeze(1)) & (target > 0).unsqueeze(1)
+    same = (items[:, :k] == target.unsqueeze(1)) & (target > 0).unsqueeze(1)
     return torch.where(same.any(1), same.long().argmax(1) + 1, k + 1)

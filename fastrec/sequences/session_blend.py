@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
-from fastrec.sequences.base import SESSION_MODELS, SessionModel
+from fastrec.sequences.base import SessionModel
 from fastrec.sequences.ranked import best_items, hide_items
-from fastrec.sequences.sequence_scores import sequence_metrics
+from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.splits import by_time, leave_one_out, prefixes
 
@@ -21,6 +22,16 @@ __all__ = ["SessionBlend"]
 
 _STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried times these
 _ROUNDS = 3
+
+
+class FitStore(Protocol):
+    """Keeps what a blend has finished."""
+
+    def fit(self, model: SessionModel, sessions: SessionFrame, fit: Callable[[], object]) -> None:
+        """Call ``fit``, which trains the model on the sessions, and keep it; or give it what was kept."""
+
+    def choose(self, blend: SessionBlend, sessions: SessionFrame, choose: Callable[[], None]) -> None:
+        """Call ``choose``, which sets ``weights``, ``valid`` and ``held``, and keep these; or set what was kept."""
 
 
 class SessionBlend(SessionModel):
@@ -42,7 +53,12 @@ class SessionBlend(SessionModel):
 
     Attributes:
         valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``.
+        held: what was held out when the weights were chosen: ``'target'`` (codes), ``'length'`` (events before it) and,
+            by the models' names and ``'blend'``, the target's rank, ``k + 1`` where it is not shown; int64 each.
+        store: keeps what is finished, so that an interrupted ``fit`` goes on from there; None: nothing is kept.
     """
+
+    store: FitStore | None = None
 
     def __init__(
         self,
@@ -60,6 +76,7 @@ class SessionBlend(SessionModel):
         self.models, self.weights, self.k = dict(models or {}), None if weights is None else list(weights), k
         self.share, self.most, self.hold, self.exclude_seen = share, most, hold, exclude_seen
         self.valid: dict[str, dict[str, float]] = {}
+        self.held: dict[str, Tensor] = {}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments, the models left out."""
@@ -71,17 +88,25 @@ class SessionBlend(SessionModel):
             raise DataError("a blend of no models", remedy="Give one or more")
         until = None if minutes is None else time.monotonic() + 60 * minutes
         if self.weights is None:
-            self.weights = self._choose(sessions, seed, until)
+            if self.store is None:
+                self._choose(sessions, seed, until)
+            else:
+                self.store.choose(self, sessions, lambda: self._choose(sessions, seed, until))
         self._fit_all(sessions, seed, until)
 
     def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
         """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / (len(self.models) - i)
-            model.fit(sessions, seed=seed, minutes=left)
+            fit = partial(model.fit, sessions, seed=seed, minutes=left)
+            if self.store is None:
+                fit()
+            else:
+                self.store.fit(model, sessions, fit)
 
-    def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> list[float]:
-        """Weights by the last sessions, after training on the others in half of the time."""
+    def _choose(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
+        """Find weights by the last sessions, after training on the others in half of the time."""
+        even = [1.0] * len(self.models)
         if self.hold == "events":
             train, asked = leave_one_out(sessions)
         else:
@@ -89,17 +114,25 @@ class SessionBlend(SessionModel):
             train, held = by_time(sessions, share)
             asked = prefixes(held)
         if not len(asked) or not bool((train.lengths > 1).any()):
-            return [1.0] * len(self.models)
+            self.weights = even
+            return
         asked = asked.take(torch.arange(max(len(asked) - self.most, 0), len(asked)))
         half = None if until is None else time.monotonic() + (until - time.monotonic()) / 2
         self._fit_all(train, seed, half)
+        assert asked.target is not None
+        self.held = {"target": asked.target, "length": asked.lengths}
         for name, model in self.models.items():
             items = model.recommend(asked, self.k, self.exclude_seen)[0]
+            self.held[name] = item_ranks(items, asked.target, self.k)
             self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
+        if len(self.models) == 1:
+            self.weights = even
+        else:
+            self._weigh(self._best_of_each(asked))
+
+    def _weigh(self, known: _Candidates) -> None:
+        """Find the weights that put the right items first."""
         weights = [1.0] * len(self.models)
-        if len(weights) == 1:
-            return weights
-        known = self._best_of_each(asked)
         for _ in range(_ROUNDS):
             before = list(weights)
             for place in range(len(weights) - 1, 0, -1):  # the first model's stays: only ratios count
@@ -108,8 +141,8 @@ class SessionBlend(SessionModel):
                 weights = tried[max(range(len(tried)), key=ndcg.__getitem__)]
             if weights == before:
                 break
-        self.valid["blend"] = self._metrics(known.ranks(weights, self.k))
-        return weights
+        self.weights, self.held["blend"] = weights, known.ranks(weights, self.k)
+        self.valid["blend"] = self._metrics(self.held["blend"])
 
     def _metrics(self, ranks: Tensor) -> dict[str, float]:
         items = torch.zeros(len(ranks), self.k, dtype=torch.int64)
@@ -176,18 +209,11 @@ class SessionBlend(SessionModel):
         return found
 
     def _state(self) -> dict[str, Any]:
-        parts = {}
-        for name, model in self.models.items():
-            parts[name] = {"class": type(model).__name__, "settings": model.settings(), "learned": model._state()}
-        return {"models": parts, "valid": self.valid}
+        return {"models": {n: m.to_state() for n, m in self.models.items()}, "valid": self.valid}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.valid = state["valid"]
-        for name, part in state["models"].items():
-            model = SESSION_MODELS[part["class"]](**part["settings"])
-            model.items = self.items
-            model._restore(part["learned"])
-            self.models[name] = model
+        self.models = {n: SessionModel.from_state(part, self._known()) for n, part in state["models"].items()}
 
 
 @dataclass(frozen=True)

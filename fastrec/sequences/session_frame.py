@@ -107,6 +107,25 @@ class SessionFrame:
         made.sessions, made.times, made.sides = None, None, {}
         return made
 
+    def form(self) -> dict[str, Any]:
+        """How these sessions were read and coded, as ``save_state`` takes it: columns and codings, no session."""
+        codings = {n: c.to_state() for n, c in self.codings.items()}
+        return {"columns": self.columns, "unknown": self.unknown, "codings": codings}
+
+    @classmethod
+    def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
+        """No sessions, whose ``new`` reads others as those of ``form`` were read.
+
+        Args:
+            form: what ``form`` gave.
+            items: the items' codes.
+        """
+        made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
+        made.columns, made.unknown = form["columns"], form["unknown"]
+        made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
+        made.sides = {n: c.empty() for n, c in made.codings.items()}
+        return made
+
     def _read(self, source: Any, target: str | None) -> Events:
         return read_events(source, target=target, **self.columns)
 

@@ -112,7 +112,8 @@ def _csv_lines(table: pa.Table, sep: str) -> str:
     for column in table.columns:
         text = column.cast(pa.large_string())
         quoted = pc.binary_join_element_wise(mark, pc.replace_substring(text, '"', '""'), mark, nothing)
-        columns.append(pc.if_else(pc.match_substring_regex(text, f'["\r\n{re.escape(sep)}]'), quoted, text))
+        odd = f'["\r\n{re.escape(sep)}]' + ("|^$" if len(table.columns) == 1 else "")  # a blank line is no row
+        columns.append(pc.if_else(pc.match_substring_regex(text, odd), quoted, text))
     lines = pc.binary_join_element_wise(*columns, between)
     return "\n".join([*lines.to_pylist(), ""])
 

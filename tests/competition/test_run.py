@@ -116,7 +116,7 @@ def test_config_tells_how_it_was_made(made, data):
     wanted = {"seed": 3, "bs": 500, "device": "cpu", "data": data.name, "command": "the command", "folds": 5}
     assert {n: config[n] for n in wanted} == wanted
     assert config["versions"]["torch"] == torch.__version__
-    assert config["git_revision"] == run_files._git_revision(Tiny)
+    assert config["git_revision"] == run_files.git_revision(Tiny)
     assert {"position", "is_last", "device", "touch_steps", "price_over_mean"} <= set(config["features"])
 
 
@@ -126,12 +126,12 @@ def test_the_revision_is_that_of_the_recipes_repository(tmp_path, monkeypatch):
     (tmp_path / "recipe_of_mine.py").write_text("class Recipe: ...")
     monkeypatch.syspath_prepend(tmp_path)
     recipe = importlib.import_module("recipe_of_mine").Recipe
-    assert run_files._git_revision(recipe) is None  # no repository holds it
+    assert run_files.git_revision(recipe) is None  # no repository holds it
     git = ["git", "-C", tmp_path, "-c", "user.name=me", "-c", "user.email=me@example.com"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
     whole = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    revision = run_files._git_revision(recipe)
+    revision = run_files.git_revision(recipe)
     assert len(revision) >= 7
     assert whole.startswith(revision)
 

@@ -7,11 +7,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fastrec.retrieval._saved import Saved
 from fastrec.sequences import SessionFrame
 from fastrec.table import Table
 
 
-class CandidateFeatures:
+class CandidateFeatures(Saved):
     """Adds columns to a table of candidates.
 
     For every ``{source}_score`` its share of the session's highest and of their sum; the item's events in the log and

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 from torch import Tensor
 
 from fastrec.retrieval.candidates.source import CandidateSource
@@ -20,6 +22,17 @@ class ModelSource(CandidateSource):
     def __init__(self, model: SessionModel, *, fitted: bool = False) -> None:
         self.model, self.fitted = model, fitted
         self.items = model.items if fitted else None
+
+    def to_state(self) -> dict[str, Any]:
+        """The model."""
+        return {"model": self.model.to_state(), "fitted": self.fitted}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``; ``state['items']`` is the items' ``Vocab``."""
+        made = cls(SessionModel.from_state(state["model"], state["items"]), fitted=state["fitted"])
+        made.items = made.model.items
+        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         if not self.fitted:

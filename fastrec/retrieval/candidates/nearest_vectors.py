@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -29,6 +29,18 @@ class NearestVectors(CandidateSource):
         if not decay > 0:
             raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
         self.index, self.decay = Index(vectors, ids, metric=metric, verbose=False), decay
+
+    def to_state(self) -> dict[str, Any]:
+        """The index, and the items' places in it."""
+        return {"index": self.index.to_state(), "decay": self.decay, "code": self._code, "place": self._place}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        made = cls.__new__(cls)
+        made.index, made.decay = Index.from_state(state["index"]), state["decay"]
+        made._code, made._place = state["code"], state["place"]
+        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         """Find the place of every code, -1 for none, and the code of every place, 0 for none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,10 @@ class RepeatedItems(CandidateSource):
         if not decay > 0:
             raise DataError(f"decay={decay} is not above 0", remedy="Give a number of events")
         self.decay = decay
+
+    def to_state(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"decay": self.decay}
 
     def _fit(self, sessions: SessionFrame) -> None:
         pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Self
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,18 @@ class SegmentPopularity(CandidateSource):
         if (recency is not None and not recency > 0) or most < 1:
             raise DataError(f"recency={recency}, most={most}", remedy="Give numbers above 0")
         self.segment, self.recency, self.most = segment, recency, most
+
+    def to_state(self) -> dict[str, Any]:
+        """The constructor's arguments, and what was counted."""
+        about = {"segment": self.segment, "recency": self.recency, "most": self.most}
+        return {"settings": about, "items": self._items, "scores": self._scores}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        made = cls(**state["settings"])
+        made._items, made._scores = state["items"], state["scores"]
+        return made
 
     def _fit(self, sessions: SessionFrame) -> None:
         sessions, age = by_age(sessions)

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from fastrec.errors import DataError, NotFittedError
+from fastrec.retrieval._saved import Saved
 from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab
 
 
-class CandidateSource(ABC):
+class CandidateSource(Saved, ABC):
     """Learns from sessions, then finds some items for each of others.
 
-    One of your own has ``_fit`` and ``_best``.
+    One of your own has ``_fit`` and ``_best``; to be saved, ``to_state`` and ``from_state``, of what was learned too
+    (``items`` are saved apart).
     """
 
     items: Vocab | None = None

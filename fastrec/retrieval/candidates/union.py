@@ -9,11 +9,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, NotFittedError
+from fastrec.retrieval._saved import part_of, state_of
 from fastrec.retrieval.candidates.model_source import ModelSource
 from fastrec.retrieval.candidates.source import CandidateSource
 from fastrec.sequences import SessionFrame, SessionModel
-from fastrec.table import Table, concat
+from fastrec.table import Table, Vocab, concat
 
 _ROWS = 1 << 22  # candidates in memory at a time, where they are streamed
 
@@ -46,6 +47,35 @@ class Candidates:
                 f"sources {list(self.sources)} and k of {list(self.k)}", remedy="Give one or more, and k for each"
             )
         self.seconds: dict[str, float] = {}
+
+    def to_state(self) -> dict[str, Any]:
+        """The fitted sources, as ``fastrec.table.save_state`` takes them.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: a source of your own says no state.
+        """
+        vocabs: list[Vocab] = []
+        parts = []
+        for name, source in self.sources.items():
+            if source.items is None:
+                raise NotFittedError(f"the source {name!r} has not been fitted", remedy="Call fit first")
+            place = next((i for i, v in enumerate(vocabs) if v.values.equals(source.items.values)), len(vocabs))
+            vocabs += [source.items] if place == len(vocabs) else []
+            parts.append({"name": name, "k": self.k[name], "items": place, **state_of(source)})
+        return {"sources": parts, "vocabs": [v.to_state() for v in vocabs]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        vocabs = [Vocab.from_state(v) for v in state["vocabs"]]
+        sources: dict[str, CandidateSource | SessionModel] = {}
+        for part in state["sources"]:
+            items, name = vocabs[part["items"]], ModelSource.__name__
+            source = part_of({**part, "state": {**part["state"], "items": items}} if part["class"] == name else part)
+            source.items = items
+            sources[part["name"]] = source
+        return cls(sources, {p["name"]: p["k"] for p in state["sources"]})
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Fit every source; ``seconds`` then says how long each took for a million events."""

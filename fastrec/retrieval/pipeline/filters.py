@@ -7,19 +7,24 @@ a bool for each row: whether it stays. One of your own may be any function of th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fastrec.errors import MissingColumnError
+from fastrec.retrieval._saved import Saved, ids_of
 from fastrec.sequences import SessionFrame
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.offsets import rows_of
 
 
-class Seen:
+class Seen(Saved):
     """Takes away the session's own items."""
+
+    def to_state(self) -> dict[str, Any]:
+        """It has none."""
+        return {}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Bool ``[rows]``: True where the candidate is none of them."""
@@ -28,7 +33,7 @@ class Seen:
         return ~torch.isin(table["session"].values * codes + table["item"].values, own)
 
 
-class Available:
+class Available(Saved):
     """Leaves only items that are to be had; ``set`` says anew which, between requests.
 
     Args:
@@ -42,6 +47,10 @@ class Available:
         """From now on these items are to be had."""
         self.ids, self._vocab = ids, None
 
+    def to_state(self) -> dict[str, Any]:
+        """The ids."""
+        return {"ids": ids_of(self.ids)}
+
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Bool ``[rows]``."""
         if self._vocab is not sessions.items:
@@ -49,7 +58,7 @@ class Available:
         return self._mask[table["item"].values]
 
 
-class InSegment:
+class InSegment(Saved):
     """Leaves only items that are for the session's segment.
 
     Args:
@@ -59,6 +68,16 @@ class InSegment:
 
     def __init__(self, segment: str, allowed: Mapping[str, Any]) -> None:
         self.segment, self.allowed = segment, dict(allowed)
+
+    def to_state(self) -> dict[str, Any]:
+        """The segment, and what is allowed."""
+        names = list(self.allowed)
+        return {"segment": self.segment, "names": names, "ids": [ids_of(self.allowed[n]) for n in names]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        return cls(state["segment"], dict(zip(state["names"], state["ids"], strict=True)))
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
         """Bool ``[rows]``.

@@ -7,18 +7,19 @@ scores. One of your own may be any such function.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fastrec.errors import DataError
+from fastrec.retrieval._saved import Saved, ids_of
 from fastrec.table import Vocab, as_column
 
 Ordered = tuple[Tensor, Tensor]
 
 
-class Boost:
+class Boost(Saved):
     """Raises some items' scores by a share of the range of the session's scores.
 
     Args:
@@ -28,6 +29,10 @@ class Boost:
 
     def __init__(self, ids: Any, amount: float) -> None:
         self.ids, self.amount = ids, amount
+
+    def to_state(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"ids": ids_of(self.ids), "amount": self.amount}
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
@@ -40,7 +45,7 @@ class Boost:
         return order, score[order]
 
 
-class Quota:
+class Quota(Saved):
     """At most so many items of a group among those that are shown, as long as there are others; the rest come after.
 
     Args:
@@ -61,6 +66,10 @@ class Quota:
             )
         self.most = most
 
+    def to_state(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {"ids": ids_of(self.ids), "groups": ids_of(self.groups, "group"), "most": self.most}
+
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Rows in their new order, and their scores; items without a group are not counted."""
         of_item = torch.zeros(len(items), dtype=torch.int64)
@@ -76,7 +85,7 @@ class Quota:
         return order, score[order]
 
 
-class MMR:
+class MMR(Saved):
     """Maximal marginal relevance: each next item is good and unlike those before it.
 
     The next is the one with the highest ``share · relevance − (1 − share) · similarity``: the score brought to 0 to 1
@@ -103,6 +112,17 @@ class MMR:
                 remedy="Give each vector an id, a share from 0 to 1, and a depth of 1 or more",
             )
         self.share, self.depth = share, depth
+
+    def to_state(self) -> dict[str, Any]:
+        """The constructor's arguments; vectors of length 1."""
+        return {"vectors": self.vectors, "ids": ids_of(self.ids), "share": self.share, "depth": self.depth}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        made = cls(**state)
+        made.vectors = state["vectors"]  # as they were: a length of 1 divided by itself is rounded
+        return made
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
         """Rows in their new order, and their scores; those that are not reached keep their order behind."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -14,8 +15,9 @@ from fastrec.errors import DataError
 from fastrec.estimators import Estimator
 from fastrec.retrieval.candidates import CandidateFeatures, Candidates, CandidateSource, sample_negatives
 from fastrec.retrieval.pipeline.orders import best_first
+from fastrec.retrieval.pipeline.saving import load_recommender, save_recommender
 from fastrec.sequences import SessionFrame, SessionModel, by_time, prefixes
-from fastrec.table import Table, as_column, concat
+from fastrec.table import Table, Vocab, as_column, concat
 from fastrec.table.offsets import offsets_of
 from fastrec.validate import Lists
 
@@ -40,6 +42,7 @@ class Recommender:
 
     Attributes:
         seconds: what each stage of the last call took.
+        form: how the sessions of ``fit`` were read and coded, see ``SessionFrame.form``.
 
     Source of that sum: Cormack, Clarke, Büttcher 2009, "Reciprocal rank fusion outperforms Condorcet and individual
     rank learning methods".
@@ -73,6 +76,7 @@ class Recommender:
         self.filters, self.ranker, self.order = list(filters), ranker, list(order)
         self.features = CandidateFeatures() if features is None and isinstance(ranker, Estimator) else features
         self.seconds = dict.fromkeys(STAGES, 0.0)
+        self.form: dict[str, Any] | None = None
 
     def fit(
         self, sessions: SessionFrame, *, share: float = 0.12, most: int = 30_000, negatives: int = 60, seed: int = 0
@@ -98,7 +102,46 @@ class Recommender:
             drawn = torch.randperm(len(asked), generator=torch.Generator().manual_seed(seed))[:most].sort().values
             self._fit_ranker(past, asked.take(drawn), negatives, seed)
         self._fit_retriever(sessions)
+        self.form = sessions.form()
         return self
+
+    @property
+    def items(self) -> Vocab:
+        """The items' codes.
+
+        Raises:
+            DataError: nothing was learned.
+        """
+        found = next(iter(self.retriever.sources.values())).items
+        if found is None:
+            raise DataError("the recommender has not been fitted", remedy="Call fit first")
+        return found
+
+    def save(self, folder: str | Path) -> None:
+        """Write all stages as JSON, safetensors and a ranker's own files, without pickle.
+
+        An earlier save is replaced in one step. A run directory that ranks is copied into it.
+
+        Raises:
+            NotFittedError: nothing was learned.
+            DataError: a stage is a function, or of a class of your own that says no state.
+            WriteError: the file system refused, or ``folder`` holds something else.
+        """
+        save_recommender(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, *, ranker: Any = None) -> Self:
+        """Read what ``save`` wrote.
+
+        Args:
+            folder: where it is.
+            ranker: what ranks, where that is no estimator: of a run ``SavedRun(folder / "ranker")``.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            DataError: it holds a class that is not known, or its ranker has to be given.
+        """
+        return load_recommender(cls, folder, ranker)
 
     def _fit_retriever(self, sessions: SessionFrame) -> None:
         self.retriever.fit(sessions)
@@ -120,12 +163,13 @@ class Recommender:
             raise DataError("no candidate of the last sessions is right", remedy="Give more sources or sessions")
         self.ranker.fit(Lists(table, torch.cat(groups), conts=self._columns(table), label=label), None, seed=seed)
 
-    def recommend(self, sessions: SessionFrame, k: int = 20) -> Table:
+    def recommend(self, sessions: SessionFrame, k: int = 20, *, context: Table | None = None) -> Table:
         """The items to show for each session.
 
         Args:
             sessions: any.
             k: how many, at most.
+            context: more columns for a ranker that is no estimator, one row for each session: a run's, say.
 
         Returns:
             ``session`` (its number), ``item`` (its id), ``score`` (float32) and ``rank`` (from 1), sessions in the
@@ -137,8 +181,11 @@ class Recommender:
         if k < 1:
             raise DataError(f"k={k} items were asked for", remedy="Ask for one or more")
         self.seconds = dict.fromkeys(STAGES, 0.0)
-        items = next(iter(self.retriever.sources.values())).items
-        sessions = sessions if items is None else sessions.recode(items)
+        if context is not None and len(context) != len(sessions):
+            raise DataError(
+                f"{len(context)} rows of context for {len(sessions)} sessions", remedy="Give one for each session"
+            )
+        sessions = sessions.recode(self.items)
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         stream = self.retriever.stream(sessions)
         while True:
@@ -146,7 +193,7 @@ class Recommender:
                 table = next(stream, None)
             if table is None:
                 break
-            found.append(self._block(table, sessions, k))
+            found.append(self._block(table, sessions, k, context))
         session, item, score = (torch.cat(x) for x in zip(*found, strict=True))
         rank = torch.arange(len(session)) - torch.searchsorted(session, session) + 1
         return Table({"session": session, "item": sessions.decode(item), "score": score, "rank": rank})
@@ -161,19 +208,19 @@ class Recommender:
         Returns:
             As ``recommend``.
         """
-        known = next(iter(self.retriever.sources.values())).items
-        if known is None:
-            raise DataError("the retriever has not been fitted", remedy="Call fit first")
+        known = self.items
         codes = known.encode(as_column(items, name="item")) if len(items) else torch.zeros(0, dtype=torch.int64)
         codes = codes[codes >= len(known.reserved)]
         return self.recommend(SessionFrame.of(codes, offsets_of(torch.tensor([len(codes)])), known), k)
 
-    def _block(self, table: Table, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _block(
+        self, table: Table, sessions: SessionFrame, k: int, context: Table | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         with self._timed("filter"):
             for keep in self.filters:
                 table = table.take(keep(table, sessions))
         with self._timed("score"):
-            score = self._scores(table, sessions)
+            score = self._scores(table, sessions, context)
         with self._timed("order"):
             session, item = table["session"].values, table["item"].values
             rows = best_first(session, score)
@@ -184,14 +231,16 @@ class Recommender:
             shown = torch.arange(len(session)) - torch.searchsorted(session, session) < k
         return session[shown], item[shown], score[shown]
 
-    def _scores(self, table: Table, sessions: SessionFrame) -> Tensor:
+    def _scores(self, table: Table, sessions: SessionFrame, context: Table | None) -> Tensor:
         if self.ranker is None:
             return _without_ranker(table, list(self.retriever.sources))
         full = table if self.features is None else self.features(table, sessions)
         if isinstance(self.ranker, Estimator):
             said = self.ranker.predict(Lists(full, table["session"].values, conts=self._columns(full)))
         else:
-            said = self.ranker.predict(full.with_columns({"item": sessions.decode(table["item"].values)}))
+            taken = {} if context is None else context.take(table["session"].values)
+            more = {n: taken[n] for n in taken}
+            said = self.ranker.predict(full.with_columns({**more, "item": sessions.decode(table["item"].values)}))
         return torch.as_tensor(said).float()
 
     def _columns(self, table: Table) -> list[str]:

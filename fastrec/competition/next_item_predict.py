@@ -1,0 +1,146 @@
+"""``SavedNextItems``: what a run for next items holds to predict other sessions with, without the recipe's code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.progress import Stages
+from fastrec.competition.next_item import column_names_of, session_file
+from fastrec.competition.next_item_form import NextItemForm
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
+from fastrec.table import load_state
+
+__all__ = ["SavedNextItems", "is_next_item_run", "predict_next_items"]
+
+
+def is_next_item_run(folder: str | Path) -> bool:
+    """Whether a folder is the run directory of a recipe for sessions; False where nothing can be read."""
+    try:
+        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("task") == "next_item"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+class SavedNextItems:
+    """What a run directory for next items holds.
+
+    Args:
+        folder: the run directory.
+        trust: modules that may be imported: those of models of one's own, which runs their code.
+        device: where nets compute.
+
+    Attributes:
+        blend: the fitted models, and how they are added up.
+        form: of the submission, and of the files that are read.
+        exclude_seen: whether a session's own items are left out.
+
+    Raises:
+        MissingFileError, UnreadableFileError: it is no run directory, or a damaged one.
+        DataError: it holds a model of a class that is not known here.
+    """
+
+    def __init__(self, folder: str | Path, *, trust: Sequence[str] = (), device: DeviceLike = None) -> None:
+        self.folder = Path(folder)
+        trust_modules(trust)
+        path = self.folder / "config.json"
+        if not path.is_file():
+            raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
+        try:
+            self.config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            self.form = NextItemForm.from_state(self.config["submission"])
+            self.exclude_seen = bool(self.config["exclude_seen"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UnreadableFileError(
+                f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"
+            ) from error
+        self.blend = SessionBlend.load(self.folder / "models" / "blend")
+        for net in (m for m in self.blend.models.values() if isinstance(m, NextItemNet)):
+            net.device = device
+            assert net.model is not None
+            net.model.to(resolve_device(device))
+        items = self.blend.items
+        assert items is not None
+        self.empty = SessionFrame.of_form(load_state(self.folder / "sessions"), items)
+
+    def read(self, data: str | Path) -> SessionFrame:
+        """The sessions of a file, or of the file ``test`` in a folder.
+
+        Raises:
+            FastrecError: there is no such file, or its columns do not fit.
+        """
+        data = Path(data)
+        path = session_file(data, "test") if data.is_dir() else data
+        target = self.form.target if self.form.target in column_names_of(path) else None
+        return self.empty.new(path, target=target)
+
+    def recommend(self, sessions: SessionFrame, k: int | None = None, done: Any = None) -> Any:
+        """The best items of each session, as the run's submission has them.
+
+        Args:
+            sessions: any.
+            k: how many; None: as many as the submission has.
+            done: called with the number of sessions just scored.
+
+        Returns:
+            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
+        """
+        best = self.blend.recommend_each(sessions, k or self.form.max_items, done)
+        return best[list(best)[-1]]
+
+
+def predict_next_items(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    device: DeviceLike = "auto",
+    trust: Sequence[str] = (),
+    stages: Stages | None = None,
+) -> Path:
+    """Predict sessions with what a run directory holds, and write them in the form of its submission.
+
+    Args:
+        run: the run directory.
+        data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
+        out: the file to write.
+        device: where nets compute.
+        trust: modules of models of one's own that may be imported.
+        stages: progress; None: none is shown.
+
+    Returns:
+        The file.
+
+    Raises:
+        FastrecError: the run or the data cannot be used; nothing is written.
+    """
+    stages = stages or Stages(quiet=True)
+    saved = SavedNextItems(run, trust=trust, device=device)
+    with stages.stage("read", unit="sessions") as advance:
+        sessions = saved.read(data)
+        advance(len(sessions))
+    with stages.stage("predict", len(sessions), unit="sessions") as advance:
+        items, _ = saved.recommend(sessions, done=advance)
+    saved.form.write(out, sessions.items, items, sessions.sessions)
+    return Path(out)
+
+
+def trust_modules(modules: Sequence[str]) -> None:
+    """Import modules that a user trusts.
+
+    Raises:
+        DataError: one cannot be imported.
+    """
+    for module in modules:
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise DataError(
+                f"the trusted module {module} cannot be imported ({error})",
+                remedy="Start from the folder that it is in, or put that folder into PYTHONPATH",
+            ) from error

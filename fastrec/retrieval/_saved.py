@@ -1,0 +1,72 @@
+"""``Saved``: parts of a recommender as plain state, without pickle."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import pyarrow as pa
+
+from fastrec.errors import DataError
+from fastrec.table import as_column
+
+__all__ = ["Saved", "ids_of", "part_of", "state_of"]
+
+_KINDS: dict[str, type[Saved]] = {}  # by name
+
+
+class Saved:
+    """A part of a recommender that can be saved. One of your own has ``to_state`` and ``from_state``."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _KINDS[cls.__name__] = cls
+
+    def to_state(self) -> dict[str, Any]:
+        """What it is made of, as ``fastrec.table.save_state`` takes it."""
+        raise _not_saved(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The inverse of ``to_state``."""
+        return cls(**state)
+
+
+def state_of(part: Any) -> dict[str, Any]:
+    """A part's state with the name of its class.
+
+    Raises:
+        DataError: it is a function, or of a class that says no state.
+    """
+    if not isinstance(part, Saved):
+        raise _not_saved(part)
+    return {"class": type(part).__name__, "state": part.to_state()}
+
+
+def part_of(state: dict[str, Any]) -> Any:
+    """The inverse of ``state_of``.
+
+    Raises:
+        DataError: the class is not known here.
+    """
+    kind = _KINDS.get(state["class"])
+    if kind is None:
+        raise DataError(
+            f"it holds a {state['class']!r}, which is not known here",
+            remedy="Import the module that defines a class of your own first",
+        )
+    return kind.from_state(state["state"])
+
+
+def ids_of(ids: Any, name: str = "item") -> pa.Array:
+    """Ids of any library as an Arrow array."""
+    if not len(ids):
+        return pa.array([], pa.int64())
+    found = as_column(ids, name=name).to_arrow()
+    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def _not_saved(part: Any) -> DataError:
+    name = getattr(part, "__name__", type(part).__name__)
+    remedy = "Make it a class with to_state and from_state, based on fastrec.retrieval.Saved"
+    return DataError(f"{name} cannot be saved", remedy=remedy)
