@@ -6,7 +6,7 @@ features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keep
 ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
 line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
 ``next_item.py`` is all of this for sessions whose next item is asked (``next_item_form.py``, ``next_item_check.py``,
-``next_item_predict.py``, ``session_parts.py``). ``offline_script.py`` writes a recipe as one file for a machine without
+``next_item_predict.py``, ``session_parts.py``), ``objectives.py`` for sessions with several goals. ``offline_script.py`` writes a recipe as one file for a machine without
 a network; ``self_test.py`` is the self-test of ``fastrec doctor``.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fastrec.competition.next_item_check import NextItemScore, score_items
     from fastrec.competition.next_item_form import NextItemForm
     from fastrec.competition.next_item_predict import SavedNextItems
+    from fastrec.competition.objectives import ObjectiveCompetition, ObjectiveData
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import SavedRun, predict_run
@@ -43,6 +44,8 @@ __all__ = [
     "NextItemCompetition",
     "NextItemForm",
     "NextItemScore",
+    "ObjectiveCompetition",
+    "ObjectiveData",
     "RankedLists",
     "Reading",
     "SavedNextItems",
@@ -84,6 +87,8 @@ __getattr__ = lazily(
         "CompetitionData": "data",
         "Competition": "recipe",
         "NextItemCompetition": "next_item",
+        "ObjectiveCompetition": "objectives",
+        "ObjectiveData": "objectives",
         "NextItemForm": "next_item_form",
         "NextItemScore": "next_item_check",
         "score_items": "next_item_check",
