@@ -53,17 +53,18 @@ class Otto(ObjectiveCompetition):
             kept = pc.unique(log["session"]).take(pa.array(range(train - rows, train)))
             log = log.filter(pc.is_in(log["session"], kept))
             train = rows
-        frame = pa.concat_tables([log, _log(data, "test")])
+        asked = _log(data, "test")
+        frame = pa.concat_tables([log, asked])
         known = SessionFrame(frame, item="aid", session="session", order="ts", features=["type"])
         test = torch.arange(len(known)) >= train
-        if len(known) != pc.count_distinct(frame["session"]).as_py() or known.lengths.min() < 1:
-            raise DataError("a session has no event", file=data, remedy="Leave it out")
+        if len(known) != train + pc.count_distinct(asked["session"]).as_py():
+            raise DataError("a session stands in both files", file=data, column="session", remedy="Number them apart")
         labels = data / "test_labels.jsonl"
         return ObjectiveData(known, test, _labels(labels, known.take(test)) if labels.exists() else None)
 
 
 def _log(data: Path, name: str) -> pa.Table:
-    """A file's events: ``session``, ``aid``, ``ts`` (a time) and ``type`` (text); jsonl, or Parquet of one event a row."""
+    """A file's events: ``session``, ``aid``, ``ts`` (a time), ``type`` (text); of jsonl, or Parquet of one event a row."""
     path = next((p for p in (data / f"{name}.jsonl", data / f"{name}.parquet") if p.is_file()), None)
     if path is None:
         raise MissingFileError(
@@ -92,7 +93,9 @@ def _json(path: Path) -> pa.Table:
     try:
         return pa_json.read_json(path, pa_json.ReadOptions(block_size=_BLOCK))
     except (pa.ArrowInvalid, OSError) as error:
-        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Use the competition's files") from error
+        raise UnreadableFileError(
+            f"it cannot be read ({error})", file=path, remedy="Use the competition's files"
+        ) from error
 
 
 def _events(sessions: pa.Table, path: Path) -> pa.Table:

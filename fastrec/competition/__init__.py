@@ -1,13 +1,14 @@
 """A competition's files → a run directory with models, submission, scores and report.
 
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
-``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py`` makes
-features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
-``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and ``value_form.py`` (a
-line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
-``next_item.py`` is all of this for sessions whose next item is asked (``next_item_form.py``, ``next_item_check.py``,
-``next_item_predict.py``, ``session_parts.py``), ``objectives.py`` for sessions with several goals. ``offline_script.py`` writes a recipe as one file for a machine without
-a network; ``self_test.py`` is the self-test of ``fastrec doctor``.
+``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py``
+makes features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on
+from. ``predict.py`` predicts other rows, ``runs.py`` lists and compares. ``form.py`` (ranked lists) and
+``value_form.py`` (a line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it
+against other files. ``next_item.py`` is all of this for sessions whose next item is asked (``next_item_form.py``,
+``next_item_check.py``, ``next_item_predict.py``, ``session_parts.py``), ``objectives.py`` for sessions with several
+goals. ``offline_script.py`` writes a recipe as one file for a machine without a network; ``self_test.py`` is the
+self-test of ``fastrec doctor``.
 """
 
 from typing import TYPE_CHECKING

@@ -50,8 +50,8 @@ class ObjectiveCompetition(Competition):
         next_only: kinds of which only the next event is asked for, not all.
         event: the side feature that says what kind an event is.
         k: how many items are submitted.
-        last: seconds: of the training sessions those that began in this time before the end are cut at random; half of
-            them teach the trees, the other half are scored.
+        last: seconds: of the training sessions those that began in this time before the end are cut at random. Half of
+            them teach the trees, the other half are scored; then all of them teach.
         ranker: options of the ``ObjectiveRanker``.
     """
 
@@ -61,7 +61,7 @@ class ObjectiveCompetition(Competition):
     event = "type"
     k = 20
     last = 7 * 86_400.0
-    ranker: Mapping[str, Any] = {}  # noqa: RUF012 - replaced, never changed
+    ranker: Mapping[str, Any] = {}
 
     @abstractmethod
     def read(self, data: Path, rows: int | None) -> ObjectiveData:
@@ -114,7 +114,8 @@ def run_objectives(
     if not bool(found.test.any()):
         raise DataError("no session is asked for", file=data, remedy="Give the competition's test file")
     ranker = ObjectiveRanker(list(recipe.objectives), recipe.sources(), event=recipe.event, **recipe.ranker)
-    held, first = _learn(recipe, ranker, found, seed, stages)
+    first = next(iter(ranker.models))
+    held = _learn(recipe, ranker, found, seed, stages)
     asked = found.known.take(found.test)
     with stages.stage("candidates", len(found.known.values), unit="events") as advance:
         ranker.find(found.known)
@@ -147,8 +148,8 @@ def run_objectives(
 
 def _learn(
     recipe: ObjectiveCompetition, ranker: ObjectiveRanker, found: ObjectiveData, seed: int, stages: Stages
-) -> tuple[dict[str, dict[str, float]], str]:
-    """Grow the trees on half of the last training sessions, and score the other half: name → scores; the first source."""
+) -> dict[str, dict[str, float]]:
+    """Grow the trees on the last training sessions; name → scores of half of them, by trees of the other half."""
     train = found.known.take(~found.test)
     if train.times is None:
         raise DataError("the events have no times", remedy="Name the column of times (order=…)")
@@ -159,17 +160,18 @@ def _learn(
     asked, later = cut_anywhere(train.take(last), seed=seed)
     if len(asked) < 2:
         raise DataError(
-            f"{len(asked)} of the last training sessions have two events", remedy="Give more sessions, or a longer last="
+            f"{len(asked)} of the last training sessions have two events",
+            remedy="Give more sessions, or a longer last=",
         )
     with stages.stage("candidates, held out", len(train.values), unit="events") as advance:
         past = train.take(~last)
         ranker.find(joined(past, asked) if len(past.values) else asked)
         advance(len(train.values))
-    with stages.stage("trees", len(asked), unit="sessions") as advance:
-        half = torch.rand(len(asked), generator=torch.Generator().manual_seed(seed)) < 0.5
-        half[:2] = torch.tensor([True, False])
+    half = torch.rand(len(asked), generator=torch.Generator().manual_seed(seed)) < 0.5
+    half[:2] = torch.tensor([True, False])
+    with stages.stage("trees, held out", int(half.sum()), unit="sessions") as advance:
         ranker.learn(asked.take(half), recipe.wanted(later.take(half)), seed=seed)
-        advance(len(asked))
+        advance(int(half.sum()))
     first, rest = next(iter(ranker.models)), asked.take(~half)
     wanted = recipe.wanted(later.take(~half))
     held = {
@@ -178,7 +180,10 @@ def _learn(
     }
     for name, values in held.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{n}@{recipe.k} {v:.4f}" for n, v in values.items()))
-    return held, first
+    with stages.stage("trees", len(asked), unit="sessions") as advance:
+        ranker.learn(asked, recipe.wanted(later), seed=seed)
+        advance(len(asked))
+    return held
 
 
 def _alone(

@@ -1,4 +1,4 @@
-"""The events before lists as a net takes them: coded once, kept one list after the other, padded where a batch is made."""
+"""The events before lists as a net takes them: coded once, kept list after list, padded where a batch is made."""
 
 from __future__ import annotations
 
@@ -202,4 +202,3 @@ def _place_in_list(candidates: Tensor, lists: Tensor, events: Tensor, of_list: T
     found = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
     starts = sizes.cumsum(0) - sizes
     return torch.where((keys[found] == wanted) & (events > 0), rows[found] - starts[of_list], -1)
-

@@ -100,7 +100,11 @@ class NetRanker(Ranker):
         parts, before = [], 0
         for part in map(self._laid_out, rows):
             targets = _targets_of(part, before)
-            parts.append(net_columns(part, flags, [*self._cats(train), *train.conts, *flags], dict(zip(_TARGETS, targets, strict=True))))
+            parts.append(
+                net_columns(
+                    part, flags, [*self._cats(train), *train.conts, *flags], dict(zip(_TARGETS, targets, strict=True))
+                )
+            )
             before = int(targets[1][-1]) + 1
         sizes = np.cumsum([0, *map(len, parts)])
         splits = [range(a, b) for a, b in pairwise(sizes)]

@@ -128,4 +128,3 @@ def _blocks(sizes: Tensor) -> list[int]:
     _, lists = torch.unique_consecutive(block, return_counts=True)
     stops = ends[lists.cumsum(0) - 1]
     return torch.diff(stops, prepend=stops.new_zeros(1)).tolist()
-

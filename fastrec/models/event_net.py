@@ -21,7 +21,7 @@ class EventBatch(NamedTuple):
         items: int64 ``[lists, T]``: codes of the events' items, by the vocabulary of the candidates' items.
         cats: int64 ``[lists, T, k]``: codes of the events' categories.
         conts: float32 ``[lists, T, c]``: the events' numbers.
-        listed: int64 ``[lists, T]``: the candidate, of all in the batch, that is the event's item; -1: none in the list.
+        listed: int64 ``[lists, T]``: the candidate, of all in the batch, that is the event's item; -1: none is.
         steps: int64 ``[lists, T]``: how many events of the list came after, 0 for the last one; -1: there is no event.
     """
 

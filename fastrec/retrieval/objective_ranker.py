@@ -1,10 +1,10 @@
-"""``ObjectiveRanker``: for each of several goals the items that a session will reach it with, by candidates and trees."""
+"""``ObjectiveRanker``: for each of several goals the items that sessions reach it with, by candidates and trees."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 import xgboost as xgb
@@ -137,7 +137,15 @@ class ObjectiveRanker:
         trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
         settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
         state = {"settings": settings, "items": items.to_state(), "trees": trees}
-        save_state(folder, {**state, "candidates": self.candidates.to_state(), "popular": self._popular.to_state(), "kinds": self._kinds.to_state()})
+        save_state(
+            folder,
+            {
+                **state,
+                "candidates": self.candidates.to_state(),
+                "popular": self._popular.to_state(),
+                "kinds": self._kinds.to_state(),
+            },
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:

@@ -72,7 +72,9 @@ def by_bst(made, own, events, same):
     for head in range(made.heads):
         part = slice(head * 2, head * 2 + 2)
         keys = torch.stack([made.key(e) for e in [*events, own]])[:, part]
-        values = torch.stack([made.value(e) + s * made.about for e, s in zip(events, same, strict=True)] + [made.value(own)])
+        values = torch.stack(
+            [made.value(e) + s * made.about for e, s in zip(events, same, strict=True)] + [made.value(own)]
+        )
         bias = torch.tensor([[s * float(made.near[head].detach()) for s in [*same, 0.0]]])
         query = made.query(own)[None, part]
         found.append(nn.functional.scaled_dot_product_attention(query, keys, values[:, part], attn_mask=bias)[0])
