@@ -64,7 +64,7 @@ class Otto(ObjectiveCompetition):
 
 
 def _log(data: Path, name: str) -> pa.Table:
-    """A file's events: ``session``, ``aid``, ``ts`` (a time), ``type`` (text); of jsonl, or Parquet of one event a row."""
+    """A file's events: ``session``, ``aid``, ``ts`` (a time), ``type`` (text); of jsonl, or Parquet, an event a row."""
     path = next((p for p in (data / f"{name}.jsonl", data / f"{name}.parquet") if p.is_file()), None)
     if path is None:
         raise MissingFileError(
