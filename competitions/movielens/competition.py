@@ -39,8 +39,10 @@ class MovieLens(NextItemCompetition):
         return sessions, sessions.new(pa.table(asked), target="target" if "target" in asked else None)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
+        deep = {"blocks": 2, "dropout": 0.2}
+        own = {} if bs is None else {"tokens": bs}
         return {
-            "net": NextItemNet(max_len=200, **({} if bs is None else {"tokens": bs})),
+            "net": NextItemNet(width=64, epochs=60, max_len=200, options=deep, **own),  # the time is up before
             "ease": HistoryFilter(EASE(reg=200.0), decay=10.0),
             "directed": CoVisitation(before=0.0, near=2.0, own=2.0, norm=0.5),
         }

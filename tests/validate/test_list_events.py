@@ -27,7 +27,7 @@ def tables(seed: int, lists: int = 12, events: int = 40) -> tuple[Table, Table]:
     return candidates, Table({**log, "number": np.arange(events, dtype=float)})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_list_has_the_events_of_its_session_that_are_strictly_before(seed):
     candidates, log = tables(seed)
