@@ -120,6 +120,8 @@ def run_objectives(
     with stages.stage("candidates", len(found.known.values), unit="events") as advance:
         ranker.find(found.known)
         advance(len(found.known.values))
+    spent = ", ".join(f"{n} {s:.1f}" for n, s in ranker.candidates.seconds.items())
+    stages.say(f"seconds per million events: {spent}")
     with stages.stage("predict", len(asked), unit="sessions") as advance:
         best = ranker.recommend(asked, recipe.k)
         advance(len(asked))

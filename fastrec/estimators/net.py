@@ -21,7 +21,7 @@ from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_colum
 from fastrec.estimators.base import Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import MRR
-from fastrec.models import TabularNet
+from fastrec.models import EventNet, TabularNet
 from fastrec.segments import segment_sum
 from fastrec.table import concat
 from fastrec.tabular import Categorify, RankGauss, TabularFrame
@@ -60,6 +60,8 @@ class NetRanker(Ranker):
         DataError: there is no such model, or it takes no such option.
     """
 
+    reads_events = False
+
     def __init__(
         self,
         name: str = "net",
@@ -80,6 +82,8 @@ class NetRanker(Ranker):
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
         own = _TABULAR if Architecture(model).model is TabularNet else {}
         self.architecture = Architecture(model, {**own, **given, **(options or {})})
+        if issubclass(self.architecture.model, EventNet) and not self.reads_events:
+            raise DataError(f"{self.architecture.model.__name__} reads events", remedy="Give it to a SessionRanker")
         self.forget()
 
     def forget(self) -> None:

@@ -41,6 +41,8 @@ class SessionRanker(NetRanker):
         DataError: there is no such model, or it reads no events, or it takes no such option.
     """
 
+    reads_events = True
+
     def __init__(
         self,
         name: str = "din",

@@ -50,8 +50,8 @@ class EventNet(FieldNet):
         n_event_cont: number of continuous columns of events.
         max_events: events of a list, at most.
         width: of the vectors of events and candidates.
-        ids: items have vectors of their own; False: an item is known by what its candidate's columns say, which is
-            better where most items are rare.
+        ids: items have vectors of their own; False: an item is known by what its candidate's columns say. Where
+            most items are rare, their vectors learn the training lists by heart.
         ps: dropout after each hidden layer.
         act_cls: activation of the hidden layers.
         **inputs: options of the inputs, see ``FieldNet``.
@@ -100,7 +100,6 @@ class EventNet(FieldNet):
             ``[n, out_sz]``.
         """
         given = EventBatch(*events)
-        # not ``cats[:, :0]`` of nothing: FieldNet asks for a column where it has a table
         pieces = self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont)
         columns = torch.cat(pieces, 1)
         rows = self.row(columns)
@@ -114,7 +113,7 @@ class EventNet(FieldNet):
         if self.numbers is not None:
             event = event + self.numbers(given.conts)
         event = self.event_norm(event)
-        # an event about the candidate itself; -2 is no candidate
+        # an event about the candidate itself
         asked = torch.arange(x_cat.shape[0], device=x_cat.device)
         same = (given.listed[given.lists] == asked[:, None]).to(event.dtype)[..., None]
         read = self.read(candidate, event, same, there, given.lists)

@@ -169,6 +169,8 @@ def test_errors_name_what_is_missing():
         fitted("DIN").predict(replace(test, events=replace(test.events, moments=None)))
     with pytest.raises(DataError, match="TabularNet reads no events"):
         SessionRanker(model="TabularNet")
+    with pytest.raises(DataError, match="DIN reads events"):
+        NetRanker(model="DIN")
     with pytest.raises(DataError, match="most_events=0"):
         SessionRanker(most_events=0)
     with pytest.raises(NotFittedError):
