@@ -3,13 +3,13 @@
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
 ``recipe.py`` is what a competition describes, ``run.py`` carries it out: ``data_folder.py`` reads, ``prepare.py`` makes
 features, ``fitting.py`` fits models, ``run_files.py`` writes, ``parts.py`` keeps what an interrupted run goes on from.
-``streamed.py`` is for rows that do not fit into memory.
 ``predict.py`` predicts other rows, ``saved_recipe.py`` is the recipe of a run without its code, ``runs.py`` lists and
-compares, ``mlflow_log.py`` notes a run in MLflow. ``form.py`` (ranked lists) and ``value_form.py`` (a
-line per row) say how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
-``next_item.py`` is all of this for sessions whose next item is asked (``next_item_form.py``, ``next_item_check.py``,
-``next_item_predict.py``, ``session_parts.py``). ``offline_script.py`` writes a recipe as one file for a machine without
-a network; ``self_test.py`` is the self-test of ``fastrec doctor``.
+compares, ``mlflow_log.py`` notes a run in MLflow. ``form.py`` (ranked lists) and ``value_form.py`` (a line per row) say
+how a submission looks; ``check.py``, ``score.py``, ``value_score.py`` hold it against other files.
+``streamed.py`` is for rows that do not fit into memory, ``next_item.py`` for sessions whose next item is asked
+(``next_item_form.py``, ``next_item_check.py``, ``next_item_predict.py``, ``session_parts.py``), ``objectives.py`` for
+sessions with several goals. ``offline_script.py`` writes a recipe as one file for a machine without a network;
+``self_test.py`` is the self-test of ``fastrec doctor``.
 """
 
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fastrec.competition.next_item_check import NextItemScore, score_items
     from fastrec.competition.next_item_form import NextItemForm
     from fastrec.competition.next_item_predict import SavedNextItems
+    from fastrec.competition.objectives import ObjectiveCompetition, ObjectiveData
     from fastrec.competition.offline_script import write_script
     from fastrec.competition.ordering import RankedLists, rank_lists, ranked_strings
     from fastrec.competition.predict import SavedRun, predict_run
@@ -47,6 +48,8 @@ __all__ = [
     "NextItemCompetition",
     "NextItemForm",
     "NextItemScore",
+    "ObjectiveCompetition",
+    "ObjectiveData",
     "RankedLists",
     "Reading",
     "SavedNextItems",
@@ -93,6 +96,8 @@ __getattr__ = lazily(
         "NextItemCompetition": "next_item",
         "StreamedCompetition": "streamed",
         "StreamedNet": "streamed",
+        "ObjectiveCompetition": "objectives",
+        "ObjectiveData": "objectives",
         "NextItemForm": "next_item_form",
         "NextItemScore": "next_item_check",
         "score_items": "next_item_check",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,6 +52,8 @@ class NextItemCompetition(Competition):
         separator: what stands between them.
         hold: what is held out to choose the blend's weights by: the last ``'sessions'``, or each one's last of its
             ``'events'`` (see ``SessionBlend``).
+        weights: of the models' scores, in their order, where they are known; None: chosen on what is held out, in half
+            of the time.
         exclude_seen: nothing comes twice in a session: its own items are left out.
         minutes: wall time of all training, unless ``fastrec run --minutes`` says another.
     """
@@ -64,6 +66,7 @@ class NextItemCompetition(Competition):
     k = 20
     separator = " "
     hold: Literal["sessions", "events"] = "sessions"
+    weights: Sequence[float] | None = None
     exclude_seen = False
     minutes = 14.0
 
@@ -129,7 +132,8 @@ def run_next_item(
         advance(len(train) + len(test))
     recipe.submission.texts(train.items)  # what cannot be written is refused before hours of training, not after
     limit = recipe.minutes if budget is None else budget.minutes
-    blend = SessionBlend(dict(recipe.models(bs=bs)), k=recipe.k, hold=recipe.hold, exclude_seen=recipe.exclude_seen)
+    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
+    blend = SessionBlend(dict(recipe.models(bs=bs)), **chosen, exclude_seen=recipe.exclude_seen)
     for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
         net.device = device
     if parts is not None:

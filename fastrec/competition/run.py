@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from fastai.torch_core import set_seed
@@ -21,6 +22,7 @@ from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.next_item import NextItemCompetition, run_next_item
+from fastrec.competition.objectives import ObjectiveCompetition, run_objectives
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
@@ -96,6 +98,9 @@ def run_competition(
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
         where, stages = resolve_device(device), stages or Stages()
         return run_streamed(competition, data, out, device=where, stages=stages, **asked)
+    if isinstance(competition, ObjectiveCompetition):
+        given: dict[str, Any] = {"rows": rows, "seed": seed, "command": command}
+        return run_objectives(competition, data, out, stages=stages or Stages(), **given)
     check_models(competition, bs)
     started = now()
     where = resolve_device(device)

@@ -2,9 +2,10 @@
 
 In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction for every row. ``base.py`` is the
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
-train nets of ``fastrec.models``, ``xgb.py`` XGBoost for lists; ``xgb_model.py``, ``lgbm_model.py``,
-``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn, ``cuml_model.py`` takes cuML's;
-``offset_model.py`` corrects what a column foretells, ``pseudo_labelled.py`` learns from rows without labels too.
+train nets of ``fastrec.models``, ``session_ranker.py`` one that reads the session; ``xgb.py`` XGBoost for lists;
+``xgb_model.py``, ``lgbm_model.py``, ``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn,
+``cuml_model.py`` takes cuML's; ``offset_model.py`` corrects what a column foretells, ``pseudo_labelled.py`` learns
+from rows without labels too.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
@@ -17,6 +18,7 @@ from fastrec.estimators.net_model import NetModel
 from fastrec.estimators.offset_model import OffsetModel
 from fastrec.estimators.pseudo_labelled import PseudoLabelled
 from fastrec.estimators.rule import ColumnRanker
+from fastrec.estimators.session_ranker import SessionRanker
 from fastrec.estimators.sk_model import SKModel
 from fastrec.estimators.xgb import XGBRanker
 from fastrec.estimators.xgb_model import XGBModel
@@ -34,6 +36,7 @@ __all__ = [
     "PseudoLabelled",
     "Ranker",
     "SKModel",
+    "SessionRanker",
     "Trace",
     "XGBModel",
     "XGBRanker",

@@ -23,9 +23,9 @@ from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_colum
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.losses import ListwiseSoftmax
 from fastrec.metrics import MRR
-from fastrec.models import TabularNet
+from fastrec.models import EventNet, TabularNet
 from fastrec.segments import segment_sum
-from fastrec.table import Table, concat
+from fastrec.table import concat
 from fastrec.tabular import Categorify, RankGauss, TabularFrame
 from fastrec.training import RecLearner, rec_learner
 from fastrec.validate import Lists, whole_lists
@@ -62,6 +62,8 @@ class NetRanker(Ranker):
         DataError: there is no such model, or it takes no such option.
     """
 
+    reads_events = False
+
     def __init__(
         self,
         name: str = "net",
@@ -84,6 +86,8 @@ class NetRanker(Ranker):
         self.architecture = Architecture(model, {**own, **given, **(options or {})})
         self._start: NetStart | None = None
         self.began_with = ""  # which weights: what is kept of a run goes by it
+        if issubclass(self.architecture.model, EventNet) and not self.reads_events:
+            raise DataError(f"{self.architecture.model.__name__} reads events", remedy="Give it to a SessionRanker")
         self.forget()
 
     def forget(self) -> None:
@@ -113,14 +117,22 @@ class NetRanker(Ranker):
         self.forget()
         flags = missing_flags(train)
         valid = valid if valid is not None and len(valid) else None
-        parts = [_columns(train, train.names, flags)]
-        parts += [_columns(valid, train.names, flags)] if valid is not None else []
+        rows = [train] if valid is None else [train, valid]
+        parts, before = [], 0
+        for part in map(self._laid_out, rows):
+            targets = _targets_of(part, before)
+            parts.append(
+                net_columns(
+                    part, flags, [*self._cats(train), *train.conts, *flags], dict(zip(_TARGETS, targets, strict=True))
+                )
+            )
+            before = int(targets[1][-1]) + 1
         sizes = np.cumsum([0, *map(len, parts)])
         splits = [range(a, b) for a, b in pairwise(sizes)]
         frame = TabularFrame(
             concat(parts),
             procs=[Categorify, RankGauss],
-            cat_names=list(train.cats),
+            cat_names=self._cats(train),
             cont_names=[*train.conts, *flags],
             y_names=list(_TARGETS),
             y_block=RegressionBlock(),
@@ -130,9 +142,11 @@ class NetRanker(Ranker):
             device=device,
         )
         bs = min(self.bs, len(train))
-        dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"))
+        tfms, more = self._beside(rows, frame)
+        dls = frame.dataloaders(bs=share_of(bs), groups=True, seed=seed, device=device or torch.device("cpu"), **tfms)
         plan = self.architecture.plan(dls)
         plan = plan if self._start is None else self._start.planned(plan)
+        plan["options"] = {**plan["options"], **more}
         net = self.architecture.build(plan)
         rule, schedule = fit_options(net, self.lr, bs, _BS)
         learn = rec_learner(
@@ -153,6 +167,23 @@ class NetRanker(Ranker):
         self._trained = TrainedNet(self.architecture, plan, net.eval(), frame.new_empty(), flags)
         self.trace = Trace(curves=_curves(learn, valid))
         return self
+
+    def _cats(self, train: Lists) -> list[str]:
+        """The categorical columns of the net."""
+        return list(train.cats)
+
+    def _laid_out(self, rows: Lists) -> Lists:
+        """Lists with all columns of the net."""
+        return rows
+
+    def _beside(self, rows: Sequence[Lists], frame: TabularFrame) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the dataloaders, and of the net, for what goes in beside columns.
+
+        Args:
+            rows: what is trained on, then what is reported on, if anything.
+            frame: their columns.
+        """
+        return {}, {}
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""
@@ -176,10 +207,6 @@ class NetRanker(Ranker):
         """The inverse of ``write``."""
         self._trained = TrainedNet.read(folder, about, WeightedListLoss())
         self.architecture = self._trained.architecture
-
-
-def _columns(data: Lists, names: list[str], flags: Mapping[str, str]) -> Table:
-    return net_columns(data, flags, names, dict(zip(_TARGETS, _targets_of(data), strict=True)))
 
 
 def _curves(learn: RecLearner, valid: Lists | None) -> list[dict[str, float]]:
@@ -226,12 +253,17 @@ class WeightedListLoss(nn.Module):
         return (losses * weight.to(losses.dtype)).sum() / torch.where(total > 0, total, 1.0).to(losses.dtype)
 
 
-def _targets_of(data: Lists) -> tuple[Tensor, Tensor, Tensor]:
-    """Each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64 ``[n]``."""
+def _targets_of(data: Lists, before: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64 ``[n]``.
+
+    Args:
+        data: the lists.
+        before: the first one's number.
+    """
     if data.label is None:
         raise DataError("lists to report on came without labels", remedy="Give label=, or leave valid out")
     label = data.label.double()
     _, lists = torch.unique_consecutive(data.groups, return_inverse=True)  # small numbers: ids may not fit a float
     total = segment_sum(label, lists, int(lists[-1]) + 1 if len(lists) else 0)[lists]
     weight = torch.ones_like(label) if data.weight is None else data.weight.double()
-    return torch.where(total > 0, label / total, 0.0), lists, weight
+    return torch.where(total > 0, label / total, 0.0), lists + before, weight

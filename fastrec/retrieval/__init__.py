@@ -3,7 +3,8 @@
 In: pairs of users and items of any kind, vectors, sessions. Out: scores, or tables of recommendations. ``base.py`` is
 the contract of collaborative filters: ``ease.py``, ``item_knn.py``, ``user_knn.py``, ``rp3beta.py`` and ``spectral.py``
 are linear in a user's history, ``als.py`` and ``bpr.py`` learn vectors, ``popularity.py`` is the rule to beat.
-``history_filter.py`` makes a model of sessions of one, ``ranked_candidates.py`` of several models and boosted trees.
+``history_filter.py`` makes a model of sessions of one, ``ranked_candidates.py`` of several models and boosted trees;
+``objective_ranker.py`` has trees for each of several goals.
 ``index.py`` searches vectors, ``candidates/`` finds short lists of items for sessions, ``pipeline/`` retrieves,
 filters, scores and orders.
 """
@@ -16,10 +17,12 @@ from fastrec.retrieval.candidates import (
     CandidateFeatures,
     Candidates,
     CandidateSource,
+    EventFeatures,
     ModelSource,
     NearestVectors,
     RepeatedItems,
     SegmentPopularity,
+    cut_anywhere,
     cut_at,
     sample_negatives,
 )
@@ -27,6 +30,7 @@ from fastrec.retrieval.ease import EASE
 from fastrec.retrieval.history_filter import HistoryFilter
 from fastrec.retrieval.index import Index
 from fastrec.retrieval.item_knn import ItemKNN
+from fastrec.retrieval.objective_ranker import ObjectiveRanker, events_of, recall_of_sets
 from fastrec.retrieval.pipeline import MMR, Available, Boost, InSegment, Quota, Recommender, Seen
 from fastrec.retrieval.popularity import Popularity
 from fastrec.retrieval.ranked_candidates import RankedCandidates
@@ -44,6 +48,7 @@ __all__ = [
     "CandidateSource",
     "Candidates",
     "CollaborativeFilter",
+    "EventFeatures",
     "HistoryFilter",
     "ImplicitALS",
     "InSegment",
@@ -51,6 +56,7 @@ __all__ = [
     "ItemKNN",
     "ModelSource",
     "NearestVectors",
+    "ObjectiveRanker",
     "Popularity",
     "Quota",
     "RP3Beta",
@@ -62,6 +68,9 @@ __all__ = [
     "SegmentPopularity",
     "SpectralFilter",
     "UserKNN",
+    "cut_anywhere",
     "cut_at",
+    "events_of",
+    "recall_of_sets",
     "sample_negatives",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,7 @@ class NextItemNet(SessionModel):
         max_len: events of a session that are read; None: as many as 99 of 100 sessions have, from 10 to 200.
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
+        augment: changes made to training sessions, see ``fastrec.sequences.augmentation``.
         warm: the items' vectors begin as ``ppmi_svd``'s.
         half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
@@ -68,6 +70,7 @@ class NextItemNet(SessionModel):
         max_len: int | None = None,
         negatives: int = 2048,
         decay: float = 0.01,
+        augment: Sequence[str] = (),
         warm: bool = True,
         half: bool | None = None,
         options: dict[str, Any] | None = None,
@@ -76,6 +79,7 @@ class NextItemNet(SessionModel):
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
         self._settings: dict[str, Any] = {"net": net, "width": width, "epochs": epochs, "lr": lr, "tokens": tokens}
         self._settings |= {"max_len": max_len, "negatives": negatives, "decay": decay, "warm": warm, "half": half}
+        self._settings["augment"] = list(augment)
         self._settings["options"] = dict(options or {})
         self.model: SessionNet | None = None
         self._keys: Tensor | None = None
@@ -94,7 +98,8 @@ class NextItemNet(SessionModel):
         task = NETS[asked["net"]].task
         # a small log has a few batches in an epoch, too
         tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
-        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, task=task, seed=seed, device=self.device)
+        given = {"task": task, "augment": asked["augment"], "seed": seed, "device": self.device}
+        dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, **given)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
         learn = session_learner(
             dls,

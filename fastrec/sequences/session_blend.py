@@ -132,14 +132,14 @@ class SessionBlend(SessionModel):
         self._fit_all(train, seed, half)
         assert asked.target is not None
         self.held = {"target": asked.target, "length": asked.lengths}
-        for name, model in self.models.items():
-            items = model.recommend(asked, self.k, self.exclude_seen)[0]
+        known, best = self._best_of_each(asked)
+        for name, items in zip(self.models, best, strict=True):
             self.held[name] = item_ranks(items, asked.target, self.k)
             self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
         if len(self.models) == 1:
             self.weights = even
         else:
-            self._weigh(self._best_of_each(asked))
+            self._weigh(known)
 
     def _weigh(self, known: _Candidates) -> None:
         """Find the weights that put the right items first."""
@@ -161,20 +161,22 @@ class SessionBlend(SessionModel):
         items[found, ranks[found] - 1] = 1
         return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
 
-    def _best_of_each(self, sessions: SessionFrame) -> _Candidates:
-        """Each model's best items, and all models' scores of them."""
+    def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
+        """Each model's best items with all models' scores of them; and the ``k`` best of each, int64 ``[n, k]``."""
         target = sessions.target
         assert target is not None
-        order, parts = [], []
+        order, parts, tops = [], [], []
         for rows, scores in self._parts(sessions):
             for s in scores:
                 self._hide(s, sessions, rows)
             best = [best_items(s, _LOOKED_AT * self.k)[0] for s in scores]
+            tops.append(torch.stack([b[:, : self.k] for b in best]))
             codes = torch.cat(best, 1).sort(1).values
             order.append(rows)
             parts.append((codes, torch.stack([s.gather(1, codes) for s in scores], 2)))
         rows = torch.argsort(torch.cat(order))
-        return _Candidates(torch.cat([c for c, _ in parts])[rows], torch.cat([s for _, s in parts])[rows], target)
+        found = _Candidates(torch.cat([c for c, _ in parts])[rows], torch.cat([s for _, s in parts])[rows], target)
+        return found, list(torch.cat(tops, 1)[:, rows])
 
     def _parts(self, sessions: SessionFrame) -> Any:
         """Blocks of sessions, and each model's standardised scores of them."""

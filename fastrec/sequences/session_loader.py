@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
-from fastrec.sequences.augmentation import AUGMENTATIONS, augmented
+from fastrec.sequences.augmentation import AUGMENTATIONS, MASKED, augmented, moved
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.targets import TASKS, Task
 from fastrec.table.offsets import offsets_of
@@ -132,16 +132,13 @@ class SessionLoader(DataLoader):
         length = int((ends - starts).max())
         place = torch.arange(length, device=starts.device)
         inside = place < (ends - starts).unsqueeze(1)
-        index = torch.where(inside, starts.unsqueeze(1) + place, 0)
+        event = moved(self.augment, ends - starts, length, generator=generator) if self.augment else place
+        index = torch.where(inside, starts.unsqueeze(1) + event, 0)
         items = self._values[index].masked_fill_(~inside, 0)
-        if "reversed" in self.augment:
-            turned = torch.rand(len(items), generator=generator).to(items.device) < 0.5
-            back = ((ends - starts - 1).unsqueeze(1) - place).clamp_min(0)
-            items = torch.where(turned.unsqueeze(1) & inside, items.gather(1, back), items)
         sides = [self._values_of(v, index, inside) for v in self._sides.values()]
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
-        if "virtual" in self.augment:
-            asked.hide(0.1, len(self.sessions.items), generator)
+        if "mask" in self.augment:
+            asked.hide(MASKED, len(self.sessions.items), generator)
         return (asked.items, asked.lengths, *asked.sides, asked.target)
 
     @staticmethod

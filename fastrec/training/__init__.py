@@ -3,13 +3,16 @@
 In: dataloaders of this library or of fastai. Out: ``rec_learner``'s ``RecLearner``, callbacks. ``learner.py`` is the
 way in, ``amp.py`` trains in 16 bits, ``checkpoint.py`` saves and goes on after a crash, ``stop_on_nan.py`` names the
 batch where a loss went astray, ``cuda_graph.py`` and ``torch_compile.py`` make steps cheaper, ``cow_clip.py`` clips.
+``row_noise.py`` changes training rows, ``denoising.py`` trains a net on rows without targets first.
 """
 
 from fastrec.training.amp import BF16Autocast
 from fastrec.training.checkpoint import Checkpoint, load_checkpoint
 from fastrec.training.cow_clip import CowClip
 from fastrec.training.cuda_graph import CudaGraph
+from fastrec.training.denoising import pretrain_denoising
 from fastrec.training.learner import RecLearner, rec_learner
+from fastrec.training.row_noise import RowMixUp, SwapNoise
 from fastrec.training.stop_on_nan import StopOnNaN
 from fastrec.training.torch_compile import CompiledModel
 
@@ -20,7 +23,10 @@ __all__ = [
     "CowClip",
     "CudaGraph",
     "RecLearner",
+    "RowMixUp",
     "StopOnNaN",
+    "SwapNoise",
     "load_checkpoint",
+    "pretrain_denoising",
     "rec_learner",
 ]

@@ -9,6 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.table import Table
+from fastrec.validate.list_events import ListEvents
 from fastrec.validate.rows import Rows
 
 
@@ -23,6 +24,7 @@ class Lists(Rows):
         label: float ``[n]``: how relevant a candidate is (1 = clicked); None where it is not known.
         weight: float ``[n]``, 0 or above: how much each candidate's list counts; None: all alike.
         order: ``[n]``, a time: where it is given, the lists that an estimator holds out are the last ones.
+        events: what was in the session before each list, for rankers that read it; None: not known.
 
     Raises:
         DataError: the lists are not in order, a weight is below 0 or not a number, or the lengths differ.
@@ -39,11 +41,12 @@ class Lists(Rows):
         label: torch.Tensor | None = None,
         weight: torch.Tensor | None = None,
         order: torch.Tensor | None = None,
+        events: ListEvents | None = None,
         **as_replaced: Any,
     ) -> None:
         given = {"table": table, "groups": groups, "cats": cats, "conts": conts, "label": label, "weight": weight}
         # ``dataclasses.replace`` hands over every field, these two as they are for every list
-        super().__init__(**given, order=order, **{"task": "ranking", **as_replaced})
+        super().__init__(**given, order=order, events=events, **{"task": "ranking", **as_replaced})
         if len(self.groups) > 1 and bool((self.groups[1:] < self.groups[:-1]).any()):
             row = int((self.groups[1:] < self.groups[:-1]).nonzero()[0]) + 1
             raise DataError("lists are not in ascending order", row=row, remedy="Sort the candidates by list first")

@@ -10,6 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.table import Table
+from fastrec.validate.list_events import ListEvents
 from fastrec.validate.tasks import Task, check_label, check_task
 
 _ON_THE_CPU = ("label", "weight", "groups", "order", "guessed")
@@ -36,6 +37,7 @@ class Rows:
         n_outputs: how many classes a multiclass task has, how many columns one with several targets; else 1.
         guessed: bool ``[n]``: the label was predicted. Such a row is learned from, and never held out to stop by; None:
             none is.
+        events: of a ranking task what was in the session before each list; some of the rows have all of it.
 
     Raises:
         DataError: a label does not fit the task, a weight is below 0 or not a number, or the lengths differ.
@@ -51,6 +53,7 @@ class Rows:
     order: torch.Tensor | None = None
     n_outputs: int = 1
     guessed: torch.Tensor | None = None
+    events: ListEvents | None = None
 
     def __post_init__(self) -> None:
         check_task(self.task)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -74,7 +76,7 @@ def test_only_the_last_event_is_asked_of_held_out_sessions():
     frame = SessionFrame({"items": [[1, 2, 3], [4], [1]], "y": [4, 2, 9]}, item="items", target="y")
     train = frame_of([[1, 2, 3]])
     held = train.new({"items": [[1, 2, 3], [4], [1]], "y": [4, 2, None]}, target="y")
-    dls = session_dataloaders(train, held, tokens=64, augment=["crop", "reversed", "virtual", "prefix"])
+    dls = session_dataloaders(train, held, tokens=64, augment=["crop", "reversed", "mask", "prefix"])
     assert pairs(dls.valid) == [((1, 2, 3), (0, 0, 4)), ((4,), (2,))]
     assert len(frame) == 3
 
@@ -113,17 +115,49 @@ def test_cut_sessions_are_parts_of_themselves(name):
     assert ({a for a, _ in seen} == {1}) == (name == "prefix")
 
 
-def test_half_of_the_sessions_run_backwards_and_some_inputs_are_virtual():
+def test_half_of_the_sessions_run_backwards_and_some_inputs_are_hidden():
     frame = frame_of([list(range(1, 10))] * 400)
-    loader = SessionLoader(frame, augment=["reversed", "virtual"], tokens=4000, shuffle=True, seed=0)
+    loader = SessionLoader(frame, augment=["reversed", "mask"], tokens=4000, shuffle=True, seed=0)
     items, _, target = next(iter(loader))
     back = target[:, 0] < target[:, 1]
     assert 0.4 < back.float().mean() < 0.6
-    virtual = items == len(frame.items)
-    assert 0.07 < virtual.float().mean() < 0.13
-    inner = ~virtual
+    hidden = items == len(frame.items)
+    assert 0.07 < hidden.float().mean() < 0.13
+    inner = ~hidden
     forth = torch.where(back.unsqueeze(1), target - 1, target + 1)
     assert torch.equal(items[inner], forth[inner])
+
+
+def test_a_window_of_half_of_the_sessions_stands_in_another_order_with_its_sides():
+    n = 12
+    df = pd.DataFrame(
+        {"s": np.repeat(np.arange(300), n), "i": np.tile(np.arange(n), 300), "x": np.tile(np.arange(n), 300)}
+    )
+    frame = SessionFrame(df.assign(x=df.x.astype(str)), item="i", session="s", features=["x"])
+    kinds = frame.codings["x"].vocab.values.to_pylist()
+    loader = SessionLoader(frame, augment=["reorder"], tokens=8000, max_len=n, shuffle=True, seed=0)
+    items, _, sides, target = next(iter(loader))
+    whole = torch.cat([items, target[:, -1:]], 1) - 1
+    assert torch.equal(whole.sort(1).values, torch.arange(n).repeat(len(whole), 1))
+    changed = whole != torch.arange(n)
+    moved = changed.any(1)
+    assert 0.35 < moved.double().mean() < 0.6
+    starts = set()
+    for row, other in zip(whole[moved], changed[moved], strict=True):
+        at = other.nonzero().squeeze(1)
+        assert int(at[-1] - at[0]) < n // 3
+        assert sorted(row[at[0] : at[-1] + 1].tolist()) == list(range(int(at[0]), int(at[-1]) + 1))
+        starts.add(int(at[0]))
+    assert {0, n - n // 3} <= starts
+    assert [[kinds[c - 1] for c in row] for row in sides.tolist()] == [
+        [str(v) for v in row] for row in (items - 1).tolist()
+    ]
+    again = SessionLoader(frame, augment=["reversed"], tokens=8000, max_len=n, shuffle=True, seed=0)
+    items, _, sides, _ = next(iter(again))  # sides run backwards with their events
+    assert [[kinds[c - 1] for c in row] for row in sides.tolist()] == [
+        [str(v) for v in row] for row in (items - 1).tolist()
+    ]
+    assert (items[:, 0] == n).any()
 
 
 def test_what_is_not_known_is_refused():

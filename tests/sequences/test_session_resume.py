@@ -32,7 +32,7 @@ def learner(model):
     set_seed(4)
     lists = [[(i * 7 + j * j) % 40 for j in range(2 + i % 6)] for i in range(80)]
     frame = SessionFrame({"items": lists}, item="items")
-    dls = session_dataloaders(frame, frame.take(torch.arange(9)), tokens=64, max_len=8, augment=["virtual"], seed=2)
+    dls = session_dataloaders(frame, frame.take(torch.arange(9)), tokens=64, max_len=8, augment=["mask"], seed=2)
     return session_learner(dls, model, width=8)
 
 

@@ -36,3 +36,22 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
     asked, wanted = known.take(both), sessions.cut(middle[both], ends[both])
     wanted.sessions = asked.sessions
     return known, asked, wanted
+
+
+def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
+    """Cut every session of two events or more somewhere, at random: one event or more stands on either side.
+
+    Args:
+        sessions: any; shorter ones are left out.
+        seed: of the cuts.
+
+    Returns:
+        What was before the cut, which is asked for, and what came after, which is to be found: one session for another.
+    """
+    long = (sessions.lengths > 1).nonzero().squeeze(1)
+    starts, ends = sessions.offsets[long], sessions.offsets[long + 1]
+    share = torch.rand(len(long), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    middle = starts + 1 + (share * (ends - starts - 1)).long()
+    asked, wanted = sessions.cut(starts, middle), sessions.cut(middle, ends)
+    asked.sessions = wanted.sessions = None if sessions.sessions is None else sessions.sessions.take(long)
+    return asked, wanted

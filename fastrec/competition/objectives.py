@@ -1,0 +1,243 @@
+"""``ObjectiveCompetition``: which items sessions will click, cart and order; ``fastrec run`` carries it out."""
+
+from __future__ import annotations
+
+import platform
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import torch
+
+from fastrec import __version__
+from fastrec._core.atomic import atomic_file, atomic_folder
+from fastrec._core.progress import Stages
+from fastrec.competition.recipe import Competition
+from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.errors import DataError
+from fastrec.report import write_report
+from fastrec.retrieval import ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
+from fastrec.sequences import SessionFrame, SessionModel
+
+__all__ = ["ObjectiveCompetition", "ObjectiveData", "run_objectives"]
+
+
+@dataclass
+class ObjectiveData:
+    """What a recipe of several goals has read.
+
+    Args:
+        known: all events that are known, those of the test's sessions as well; with times, ids and kinds of events.
+        test: bool ``[sessions]``: a session that is asked for.
+        wanted: goal → for each test session the items that it was reached with; None: not known.
+    """
+
+    known: SessionFrame
+    test: torch.Tensor
+    wanted: Mapping[str, SessionFrame] | None = None
+
+
+class ObjectiveCompetition(Competition):
+    """A recipe for sessions with several kinds of events: for each kind the items that it will come to.
+
+    Attributes:
+        objectives: kind of event → its weight in the score, which is the weighted sum of the kinds' recalls.
+        next_only: kinds of which only the next event is asked for, not all.
+        event: the side feature that says what kind an event is.
+        k: how many items are submitted.
+        last: seconds: of the training sessions those that began in this time before the end are cut at random. Half of
+            them teach the trees, the other half are scored; then all of them teach.
+        ranker: options of the ``ObjectiveRanker``.
+    """
+
+    task = "objectives"  # type: ignore[assignment]
+    objectives: Mapping[str, float]
+    next_only: Sequence[str] = ()
+    event = "type"
+    k = 20
+    last = 7 * 86_400.0
+    ranker: Mapping[str, Any] = {}
+
+    @abstractmethod
+    def read(self, data: Path, rows: int | None) -> ObjectiveData:
+        """All that is known.
+
+        Args:
+            data: the folder.
+            rows: use only this many training sessions, the last ones.
+        """
+
+    @abstractmethod
+    def sources(self) -> Mapping[str, SessionModel]:
+        """The models that find candidates; the first one's order is scored beside the trees'."""
+
+    def wanted(self, later: SessionFrame) -> dict[str, SessionFrame]:
+        """Goal → the items that sessions reach it with in what comes later."""
+        return {n: events_of(later, self.event, n, first=n in self.next_only) for n in self.objectives}
+
+    def score(self, items: Mapping[str, torch.Tensor], wanted: Mapping[str, SessionFrame]) -> dict[str, float]:
+        """The recall of each goal and, as ``'recall'``, their weighted sum."""
+        found = {n: recall_of_sets(items[n], wanted[n]) for n in self.objectives}
+        return {"recall": sum(w * found[n] for n, w in self.objectives.items()), **found}
+
+
+def run_objectives(
+    recipe: ObjectiveCompetition,
+    data: Path,
+    out: Path,
+    *,
+    rows: int | None,
+    seed: int,
+    stages: Stages,
+    command: str | None,
+) -> Path:
+    """Carry a recipe of several goals out: candidates, trees, the submission, the scores and the report.
+
+    Args:
+        recipe, data, out, rows, seed, stages, command: see ``run_competition``.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        DataError: no training session can be cut, or no session is asked for.
+    """
+    started = now()
+    with stages.stage("read", unit="events") as advance:
+        found = recipe.read(data, rows)
+        advance(len(found.known.values))
+    if not bool(found.test.any()):
+        raise DataError("no session is asked for", file=data, remedy="Give the competition's test file")
+    ranker = ObjectiveRanker(list(recipe.objectives), recipe.sources(), event=recipe.event, **recipe.ranker)
+    first = next(iter(ranker.models))
+    held = _learn(recipe, ranker, found, seed, stages)
+    asked = found.known.take(found.test)
+    with stages.stage("candidates", len(found.known.values), unit="events") as advance:
+        ranker.find(found.known)
+        advance(len(found.known.values))
+    spent = ", ".join(f"{n} {s:.1f}" for n, s in ranker.candidates.seconds.items())
+    stages.say(f"seconds per million events: {spent}")
+    with stages.stage("predict", len(asked), unit="sessions") as advance:
+        best = ranker.recommend(asked, recipe.k)
+        advance(len(asked))
+    scores = {"ranker": recipe.score(best, found.wanted)} if found.wanted is not None else {}
+    if found.wanted is not None:
+        scores[first] = recipe.score(_alone(recipe, ranker, asked, first), found.wanted)
+    about = {
+        "rows": {"events": len(found.known.values), "test sessions": len(asked)},
+        "seconds_per_million_events": ranker.candidates.seconds,
+    }
+    with atomic_folder(out) as part:
+        with stages.stage("write"):
+            write_objectives(part / "submission.csv", asked, best)
+            ranker.save(part / "models" / "ranker")
+            config = {"competition": recipe.name, "task": recipe.task, "started": started, "finished": now()}
+            config |= {"command": command, "data": data.resolve().name, "seed": seed, "rows": rows}
+            config |= {"machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"}
+            config |= {"fastrec": __version__, "git_revision": git_revision(type(recipe))}
+            models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
+            write_json(part / "config.json", {**config, "models": models})
+        seconds = {n: round(s, 3) for n, s in stages.seconds.items()}
+        write_json(part / "scores.json", {**_scores(recipe, scores, held), **about, "seconds": seconds})
+        write_report(part, name=out.resolve().name)
+    return out
+
+
+def _learn(
+    recipe: ObjectiveCompetition, ranker: ObjectiveRanker, found: ObjectiveData, seed: int, stages: Stages
+) -> dict[str, dict[str, float]]:
+    """Grow the trees on the last training sessions; name → scores of half of them, by trees of the other half."""
+    train = found.known.take(~found.test)
+    if train.times is None:
+        raise DataError("the events have no times", remedy="Name the column of times (order=…)")
+    begun = torch.full((len(train),), -torch.inf, dtype=torch.float64)
+    filled = train.lengths > 0
+    begun[filled] = train.times[train.offsets[:-1][filled]]
+    last = begun > float(begun.max()) - recipe.last
+    asked, later = cut_anywhere(train.take(last), seed=seed)
+    if len(asked) < 2:
+        raise DataError(
+            f"{len(asked)} of the last training sessions have two events",
+            remedy="Give more sessions, or a longer last=",
+        )
+    with stages.stage("candidates, held out", len(train.values), unit="events") as advance:
+        past = train.take(~last)
+        ranker.find(joined(past, asked) if len(past.values) else asked)
+        advance(len(train.values))
+    half = torch.rand(len(asked), generator=torch.Generator().manual_seed(seed)) < 0.5
+    half[:2] = torch.tensor([True, False])
+    with stages.stage("trees, held out", int(half.sum()), unit="sessions") as advance:
+        ranker.learn(asked.take(half), recipe.wanted(later.take(half)), seed=seed)
+        advance(int(half.sum()))
+    first, rest = next(iter(ranker.models)), asked.take(~half)
+    wanted = recipe.wanted(later.take(~half))
+    held = {
+        first: recipe.score(_alone(recipe, ranker, rest, first), wanted),
+        "ranker": recipe.score(ranker.recommend(rest, recipe.k), wanted),
+    }
+    for name, values in held.items():
+        stages.say(f"held out, {name}: " + ", ".join(f"{n}@{recipe.k} {v:.4f}" for n, v in values.items()))
+    with stages.stage("trees", len(asked), unit="sessions") as advance:
+        ranker.learn(asked, recipe.wanted(later), seed=seed)
+        advance(len(asked))
+    return held
+
+
+def _alone(
+    recipe: ObjectiveCompetition, ranker: ObjectiveRanker, asked: SessionFrame, name: str
+) -> dict[str, torch.Tensor]:
+    """One source's best items, the same for every goal."""
+    return dict.fromkeys(recipe.objectives, ranker.candidates.sources[name].best(asked, recipe.k)[0])
+
+
+def joined(first: SessionFrame, second: SessionFrame) -> SessionFrame:
+    """Sessions of one coding, one after the other, with times and kinds of events."""
+    made = first.cut(first.offsets[:-1], first.offsets[1:])
+    made.values = torch.cat([first.values, second.values])
+    made.offsets = torch.cat([first.offsets, second.offsets[1:] + first.offsets[-1]])
+    made.sides = {n: torch.cat([v, second.sides[n]]) for n, v in first.sides.items()}
+    if first.times is not None and second.times is not None:
+        made.times = torch.cat([first.times, second.times])
+    return made
+
+
+def _scores(
+    recipe: ObjectiveCompetition, scores: Mapping[str, dict[str, float]], held: Mapping[str, dict[str, float]]
+) -> dict[str, Any]:
+    metric = f"recall@{recipe.k}"
+    final = scores.get("ranker", {})
+    return {
+        **{f"{n}@{recipe.k}": v for n, v in final.items()},
+        "metric": metric,
+        "greater_is_better": True,
+        "final": "ranker",
+        "task": recipe.task,
+        "objectives": dict(recipe.objectives),
+        "models": {n: v["recall"] for n, v in scores.items()},
+        "oof": {n: v["recall"] for n, v in held.items()},
+        "also": {f"{o}@{recipe.k}": {n: v[o] for n, v in scores.items()} for o in recipe.objectives if scores},
+        "held_out": {n: {f"{m}@{recipe.k}": x for m, x in v.items()} for n, v in held.items()},
+    }
+
+
+def write_objectives(path: Path, asked: SessionFrame, best: Mapping[str, torch.Tensor]) -> None:
+    """Write a submission: ``session_type,labels``, a line for every session and goal, items apart by spaces."""
+    assert asked.sessions is not None
+    ids = asked.sessions.to_arrow().cast(pa.string())
+    sessions, goals = len(asked), list(best)
+    lines = []
+    for name in goals:
+        items, there = best[name], best[name] > 0
+        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), there.sum(1).cumsum(0)]).to(torch.int32)
+        text = asked.items.decode(items[there]).cast(pa.string())
+        lines.append(pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets.numpy()), text), " "))
+    order = torch.arange(sessions * len(goals)).view(len(goals), sessions).T.reshape(-1).numpy()
+    keys = pa.concat_arrays([pc.binary_join_element_wise(ids, n, "_") for n in goals])
+    table = pa.table({"session_type": keys, "labels": pa.concat_arrays(lines)}).take(pa.array(order))
+    with atomic_file(path) as temporary:
+        pa_csv.write_csv(table, temporary, pa_csv.WriteOptions(quoting_style="none"))

@@ -1,0 +1,145 @@
+"""``EventNet``: the base of nets that score candidates by the events before their list; and a batch of such events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor, nn
+
+from fastrec.errors import DataError
+from fastrec.models.field_net import FieldNet, InputOptions
+from fastrec.models.mlp import Activation, mlp_blocks
+
+
+class EventBatch(NamedTuple):
+    """The events before some lists, a list a row, filled up behind.
+
+    Args:
+        lists: int64 ``[n]``: each candidate's list, a row of the others.
+        items: int64 ``[lists, T]``: codes of the events' items, by the vocabulary of the candidates' items.
+        cats: int64 ``[lists, T, k]``: codes of the events' categories.
+        conts: float32 ``[lists, T, c]``: the events' numbers.
+        listed: int64 ``[lists, T]``: the candidate, of all in the batch, that is the event's item; -1: none is.
+        steps: int64 ``[lists, T]``: how many events of the list came after, 0 for the last one; -1: there is no event.
+    """
+
+    lists: Tensor
+    items: Tensor
+    cats: Tensor
+    conts: Tensor
+    listed: Tensor
+    steps: Tensor
+
+
+class EventNet(FieldNet):
+    """What a candidate makes of the session's events, beside its own columns, into a multi-layer perceptron.
+
+    An event's vector is the sum of those of its item, its categories, its numbers, how many events came after it, and,
+    where its item stands in the list too, what the list says of that candidate. A candidate's vector is the sum of its
+    item's and its columns'. A subclass says in ``read`` what the candidate makes of the events.
+
+    Args:
+        emb_szs: ``(rows, width)`` for each categorical column; the last one is the candidates' item, whose vectors
+            candidates and events share and nothing else sees.
+        n_cont: number of continuous columns.
+        out_sz: number of outputs.
+        layers: width of each hidden layer.
+        event_szs: codes of each categorical column of events.
+        n_event_cont: number of continuous columns of events.
+        max_events: events of a list, at most.
+        width: of the vectors of events and candidates.
+        ids: items have vectors of their own; False: an item is known by what its candidate's columns say. Where
+            most items are rare, their vectors learn the training lists by heart.
+        ps: dropout after each hidden layer.
+        act_cls: activation of the hidden layers.
+        **inputs: options of the inputs, see ``FieldNet``.
+    """
+
+    def __init__(
+        self,
+        emb_szs: Sequence[tuple[int, int]],
+        n_cont: int,
+        out_sz: int,
+        layers: Sequence[int] = (128, 64),
+        *,
+        event_szs: Sequence[int] = (),
+        n_event_cont: int = 0,
+        max_events: int = 20,
+        width: int = 32,
+        ids: bool = True,
+        ps: float | Sequence[float] | None = 0.2,
+        act_cls: Activation = nn.SiLU,
+        **inputs: Unpack[InputOptions],
+    ) -> None:
+        if not emb_szs or max_events < 1:
+            raise DataError("a net of events without a column of items, or without room", remedy="Give both")
+        names = inputs.pop("cat_names", None)
+        super().__init__(emb_szs[:-1], n_cont, cat_names=names and list(names)[:-1], **inputs)
+        own = self.n_emb + self.n_dense
+        self.width, self.max_events = width, max_events
+        self.item = _table(emb_szs[-1][0], width) if ids else None
+        self.row = nn.Linear(own, width)
+        self.kinds = nn.ModuleList([_table(rows, width) for rows in event_szs])
+        self.numbers = nn.Linear(n_event_cont, width) if n_event_cont else None
+        self.step = _table(max_events, width)
+        self.event_norm, self.candidate_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        sizes = [own + 2 * width, *layers, out_sz]
+        self.layers = nn.Sequential(*mlp_blocks(sizes, ps=ps, use_bn=False, act_cls=act_cls))
+
+    def forward(self, x_cat: Tensor, x_cont: Tensor | None, *events: Tensor) -> Tensor:
+        """Outputs for a batch of whole lists.
+
+        Args:
+            x_cat: codes ``[n, categorical columns]``, the item's last.
+            x_cont: numbers ``[n, n_cont]``.
+            *events: the parts of an ``EventBatch``.
+
+        Returns:
+            ``[n, out_sz]``.
+        """
+        given = EventBatch(*events)
+        pieces = self.embed_pieces(x_cat[:, :-1]) + self.dense_pieces(x_cont)
+        columns = torch.cat(pieces, 1)
+        rows = self.row(columns)
+        candidate = self.candidate_norm(rows + self._of(x_cat[:, -1].long()))
+        there = given.steps >= 0
+        known = (given.listed >= 0)[..., None]
+        event = self._of(given.items) + torch.where(known, rows[given.listed.clamp_min(0)], 0.0)
+        event = event + self.step(given.steps.clamp(0, self.max_events - 1))
+        for i, table in enumerate(self.kinds):
+            event = event + table(given.cats[..., i])
+        if self.numbers is not None:
+            event = event + self.numbers(given.conts)
+        event = self.event_norm(event)
+        # an event about the candidate itself
+        asked = torch.arange(x_cat.shape[0], device=x_cat.device)
+        same = (given.listed[given.lists] == asked[:, None]).to(event.dtype)[..., None]
+        read = self.read(candidate, event, same, there, given.lists)
+        return self.layers(torch.cat([columns, candidate, read], 1))
+
+    def _of(self, items: Tensor) -> Tensor | float:
+        """The items' own vectors."""
+        return 0.0 if self.item is None else self.emb_drop(self.item(items))
+
+    def read(self, candidate: Tensor, event: Tensor, same: Tensor, there: Tensor, lists: Tensor) -> Tensor:
+        """What candidates make of the events before their lists.
+
+        Args:
+            candidate: ``[n, width]``.
+            event: ``[lists, T, width]``.
+            same: ``[n, T, 1]``: 1 where the event is about the candidate.
+            there: bool ``[lists, T]``: there is an event.
+            lists: int64 ``[n]``: each candidate's list.
+
+        Returns:
+            ``[n, width]``.
+        """
+        raise NotImplementedError
+
+
+def _table(rows: int, width: int) -> nn.Embedding:
+    table = nn.Embedding(rows, width)
+    nn.init.normal_(table.weight, std=0.05)
+    return table

@@ -1,0 +1,217 @@
+"""``ObjectiveRanker``: for each of several goals the items that sessions reach it with, by candidates and trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import torch
+import xgboost as xgb
+from torch import Tensor
+
+from fastrec.errors import DataError, NotFittedError
+from fastrec.retrieval.candidates import (
+    CandidateFeatures,
+    Candidates,
+    EventFeatures,
+    ModelSource,
+    RepeatedItems,
+    sample_negatives,
+)
+from fastrec.retrieval.candidates.event_features import kinds_of
+from fastrec.retrieval.candidates.source import best_of_pairs
+from fastrec.sequences import SessionFrame, SessionModel
+from fastrec.table import Table, Vocab, load_state, save_state
+
+_PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
+_OWN = 20  # of a session's own items the last ones are candidates
+
+
+class ObjectiveRanker:
+    """Candidates of several models, put in order by boosted trees of each goal: what is clicked, carted, ordered next.
+
+    Args:
+        objectives: the goals: kinds of events, as ``event`` names them.
+        models: name → model that finds candidates; a session's own items are candidates too.
+        event: the side feature (``SessionFrame(features=…)``) that says what kind an event is.
+        k: how many candidates each model finds, or name → how many.
+        negatives: how many wrong candidates of each session the trees see.
+        rounds: how many trees a goal has.
+
+    Attributes:
+        candidates: the sources as they were fitted last; ``candidates.seconds`` says how long each took.
+
+    Source: the solutions of the OTTO competition (Kaggle 2022): co-visitation by kinds of events, then boosted trees.
+    """
+
+    def __init__(
+        self,
+        objectives: Sequence[str],
+        models: Mapping[str, SessionModel],
+        *,
+        event: str = "type",
+        k: int | Mapping[str, int] = 60,
+        negatives: int = 40,
+        rounds: int = 120,
+    ) -> None:
+        if not objectives or not models or negatives < 1 or rounds < 1:
+            raise DataError(
+                f"{len(objectives)} goals, {len(models)} models, negatives={negatives}, rounds={rounds}",
+                remedy="Give one or more of each",
+            )
+        self.objectives, self.models, self.event = list(objectives), dict(models), event
+        self.k = dict(k) if isinstance(k, Mapping) else dict.fromkeys(self.models, k)
+        self.negatives, self.rounds = negatives, rounds
+        self.items: Vocab | None = None
+        self._trees: dict[str, xgb.Booster] = {}
+
+    def find(self, sessions: SessionFrame) -> Self:
+        """Fit what finds candidates, and what is counted of items; the trees stay as they are.
+
+        Args:
+            sessions: all events that are known when it is asked, those of the sessions that are asked for as well.
+        """
+        self.items = sessions.items
+        sources = {n: ModelSource(m) for n, m in self.models.items()}
+        self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": _OWN}).fit(sessions)
+        self._popular, self._kinds = CandidateFeatures().fit(sessions), EventFeatures(self.event).fit(sessions)
+        return self
+
+    def learn(self, asked: SessionFrame, wanted: Mapping[str, SessionFrame], *, seed: int = 0) -> Self:
+        """Grow the trees of every goal.
+
+        Args:
+            asked: sessions up to a moment; ``find`` was given nothing that came later.
+            wanted: goal → for each of them the items that it was reached with.
+            seed: of everything random.
+
+        Raises:
+            NotFittedError: ``find`` was not called.
+            DataError: nothing that was found is right for a goal.
+        """
+        asked = asked.recode(self._known())
+        parts: dict[str, list[tuple[Tensor, Tensor]]] = {n: [] for n in self.objectives}
+        for table in self.candidates.stream(asked):
+            numbers = self._numbers(table, asked)
+            for i, name in enumerate(self.objectives):
+                label = self.candidates.label(table, wanted[name])
+                rows = sample_negatives(table, label, self.negatives, seed=seed + i)
+                parts[name].append((numbers[rows], label[rows]))
+        for name, found in parts.items():
+            x, y = (torch.cat(part) for part in zip(*found, strict=True))
+            if not bool(y.any()):
+                raise DataError(f"no candidate is right for {name!r}", remedy="Give more sessions, or leave it out")
+            params = {**_PARAMS, "objective": "binary:logistic", "seed": seed, "nthread": torch.get_num_threads()}
+            self._trees[name] = xgb.train(params, xgb.DMatrix(x.numpy(), label=y.numpy()), self.rounds)
+        return self
+
+    def recommend(self, asked: SessionFrame, k: int = 20) -> dict[str, Tensor]:
+        """The best items of each session for every goal: codes int64 ``[n, k]``, 0 where there are fewer.
+
+        Raises:
+            NotFittedError: it was not trained.
+        """
+        asked = asked.recode(self._known())
+        if not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
+        best = {n: torch.zeros((len(asked), k), dtype=torch.int64) for n in self.objectives}
+        for table in self.candidates.stream(asked):
+            session, item = table["session"].values, table["item"].values
+            if not len(session):
+                continue
+            first, count = int(session[0]), int(session[-1] - session[0]) + 1
+            matrix = xgb.DMatrix(self._numbers(table, asked).numpy())
+            for name in self.objectives:
+                score = torch.from_numpy(self._trees[name].predict(matrix))
+                best[name][first : first + count] = best_of_pairs(session - first, item, score, count, k)[0]
+        return best
+
+    def save(self, folder: str | Path) -> None:
+        """Write settings and what was learned as JSON and safetensors; an earlier save is replaced in one step.
+
+        Raises:
+            NotFittedError: it was not trained.
+        """
+        items = self._known()
+        trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
+        settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
+        state = {"settings": settings, "items": items.to_state(), "trees": trees}
+        save_state(
+            folder,
+            {
+                **state,
+                "candidates": self.candidates.to_state(),
+                "popular": self._popular.to_state(),
+                "kinds": self._kinds.to_state(),
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """Read what ``save`` wrote.
+
+        Raises:
+            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+        """
+        state = load_state(folder)
+        candidates = Candidates.from_state(state["candidates"])
+        models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
+        made = cls(models=models, **state["settings"])
+        made.items, made.candidates = Vocab.from_state(state["items"]), candidates
+        made._popular = CandidateFeatures.from_state(state["popular"])
+        made._kinds = EventFeatures.from_state(state["kinds"])
+        for name, raw in state["trees"].items():
+            made._trees[name] = xgb.Booster(model_file=bytearray(raw.numpy().tobytes()))
+        return made
+
+    def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
+        full = self._kinds(self._popular(table, asked), asked)
+        return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
+
+    def _known(self) -> Vocab:
+        if self.items is None:
+            raise NotFittedError("nothing finds candidates yet", remedy="Call find first")
+        return self.items
+
+
+def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = False) -> SessionFrame:
+    """Of every session the events of one kind.
+
+    Args:
+        sessions: with the side feature ``event``.
+        event: it says what kind an event is.
+        kind: which are kept.
+        first: only the first of them.
+
+    Raises:
+        MissingColumnError, DataError: there is no such side feature, or it is a number.
+    """
+    names = kinds_of(sessions, event)
+    kept = sessions.sides[event] == (names.index(kind) if kind in names else -1)
+    made = sessions.cut(sessions.offsets[:-1], sessions.offsets[1:])
+    made._keep(kept)
+    if first:
+        starts = made.offsets[:-1]
+        made = made.cut(starts, torch.minimum(starts + 1, made.offsets[1:]))
+    made.sessions = sessions.sessions
+    return made
+
+
+def recall_of_sets(items: Tensor, wanted: SessionFrame) -> float:
+    """How many of the items that are to be found are among those given, of as many as could be.
+
+    Args:
+        items: codes int64 ``[n, k]``, by the vocabulary of ``wanted``; 0: none.
+        wanted: each session's items, an item counting once; one without a code is never found, and counts.
+
+    Returns:
+        ``Σ found / Σ min(k, wanted)``; NaN where nothing is to be found.
+    """
+    codes = len(wanted.items)
+    rows = torch.repeat_interleave(wanted.lengths)
+    pairs = torch.unique(rows * codes + wanted.values)
+    counts = torch.bincount(pairs // codes, minlength=len(wanted)).clamp_max(items.shape[1])
+    given = (torch.arange(len(items))[:, None] * codes + items)[items > 0]
+    total = int(counts.sum())
+    return int(torch.isin(pairs[pairs % codes > 0], given).sum()) / total if total else float("nan")

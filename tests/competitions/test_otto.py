@@ -1,0 +1,158 @@
+"""OTTO's recipe and simulator: the files' form, what is read of them, and a run whose score a loop finds again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from competitions.otto.competition import KINDS, Otto
+from competitions.otto.simulate import BEGIN, FILES, WEEK, simulate
+from fastrec.competition import run_competition
+from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.retrieval import ObjectiveRanker
+
+WEIGHTS = {"clicks": 0.1, "carts": 0.3, "orders": 0.6}
+
+
+class Quick(Otto):
+    ranker = {"rounds": 15, "k": 30}  # noqa: RUF012
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("otto") / "data"
+    simulate(600, folder, seed=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory) -> Path:
+    return run_competition(Quick(), data, tmp_path_factory.mktemp("otto") / "run")
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_files_have_the_official_form(data, tmp_path):
+    train, test, labels = (lines(data / name) for name in FILES)
+    assert len(train) + len(test) == 600
+    assert [t["session"] for t in test] == [t["session"] for t in labels]
+    for one in (*train, *test):
+        times = [e["ts"] for e in one["events"]]
+        assert times == sorted(times)
+        assert set(one["events"][0]) == {"aid", "ts", "type"}
+        assert one["events"][0]["type"] == "clicks"
+    assert all(t["events"][0]["ts"] < BEGIN + 4 * WEEK for t in train)
+    assert all(t["events"][0]["ts"] >= BEGIN + 4 * WEEK for t in test)
+    for one in labels:
+        assert one["labels"]
+        assert set(one["labels"]) <= set(KINDS)
+        assert isinstance(one["labels"].get("clicks", 0), int)
+        assert len(set(one["labels"].get("orders", []))) == len(one["labels"].get("orders", []))
+    ordered = {e["aid"] for t in train for e in t["events"] if e["type"] == "orders"}
+    assert ordered <= {e["aid"] for t in train for e in t["events"] if e["type"] == "carts"}
+    simulate(600, tmp_path / "again", seed=1)
+    assert all((tmp_path / "again" / n).read_bytes() == (data / n).read_bytes() for n in FILES)
+    simulate(600, tmp_path / "other", seed=2)
+    assert (tmp_path / "other" / FILES[0]).read_bytes() != (data / FILES[0]).read_bytes()
+
+
+def test_all_events_are_read(data):
+    found = Quick().read(data, None)
+    train, test, labels = (lines(data / name) for name in FILES)
+    names, ids = found.known.items.values.to_pylist(), found.known.sessions.to_arrow().to_pylist()
+    assert ids == [t["session"] for t in (*train, *test)]
+    assert found.test.tolist() == [False] * len(train) + [True] * len(test)
+    kinds = found.known.codings["type"].vocab.values.to_pylist()
+    for i, one in enumerate((*train, *test)):
+        a, b = found.known.offsets[i : i + 2].tolist()
+        assert [names[c - 1] for c in found.known.values[a:b]] == [e["aid"] for e in one["events"]]
+        assert [kinds[c - 1] for c in found.known.sides["type"][a:b]] == [e["type"] for e in one["events"]]
+        assert found.known.times[a:b].tolist() == [e["ts"] / 1000 for e in one["events"]]
+    for kind in KINDS:
+        wanted = found.wanted[kind]
+        for i, one in enumerate(labels):
+            a, b = wanted.offsets[i : i + 2].tolist()
+            expected = one["labels"].get(kind, [])
+            expected = expected if isinstance(expected, list) else [expected]
+            got = [names[c - 1] if c else None for c in wanted.values[a:b]]
+            assert got == [v if v in names else None for v in expected]
+    few = Quick().read(data, 10)
+    assert int((~few.test).sum()) == 10
+    assert few.known.sessions.to_arrow().to_pylist()[0] == train[-10]["session"]
+
+
+def test_a_run_scores_what_a_loop_scores(run, data):
+    scores = json.loads((run / "scores.json").read_text())
+    rows = pd.read_csv(run / "submission.csv", dtype=str)
+    test, labels = lines(data / FILES[1]), {t["session"]: t["labels"] for t in lines(data / FILES[2])}
+    assert rows.columns.tolist() == ["session_type", "labels"]
+    assert rows.session_type.tolist() == [f"{t['session']}_{kind}" for t in test for kind in KINDS]
+    found, possible = dict.fromkeys(KINDS, 0), dict.fromkeys(KINDS, 0)
+    for key, text in zip(rows.session_type, rows.labels, strict=True):
+        session, kind = key.split("_")
+        items = [int(v) for v in text.split()]
+        assert len(items) == len(set(items)) == 20
+        right = labels[int(session)].get(kind, [])
+        right = set(right if isinstance(right, list) else [right])
+        found[kind] += len(right & set(items))
+        possible[kind] += min(20, len(right))
+    for kind in KINDS:
+        assert scores[f"{kind}@20"] == pytest.approx(found[kind] / possible[kind])
+    total = sum(w * scores[f"{kind}@20"] for kind, w in WEIGHTS.items())
+    assert scores["recall@20"] == scores["models"]["ranker"] == pytest.approx(total)
+    assert scores["recall@20"] > 0.3
+    assert set(scores["held_out"]) == {"near", "ranker"}
+    assert set(scores["seconds_per_million_events"]) == {"near", "to_cart", "bought", "late", "popular", "own"}
+    assert (run / "report.html").stat().st_size > 1000
+
+
+def test_the_saved_ranker_recommends_what_was_submitted(run, data):
+    found = Quick().read(data, None)
+    asked = found.known.take(found.test)
+    best = ObjectiveRanker.load(run / "models" / "ranker").recommend(asked, 20)
+    rows = pd.read_csv(run / "submission.csv", dtype=str).set_index("session_type").labels
+    ids = asked.sessions.to_arrow().to_pylist()
+    for kind in KINDS:
+        said = [" ".join(map(str, asked.decode(row[row > 0]).to_pylist())) for row in best[kind]]
+        assert said == [rows[f"{i}_{kind}"] for i in ids]
+
+
+def test_parquet_files_are_read_alike(data, tmp_path):
+    for name in ("train", "test"):
+        rows = [
+            (t["session"], e["aid"], e["ts"] // 1000, KINDS.index(e["type"]))
+            for t in lines(data / f"{name}.jsonl")
+            for e in t["events"]
+        ]
+        pd.DataFrame(rows, columns=["session", "aid", "ts", "type"]).to_parquet(tmp_path / f"{name}.parquet")
+    one, other = Quick().read(data, None), Quick().read(tmp_path, None)
+    assert one.known.values.tolist() == other.known.values.tolist()
+    assert one.known.sides["type"].tolist() == other.known.sides["type"].tolist()
+    assert other.known.times.tolist() == one.known.times.floor().tolist()
+    assert other.wanted is None
+
+
+def test_errors_name_the_file(data, tmp_path):
+    with pytest.raises(MissingFileError, match=r"train\.jsonl"):
+        Quick().read(tmp_path, None)
+    (tmp_path / "test.jsonl").write_bytes((data / FILES[1]).read_bytes())
+    (tmp_path / "train.jsonl").write_text("no json\n")
+    with pytest.raises(UnreadableFileError, match=r"train\.jsonl"):
+        Quick().read(tmp_path, None)
+    (tmp_path / "train.jsonl").write_text('{"session": 1, "things": []}\n')
+    with pytest.raises(MissingColumnError, match="events"):
+        Quick().read(tmp_path, None)
+    event = {"aid": 1, "ts": 5, "type": "views"}
+    (tmp_path / "train.jsonl").write_text(json.dumps({"session": 1, "events": [event]}) + "\n")
+    with pytest.raises(DataError, match="views"):
+        Quick().read(tmp_path, None)
+    (tmp_path / "train.jsonl").write_bytes((data / FILES[1]).read_bytes())
+    with pytest.raises(DataError, match="in both files"):
+        Quick().read(tmp_path, None)
+    with pytest.raises(DataError, match="too few"):
+        simulate(10, tmp_path / "out")

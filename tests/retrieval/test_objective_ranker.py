@@ -1,0 +1,162 @@
+"""``ObjectiveRanker`` and what it is made of: features by kinds of events, cuts, recall of sets; against loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.retrieval import EventFeatures, ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
+from fastrec.sequences import CoVisitation, PopularItems, SessionFrame
+from fastrec.table import Table
+
+KINDS = ["clicks", "carts"]
+
+
+def log(seed: int = 0, sessions: int = 60) -> pd.DataFrame:
+    """An item is clicked; what goes into the cart is one of those clicked, mostly one of an even number."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for s in range(sessions):
+        t, start = 0, rng.integers(0, 20)
+        for _ in range(rng.integers(3, 9)):
+            t += int(rng.integers(1, 50))
+            item = int((start + rng.integers(0, 5)) % 20)
+            rows.append((s, item, t, "clicks"))
+            if item % 2 == 0 and rng.random() < 0.7:
+                rows.append((s, item, t + 1, "carts"))
+                t += 1
+    return pd.DataFrame(rows, columns=["session", "item", "t", "type"])
+
+
+def frame(seed: int = 0, sessions: int = 60) -> SessionFrame:
+    return SessionFrame(log(seed, sessions), item="item", session="session", order="t", features=["type"])
+
+
+@pytest.fixture(scope="module")
+def trained():
+    known = frame()
+    asked, later = cut_anywhere(known, seed=1)
+    models = {"near": CoVisitation(), "popular": PopularItems()}
+    ranker = ObjectiveRanker(KINDS, models, k=8, rounds=20)
+    wanted = {n: events_of(later, "type", n) for n in KINDS}
+    return ranker.find(asked).learn(asked, wanted, seed=0), asked, wanted
+
+
+def test_each_goal_has_an_order_of_its_own(trained):
+    ranker, asked, wanted = trained
+    best = ranker.recommend(asked, 5)
+    even = torch.tensor([0, *(v % 2 == 0 for v in asked.items.values.to_pylist())])
+    share = {n: float(even[items[:, 0]].double().mean()) for n, items in best.items()}
+    assert share["carts"] > 0.8 > share["clicks"]
+    found = {n: recall_of_sets(best[n], wanted[n]) for n in KINDS}
+    assert found["carts"] > recall_of_sets(best["clicks"], wanted["carts"])
+    assert all(len(set(row[row > 0].tolist())) == int((row > 0).sum()) for row in best["carts"])
+
+
+def test_a_session_alone_is_scored_as_beside_others(trained):
+    ranker, asked, _ = trained
+    whole = ranker.recommend(asked, 5)
+    for i in (0, 17):
+        alone = ranker.recommend(asked.take(torch.tensor([i])), 5)
+        assert all(torch.equal(alone[n][0], whole[n][i]) for n in KINDS)
+
+
+def test_a_saved_one_recommends_the_same(trained, tmp_path):
+    ranker, asked, _ = trained
+    ranker.save(tmp_path / "kept")
+    loaded = ObjectiveRanker.load(tmp_path / "kept")
+    assert all(torch.equal(loaded.recommend(asked, 5)[n], ranker.recommend(asked, 5)[n]) for n in KINDS)
+
+
+def test_features_by_kinds_of_events():
+    known = frame(3, 12)
+    features = EventFeatures("type").fit(known)
+    rng = np.random.default_rng(0)
+    pairs = sorted(
+        {(int(s), int(i)) for s, i in zip(rng.integers(0, 12, 60), rng.integers(1, len(known.items), 60), strict=True)}
+    )
+    session, item = (torch.tensor(x) for x in zip(*pairs, strict=True))
+    got = features(Table({"session": session, "item": item}), known)
+    events = log(3, 12)
+    names = known.items.values.to_pylist()
+    for row, (s, code) in enumerate(pairs):
+        own = events[events.session == s].reset_index(drop=True)
+        about = own[own["item"] == names[code - 1]]
+        every = events[events["item"] == names[code - 1]]
+        for kind in KINDS:
+            assert got[f"own_{kind}"].values[row] == (about.type == kind).sum()
+            assert got[f"session_{kind}"].values[row] == (own.type == kind).sum()
+            assert got[f"item_{kind}"].values[row] == (every.type == kind).sum()
+            np.testing.assert_allclose(got[f"item_{kind}_share"].values[row], (every.type == kind).mean(), rtol=1e-6)
+        steps = len(own) - 1 - about.index[-1] if len(about) else np.nan
+        ago = own.t.iloc[-1] - about.t.iloc[-1] if len(about) else np.nan
+        np.testing.assert_equal(float(got["own_steps_ago"].values[row]), float(steps))
+        np.testing.assert_equal(float(got["own_seconds_ago"].values[row]), float(ago))
+
+
+def test_sessions_are_cut_with_an_event_on_either_side():
+    known = frame(5, 40)
+    asked, later = cut_anywhere(known, seed=3)
+    assert (asked.lengths > 0).all()
+    assert (later.lengths > 0).all()
+    assert asked.sessions.to_arrow().equals(later.sessions.to_arrow())
+    for i in range(len(known)):
+        whole = known.take(torch.tensor([i])).values.tolist()
+        parts = [f.take(torch.tensor([i])).values.tolist() for f in (asked, later)]
+        assert parts[0] + parts[1] == whole
+    again = cut_anywhere(known, seed=3)[0]
+    assert torch.equal(again.offsets, asked.offsets)
+    assert not torch.equal(cut_anywhere(known, seed=4)[0].offsets, asked.offsets)
+    cuts = (asked.lengths.double() / known.lengths).tolist()
+    assert min(cuts) < 0.4 < 0.7 < max(cuts)
+    short = SessionFrame(pd.DataFrame({"items": [["a"], ["a", "b"], []]}), item="items")
+    assert cut_anywhere(short)[0].values.tolist() == [1]
+
+
+def test_events_of_a_kind():
+    known = frame(7, 20)
+    events = log(7, 20)
+    names = known.items.values.to_pylist()
+    for kind in KINDS:
+        made = events_of(known, "type", kind)
+        first = events_of(known, "type", kind, first=True)
+        for i in range(20):
+            own = events[(events.session == i) & (events.type == kind)]["item"].tolist()
+            got = [names[c - 1] for c in made.values[made.offsets[i] : made.offsets[i + 1]]]
+            one = [names[c - 1] for c in first.values[first.offsets[i] : first.offsets[i + 1]]]
+            assert got == own
+            assert one == own[:1]
+    assert not len(events_of(known, "type", "orders").values)
+
+
+def test_recall_of_sets_by_hand():
+    """Of {a, b} one is found, of {c} none, of four items in two places two: 3 / (2 + 1 + 2)."""
+    wanted = SessionFrame(pd.DataFrame({"items": [["a", "b", "a"], ["c"], ["a", "b", "c", "d"], []]}), item="items")
+    items = torch.tensor([[1, 4], [2, 0], [2, 3], [1, 2]])
+    assert recall_of_sets(items, wanted) == pytest.approx(3 / 5)
+    unknown = SessionFrame.of(torch.tensor([0, 1]), torch.tensor([0, 2]), wanted.items)
+    assert recall_of_sets(torch.tensor([[1, 0]]), unknown) == pytest.approx(1 / 2)
+    assert np.isnan(recall_of_sets(items[:0], wanted.take(torch.arange(0))))
+
+
+def test_errors():
+    known = frame(0, 10)
+    models = {"popular": PopularItems()}
+    with pytest.raises(DataError, match="0 goals"):
+        ObjectiveRanker([], models)
+    ranker = ObjectiveRanker(["clicks"], models)
+    with pytest.raises(NotFittedError, match="Call find first"):
+        ranker.recommend(known)
+    with pytest.raises(NotFittedError, match="Call learn first"):
+        ranker.find(known).recommend(known)
+    nothing = {"clicks": events_of(known, "type", "orders")}
+    with pytest.raises(DataError, match="no candidate is right for 'clicks'"):
+        ranker.learn(known, nothing)
+    with pytest.raises(MissingColumnError, match="no such side feature"):
+        events_of(known, "kind", "clicks")
+    numbers = SessionFrame(log(0, 5), item="item", session="session", features=["t"])
+    with pytest.raises(DataError, match="no kind of event"):
+        EventFeatures("t").fit(numbers)
