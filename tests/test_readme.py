@@ -26,9 +26,31 @@ OPTIONAL = {
     "onnxscript",
     "optuna",
 }
-OPTIONAL |= {"accelerate", "dask", "distributed", "orjson", "polars", "redis", "rmm", "sentence_transformers", "timm"}
+OPTIONAL |= {
+    "dask",
+    "distributed",
+    "mlflow",
+    "orjson",
+    "polars",
+    "redis",
+    "rmm",
+    "sentence_transformers",
+    "timm",
+    "transformers",
+}
 # by what we ask for: fastai shows its progress by a web framework
-BROUGHT = {"fastcore", "fasttransform", "markupsafe", "scipy", "sklearn", "starlette", "threadpoolctl", "uvicorn"}
+BROUGHT = {
+    "PIL",
+    "fastcore",
+    "fasttransform",
+    "markupsafe",
+    "scipy",
+    "sklearn",
+    "starlette",
+    "threadpoolctl",
+    "torchvision",
+    "uvicorn",
+}
 
 
 def test_the_readme_has_an_example_of_about_ten_lines():

@@ -60,8 +60,9 @@ PARTS = (
     Part("serve", {"onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"}, "fastrec serve"),
     Part("redis", {"redis": "5.0"}, "events kept in Redis"),
     Part("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
-    Part("scale", {"accelerate": "1.0", "dask": "2025.1", "distributed": "2025.1"}, "Dask frames, several processes"),
+    Part("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),
     Part("embed", {"sentence-transformers": "3.0", "timm": "1.0"}, "vectors of pictures and text"),
+    Part("mlflow", {"mlflow": "2.10"}, "runs noted in MLflow"),
     Part("polars", {"polars": "1.0"}, "polars frames in and out"),
     Part("gpu", {"cudf-cu13": "", "dask-cudf-cu13": "", "cuml-cu13": ""}, "cuDF frames, cuML models (NVIDIA, Linux)"),
 )
