@@ -52,6 +52,7 @@ def train(placement=None, share=slice(None), ranks=1, kind="AdamW"):
     """Losses, the tables and the dense weights after some steps."""
     net = make(placement)
     opt, losses = KINDS[kind](net.parameters(), lr=0.05, weight_decay=0.1), []
+    grads = None
     for i in range(STEPS):
         *xs, y = batch(i, share)
         loss = (net(*xs) - y).square().mean()
