@@ -7,8 +7,10 @@ from typing import Any
 
 from fastai.callback.core import Callback
 
+from fastrec.errors import DataError
 from fastrec.models import FieldNet
 from fastrec.models.training_rows import training_rows
+from fastrec.optim.row_optimizer import RowOptimizer
 
 __all__ = ["FetchRows"]
 
@@ -25,8 +27,20 @@ class FetchRows(Callback):
     order = 90  # before Checkpoint wraps the loader once more
 
     def before_fit(self) -> None:
-        """Find the nets that have such tables, and count the ids of rows that lie in memory."""
+        """Find the nets that have such tables, and count the ids of rows that lie in memory.
+
+        Raises:
+            DataError: the optimizer is none of ``fastrec.optim``'s.
+        """
         self._nets = [m for m in self.learn.model.modules() if isinstance(m, FieldNet)]
+        if self.learn.opt is None:  # predictions of a learner that does not train
+            return
+        inner = getattr(self.learn.opt, "opt", self.learn.opt)
+        if not isinstance(inner, RowOptimizer):  # what it keeps of a row would stay where the row was
+            raise DataError(
+                f"{type(inner).__name__} cannot train embedding tables whose rows come and go",
+                remedy="Give opt_func=adamw or lamb, or a model without placement=",
+            )
         dls = self.learn.dls
         if len(getattr(dls.train_ds, "packed", ())) and len(dls.cat_names):
             cats, _, _ = training_rows(dls, _COUNTED)

@@ -51,7 +51,8 @@ def table_grads(net):
 def train(placement=None, share=slice(None), ranks=1, kind="AdamW"):
     """Losses, the tables and the dense weights after some steps."""
     net = make(placement)
-    opt, losses, grads = KINDS[kind](net.parameters(), lr=0.05, weight_decay=0.1), [], None
+    opt, losses = KINDS[kind](net.parameters(), lr=0.05, weight_decay=0.1), []
+    grads = None
     for i in range(STEPS):
         *xs, y = batch(i, share)
         loss = (net(*xs) - y).square().mean()

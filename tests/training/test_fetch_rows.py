@@ -7,12 +7,14 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from fastai.callback.core import Callback, CancelBatchException, CancelEpochException
 from fastai.callback.training import GradientAccumulation
 from fastai.learner import load_learner
+from fastai.optimizer import Adam
 from fastai.torch_core import set_seed
 
-from fastrec.errors import TrainingError
+from fastrec.errors import DataError, TrainingError
 from fastrec.losses import BCE
 from fastrec.models import DeepFM, Embeddings, TabularNet, embedding_layout
 from fastrec.optim import adamw, lamb
@@ -185,3 +187,9 @@ def test_a_row_that_spoils_the_loss_is_named_though_the_loader_is_one_batch_ahea
     with pytest.raises(TrainingError) as found:
         fit(learner(tmp_path, CACHED, df=frame(bad_row=123)), 1)
     assert found.value.row == 123 or "123" in str(found.value)
+
+
+@pytest.mark.parametrize("opt_func", [Adam, torch.optim.SparseAdam], ids=["fastai", "torch"])
+def test_an_optimizer_that_does_not_know_of_rows_is_refused(tmp_path, opt_func):
+    with pytest.raises(DataError, match=r"cannot train embedding tables whose rows come and go.*adamw or lamb"):
+        fit(learner(tmp_path, CACHED, opt_func=opt_func), 1)
