@@ -20,6 +20,7 @@ from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import auc, mrr
 from fastrec.monitor import judge, retrain
+from fastrec.monitor.newest_rows import _time_folds
 from fastrec.registry import Registry
 
 TREES = {"rounds": 15, "eta": 0.3, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
@@ -118,6 +119,18 @@ def test_each_period_is_scored_by_what_came_before_it(changed, serving):
         assert by_period.loc[str(day), "serving"] == pytest.approx(roc_auc_score(truth[some], served[some]))
     folds = pq.read_table(made.run / "folds.parquet")
     assert folds.num_rows == 750
+
+
+def test_folds_train_on_what_came_before_and_score_new_rows():
+    def pairs(codes, new, scored):
+        folds = _time_folds(np.array(codes), list("abcd"), torch.tensor(new, dtype=torch.bool), scored)
+        return [(a.tolist(), b.tolist()) for a, b in folds]
+
+    assert pairs([0, 0, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1], 2) == [([0, 1, 2], [3, 4]), ([0, 1, 2, 3, 4], [5])]
+    assert pairs([0, 0, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1], 1) == [([0, 1, 2, 3, 4], [5])]
+    # an old row of a scored period is not learned from; of a period without old or earlier rows nothing is scored
+    assert pairs([0, 2, 1, 2], [0, 0, 1, 1], 2) == [([0], [2]), ([0, 2], [3])]
+    assert pairs([1, 0, 1], [0, 1, 1], 2) == [([1], [2])]
 
 
 def test_the_new_run_predicts_and_is_retrained_in_turn(changed, tmp_path):
