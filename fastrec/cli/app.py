@@ -111,8 +111,10 @@ def script(recipe: type[Competition]) -> None:
         bs: _Bs = None,
         resume: _Resume = True,
         minutes: _Minutes = None,
+        scheduler: _Scheduler = None,
     ) -> None:
         options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
+        options["scheduler"] = scheduler
         _run(recipe, data, out, **options)
 
     alone()

@@ -35,6 +35,8 @@ from fastrec.features import (  # noqa: E402
     number,
 )
 from fastrec.features._dask import plan, states  # noqa: E402
+from fastrec.features._dask.blocks import Gathered  # noqa: E402
+from fastrec.features._dask.frames import as_blocks  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
@@ -238,6 +240,21 @@ def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
         FeatureSet([Lag("price", order="id")]).fit_transform(frame)
 
 
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
+    train = events(120)
+    blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
+    gathered = Gathered(blocks, ["user", "id"], ["user"], buckets)
+    parts = [t.to_pandas() for t in dask.compute(*gathered.tables)]
+    assert sum(map(len, parts)) == 120
+    for user, own in train.groupby("user", dropna=False)["id"]:
+        there = [p["id"][p["user"].isna() if pd.isna(user) else p["user"] == user].tolist() for p in parts]
+        assert [ids for ids in there if ids] == [own.tolist()]
+    back = dask.compute(*gathered.back(gathered.tables))
+    assert [i for t in back for i in t["id"].values.tolist()] == train["id"].tolist()
+    assert len(back) == 4
+
+
 # Many keys -----------------------------------------------------------------------------------------------------------
 
 MANY = [
@@ -309,6 +326,8 @@ def test_errors_are_those_of_frames_in_memory():
         CountEncode("item").transform(frame)
     with pytest.raises(DataError, match="TargetEncode: the target holds classes"):
         TargetEncode("user", "item").fit(frame)
+    with pytest.raises(DataError, match=r"column 'w', row 0: .*\(the row is counted in its partition\)"):
+        TargetEncode("item", "y", weight="w").fit(parted(train.assign(w=train.index - 10), [9]))
     with pytest.raises(DataError, match="y is not of Dask"):
         TargetEncode("user", "y").fit(frame.drop(columns="y"), train["y"])
     with pytest.raises(DataError, match="39 folds for 40 rows"):
