@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -360,3 +362,13 @@ def test_a_function_of_ones_own():
     feature = RowFunction(lambda price: price * 2, "price", "double")
     made = FeatureSet([feature]).fit_transform(parted(train, [7, 20])).compute()
     assert made["double"].equals(train["price"] * 2)
+
+
+def test_a_table_that_travels_is_the_same_and_a_part_travels_alone():
+    table = Table.read(to_pandas(columns()).reset_index(drop=True))
+    table.coded(["user", "item"])  # what is kept for later stays behind
+    again = pickle.loads(pickle.dumps(table))
+    assert again.to_arrow().equals(table.to_arrow())
+    assert [c.kind for c in again._columns.values()] == [c.kind for c in table._columns.values()]
+    long = Table({"x": np.arange(100_000)})
+    assert len(pickle.dumps(long.slice(0, 10))) < 2_000
