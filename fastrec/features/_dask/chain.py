@@ -348,7 +348,7 @@ def _in_a_partition() -> Iterator[None]:
 
 
 def _masked(table: Table, names: list[str], hidden: Hidden) -> Table:
-    rows = torch.where(hidden.of(table), -1, torch.arange(len(table)))
+    rows = torch.where(hidden.of(table), -1, torch.arange(len(table), device=table.device))
     return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
 
 
