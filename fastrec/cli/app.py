@@ -117,9 +117,10 @@ def script(recipe: type[Competition]) -> None:
         resume: _Resume = True,
         minutes: _Minutes = None,
         ranks: _Ranks = 1,
+        scheduler: _Scheduler = None,
     ) -> None:
         options = {"device": device, "rows": rows, "seed": seed, "bs": bs, "resume": resume, "minutes": minutes}
-        options["ranks"] = ranks
+        options |= {"ranks": ranks, "scheduler": scheduler}
         _run(recipe, data, out, **options)
 
     alone()

@@ -21,7 +21,7 @@ _PARTS = 2  # partitions for each worker: the second is read while the first is 
 
 
 @contextmanager
-def cluster(scheduler: str) -> Iterator[Client]:
+def dask_cluster(scheduler: str) -> Iterator[Client]:
     """A client of a cluster; one of this machine's own processes is closed at the end.
 
     Args:
@@ -58,13 +58,13 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
     """What makes partitions of tables, which the workers of a cluster read from a folder; None without a scheduler.
 
     Args:
-        scheduler: see ``cluster``; None: none.
+        scheduler: see ``dask_cluster``; None: none.
         beside: the folder, gone at the end, is made beside this path: workers must see it.
     """
     if scheduler is None:
         yield None
         return
-    with cluster(scheduler) as client:
+    with dask_cluster(scheduler) as client:
         from fastrec.features._dask.split_table import splitter
 
         workers = len(client.scheduler_info(n_workers=-1)["workers"])

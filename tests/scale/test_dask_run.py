@@ -14,7 +14,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.errors import DataError
 from fastrec.estimators import XGBModel
 from fastrec.features import CountEncode, FeatureSet, GroupRank, GroupStats, TargetEncode, category
-from fastrec.scale.cluster import cluster
+from fastrec.scale import dask_cluster
 from fastrec.validate import Folds
 from tests.competition.test_table_run import TEST, TRAIN, TREES
 
@@ -59,5 +59,5 @@ def test_a_cluster_makes_the_features_of_a_run(data, tmp_path):
 
 @pytest.mark.parametrize("name", ["local:0", "local:two", "local", "10.0.0.1:8786", ""])
 def test_what_is_no_scheduler(name):
-    with pytest.raises(DataError, match="is no scheduler"), cluster(name):
+    with pytest.raises(DataError, match="is no scheduler"), dask_cluster(name):
         pass

@@ -106,7 +106,7 @@ def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
 def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
     """A partition's rows by bucket, and each row's bucket (int64 ``[n]``)."""
     if count == 1:
-        return table, torch.zeros(len(table), dtype=torch.int64)
+        return table, torch.zeros(len(table), dtype=torch.int64, device=table.device)
     buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
     order = torch.argsort(buckets, stable=True)
     ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()

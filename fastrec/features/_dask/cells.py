@@ -56,7 +56,7 @@ class Hidden:
 
     def of(self, table: Table) -> torch.Tensor:
         """Bool ``[n]``: True where the row is hidden."""
-        rows = torch.zeros(len(table), dtype=torch.bool)
+        rows = torch.zeros(len(table), dtype=torch.bool, device=table.device)
         if self.outer is not None:
             rows |= table[OUTER].values == self.outer
         if self.inner is not None:
@@ -100,7 +100,8 @@ class CellRule:
         if self.column is not None:
             codes = table.coded(self.column[0]).recode(self.column[1]) - 1
         else:
-            codes = torch.zeros(len(table), dtype=torch.int64) if self.folding is None else self.folding.of(table)
+            one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
+            codes = one if self.folding is None else self.folding.of(table)
         if self.hidden is not None:
             codes = torch.where(self.hidden.of(table), 0, codes + 1)
         return Cells(codes, self.count)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dask
 import torch
 
-from fastrec.errors import DataWarning
+from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import MAX_BUCKETS, Blocks, Gathered, task
 from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
 from fastrec.features._dask.plan import Group, learns, reads, rounds
@@ -303,7 +304,7 @@ def _collected(table: Table, jobs: list[Any], tables: list[dict[str, Table]], gi
     found = []
     for (step, rule), other in zip(jobs, tables, strict=True):
         step = copy.copy(step)  # threads of one worker share it
-        with naming(step), step.using(Context(other, tuple(given))):
+        with _in_a_partition(), naming(step), step.using(Context(other, tuple(given))):
             found.append(step.collect(table) if rule is None else step.collect(table, rule.of(table)))
     return found
 
@@ -316,7 +317,7 @@ def _made(
     for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
         step, context = copy.copy(step), Context(other, tuple(given))
         here = _masked(table, masked, rule.hidden) if masked else table
-        with naming(step):
+        with _in_a_partition(), naming(step):
             if isinstance(step, Fitted):
                 step.state_, step.fit_ = fit
             if way == "cells":
@@ -329,8 +330,25 @@ def _made(
     return Table(outputs)
 
 
+@contextmanager
+def _in_a_partition() -> Iterator[None]:
+    """An error that names a row says that it is counted from the first of its table here."""
+    try:
+        yield
+    except DataError as error:
+        if error.row is None:
+            raise
+        raise DataError(
+            f"{error.problem} (the row is counted in its partition)",
+            file=error.file,
+            column=error.column,
+            row=error.row,
+            remedy=error.remedy,
+        ) from error
+
+
 def _masked(table: Table, names: list[str], hidden: Hidden) -> Table:
-    rows = torch.where(hidden.of(table), -1, torch.arange(len(table)))
+    rows = torch.where(hidden.of(table), -1, torch.arange(len(table), device=table.device))
     return table.with_columns({n: take_or_missing(table[n], rows) for n in names})
 
 

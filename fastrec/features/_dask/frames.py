@@ -16,6 +16,7 @@ from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
 from fastrec.features._dask.split_table import SplitTable
+from fastrec.features._dask.states import quietly
 from fastrec.features._engine.folds import fold_numbers
 from fastrec.features.selectors import Selector
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows
@@ -130,7 +131,8 @@ def as_table(
     split: SplitTable, blocks: Blocks, outputs: Sequence[str], kept: Sequence[str] | None, *, fold: Any = None
 ) -> Table:
     """The table that was split with columns of ``blocks``, in memory (see ``as_frame``)."""
-    made = concat(list(dask.compute(*blocks.select([*outputs, *([] if fold is None else [OUTER])]))))
+    with quietly():
+        made = concat(list(dask.compute(*blocks.select([*outputs, *([] if fold is None else [OUTER])]))))
     own = split.table if kept is None else split.table.select(kept)
     whole = own.with_columns({n: made[n] for n in outputs})
     return whole if fold is None else whole.take((made[OUTER].values == fold[0]) == fold[1])

@@ -100,15 +100,3 @@ def _grow(groups: list[Group], pending: list[Feature], training: bool) -> None:
         if group is not None and _fits(rows_together(step, training=training), group.key):
             group.steps.append(step)
             taken.add(id(step))
-
-
-def describe(steps: Sequence[Feature], *, training: bool) -> list[str]:
-    """What happens to the rows, a line for each round's groups."""
-    lines = []
-    for number, groups in enumerate(rounds(steps, training=training), 1):
-        for group in groups:
-            names = ", ".join(n for s in group.steps for n in s.outputs)
-            where = "partition by partition" if group.key is None else f"shuffled by {', '.join(group.key)}"
-            where = "all rows on one worker" if group.key == () else where
-            lines.append(f"pass {number}, {where}: {names}")
-    return lines

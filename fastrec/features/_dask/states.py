@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dask
@@ -42,6 +43,18 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
     """
     if not batches:
         return []
+    with quietly():
+        return _merge_all(batches)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """While it lasts Dask does not warn of a large graph: what was learned is in it, and is as large as it is."""
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
+        yield
+
+
+def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
     kept = dask.persist(*[list(parts) for _, parts in batches])
     sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
     plans = []

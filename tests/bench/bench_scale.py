@@ -1,0 +1,162 @@
+"""The cost of features against the number of rows: on one machine in memory, and by two Dask workers.
+
+    python tests/bench/bench_scale.py [--millions 1 2 4 8 16] [--out runs/bench/scale.json]
+
+Every measurement is a process of its own, which reads candidates from Parquet files (500,000 rows each), makes the
+features and adds their columns up. ``seconds`` is from the first file read to the sums; ``peak_mb`` is the most memory
+that the process held, with workers that of the client and of the workers together; the sums of both must agree.
+``exponent`` is the slope of log seconds over log rows, ``memory_exponent`` that of memory. A picture lies beside the
+results. Building the log, starting Python and starting the cluster are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SYSTEMS = ("one machine", "two workers")
+PART = 500_000
+
+
+def write_candidates(folder: Path, rows: int) -> None:
+    """Lists of 25 candidates: who looks, at what, for how much, and what was clicked."""
+    for i, start in enumerate(range(0, rows, PART)):
+        rng, n = np.random.default_rng(i), min(PART, rows - start)
+        lists = (np.arange(start, start + n)) // 25
+        item = (rng.pareto(0.8, n) * 100).astype(np.int64) % 200_000
+        columns = {
+            "list_id": lists,
+            "user": (lists * 7919) % max(rows // 200, 1),
+            "item": item,
+            "city": item % 997,
+            "price": rng.gamma(2.0, 60.0, n).round(0),
+            "clicked": (rng.random(n) < 0.04).astype(np.int8),
+        }
+        pq.write_table(pa.table(columns), folder / f"{i:05d}.parquet")
+
+
+def features() -> Any:
+    """Counts, target means, statistics and ranks within lists: what a recipe of candidates is made of."""
+    from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, GroupStats, NUnique, TargetEncode
+
+    return FeatureSet(
+        [
+            CountEncode(["item", "city", Cross("city", "item")]),
+            TargetEncode(["item", "city"], "clicked"),
+            GroupStats("price", by="item", stats=["mean", "std"]),
+            NUnique("item", by="user"),
+            GroupRank("price", by="list_id", normalise=True),
+            GroupRank(TargetEncode("user", "clicked"), by="list_id"),
+        ],
+        key="list_id",
+        keep="outputs",
+    )
+
+
+def peak_mb() -> float:
+    """The most memory that this process has held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(system: str, folder: Path) -> dict[str, Any]:
+    """One measurement, in this process."""
+    fs = features()
+    if system == "one machine":
+        from fastrec.table import Table
+
+        began = time.monotonic()
+        made = fs.fit_transform(Table.read(folder))
+        sums = {n: float(made[n].number().nansum()) for n in fs.outputs}
+        return {"seconds": time.monotonic() - began, "peak_mb": peak_mb(), "sums": sums}
+    import dask.dataframe as dd
+
+    from fastrec.scale import dask_cluster
+
+    with dask_cluster("local:2") as client:
+        began = time.monotonic()
+        made = fs.fit_transform(dd.read_parquet(folder))
+        sums = {n: float(v) for n, v in made[fs.outputs].astype("float64").sum().compute().items()}
+        seconds = time.monotonic() - began
+        return {"seconds": seconds, "peak_mb": peak_mb() + sum(client.run(peak_mb).values()), "sums": sums}
+
+
+def exponent(found: list[dict[str, Any]], field: str) -> float | None:
+    """The slope of the logarithm of a field over that of the rows; None: of one size there is none."""
+    if len(found) < 2:
+        return None
+    rows, values = ([float(r[n]) for r in found] for n in ("rows", field))
+    return round(float(np.polyfit(np.log(rows), np.log(values), 1)[0]), 3)
+
+
+def picture(records: list[dict[str, Any]], path: Path) -> None:
+    """Seconds and memory over rows, both axes logarithmic."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for axis, field, label in zip(axes, ("seconds", "peak_mb"), ("seconds", "peak memory, MB"), strict=True):
+        for system in SYSTEMS:
+            own = [r for r in records if r["system"] == system]
+            slope = own[0].get("exponent" if field == "seconds" else "memory_exponent") if own else None
+            name = system if slope is None else f"{system}, exponent {slope}"
+            axis.loglog([r["rows"] for r in own], [r[field] for r in own], marker="o", label=name)
+        axis.set_xlabel("candidate rows")
+        axis.set_ylabel(label)
+        axis.legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """All measurements, from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millions", type=float, nargs="+", default=[1, 2, 4, 8, 16], help="candidate rows")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench/scale.json"), help="the file of results")
+    parser.add_argument("--one", nargs=2, metavar=("SYSTEM", "FOLDER"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(given.one[0], Path(given.one[1]))))
+        return
+    records: list[dict[str, Any]] = []
+    for millions in given.millions:
+        rows = int(millions * 1e6)
+        with tempfile.TemporaryDirectory() as folder:
+            write_candidates(Path(folder), rows)
+            done = {}
+            for system in SYSTEMS:
+                command = [sys.executable, __file__, "--one", system, folder]
+                text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+                done[system] = json.loads(text.splitlines()[-1])
+        sums = [d.pop("sums") for d in done.values()]
+        for name in sums[0]:
+            np.testing.assert_allclose(sums[0][name], sums[1][name], rtol=1e-6, err_msg=name)
+        for system, one in done.items():
+            ratio = round(one["seconds"] / done["one machine"]["seconds"], 2)
+            about = {"case": "features of candidates", "system": system, "rows": rows}
+            numbers = {"seconds": round(one["seconds"], 2), "rows_per_s": round(rows / one["seconds"]), "ratio": ratio}
+            records.append({**about, **numbers, "peak_mb": round(one["peak_mb"])})
+            print(records[-1], flush=True)
+    for system in SYSTEMS:
+        own = [r for r in records if r["system"] == system]
+        slopes = {"exponent": exponent(own, "seconds"), "memory_exponent": exponent(own, "peak_mb")}
+        for one in own:
+            one.update(slopes)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    picture(records, given.out.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    main()
