@@ -215,6 +215,8 @@ def test_ngrams_of_nothing_are_zeros_and_of_a_missing_text_missing():
     many = NgramHash("t", 4, seed=1).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
     other = NgramHash("t", 4, seed=2).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
     assert many.tolist() != other.tolist()
+    long = NgramHash("t", 32, most=1).transform(pd.DataFrame({"t": [" ".join(map(str, range(2_000)))]}))["ngrams_t"][0]
+    assert 8 < (np.array(long) < 0).sum() < 24  # n-grams of one place cancel out, they do not add up
     with pytest.raises(DataError, match="2 to 1 words"):
         NgramHash("t", least=2, most=1)
 
