@@ -44,6 +44,8 @@ def test_texts_are_the_mean_of_a_transformers_last_layer():
     made, known = vectors(TextEmbed("t", text_net(), bs=2).transform(pd.DataFrame({"t": TEXTS})), "embed_t")
     assert known == [0, 2, 3, 4, 5]
     np.testing.assert_allclose(made, unit(alone([TEXTS[i] for i in known])), atol=1e-5)
+    whole, _ = vectors(TextEmbed("t", text_net()).transform(pd.DataFrame({"t": [TEXTS[i] for i in known]})), "embed_t")
+    np.testing.assert_allclose(whole, made, atol=1e-5)  # none is missing
 
 
 def test_a_sentence_transformer_pools_as_it_was_saved_to():
