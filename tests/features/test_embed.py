@@ -44,6 +44,8 @@ def test_texts_are_the_mean_of_a_transformers_last_layer():
     made, known = vectors(TextEmbed("t", text_net(), bs=2).transform(pd.DataFrame({"t": TEXTS})), "embed_t")
     assert known == [0, 2, 3, 4, 5]
     np.testing.assert_allclose(made, unit(alone([TEXTS[i] for i in known])), atol=1e-5)
+    whole, _ = vectors(TextEmbed("t", text_net()).transform(pd.DataFrame({"t": [TEXTS[i] for i in known]})), "embed_t")
+    np.testing.assert_allclose(whole, made, atol=1e-5)  # none is missing
 
 
 def test_a_sentence_transformer_pools_as_it_was_saved_to():
@@ -215,6 +217,8 @@ def test_ngrams_of_nothing_are_zeros_and_of_a_missing_text_missing():
     many = NgramHash("t", 4, seed=1).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
     other = NgramHash("t", 4, seed=2).transform(pd.DataFrame({"t": ["a b c d e f"]}))["ngrams_t"][0]
     assert many.tolist() != other.tolist()
+    long = NgramHash("t", 32, most=1).transform(pd.DataFrame({"t": [" ".join(map(str, range(2_000)))]}))["ngrams_t"][0]
+    assert 8 < (np.array(long) < 0).sum() < 24  # n-grams of one place cancel out, they do not add up
     with pytest.raises(DataError, match="2 to 1 words"):
         NgramHash("t", least=2, most=1)
 
