@@ -135,7 +135,12 @@ def test_a_log_is_read_by_the_run_as_by_the_recipe(tmp_path):
     assert check_submission(tmp_path / "other.csv", tmp_path / "test.csv", form).warnings == (
         "the sessions are in another order than in test.csv",
     )
-    assert score_items(tmp_path / "other.csv", tmp_path / "test.csv", form).mrr == pytest.approx(said.mrr)
+    who, what = lines[1].split(",")
+    turned = f"{who},{' '.join(what.split(' ')[::-1])}"
+    (tmp_path / "other.csv").write_text("\n".join([lines[0], *lines[:1:-1], turned]) + "\n")
+    ranks = score_items(tmp_path / "other.csv", tmp_path / "test.csv", form).ranks
+    assert ranks.tolist() == [3, *said.ranks.tolist()[1:]]
+    assert said.ranks[0] == 1
     for wrong, problem in (([*lines, lines[1]], "stands in an earlier row"), (lines[:-1], "has no row here")):
         (tmp_path / "other.csv").write_text("\n".join(wrong) + "\n")
         with pytest.raises(SubmissionError, match=problem):
