@@ -51,6 +51,12 @@ class SavedRun:
             raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
         try:
             self.config = json.loads(path.read_text(encoding="utf-8"))
+            if self.config["task"] == "objectives":
+                raise DataError(
+                    "a run of several goals predicts its own test sessions only",
+                    file=path,
+                    remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe on other files",
+                )
             self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
