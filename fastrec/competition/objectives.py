@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -81,8 +82,9 @@ class ObjectiveCompetition(Competition):
         return {n: events_of(later, self.event, n, first=n in self.next_only) for n in self.objectives}
 
     def score(self, items: Mapping[str, torch.Tensor], wanted: Mapping[str, SessionFrame]) -> dict[str, float]:
-        """The recall of each goal and, as ``'recall'``, their weighted sum."""
-        found = {n: recall_of_sets(items[n], wanted[n]) for n in self.objectives}
+        """The recall of each goal (0 of one that nothing is known of) and, as ``'recall'``, their weighted sum."""
+        known = {n: recall_of_sets(items[n], wanted[n]) for n in self.objectives}
+        found = {n: 0.0 if math.isnan(v) else v for n, v in known.items()}  # JSON has no NaN
         return {"recall": sum(w * found[n] for n, w in self.objectives.items()), **found}
 
 

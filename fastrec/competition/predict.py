@@ -51,12 +51,20 @@ class SavedRun:
             raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
         try:
             self.config = json.loads(path.read_text(encoding="utf-8"))
+            if self.config["task"] == "objectives":
+                raise DataError(
+                    "a run of several goals predicts its own test sessions only",
+                    file=path,
+                    remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again",
+                )
             self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
             self.task = self.config["task"]
             self.reading = Reading.from_state(self.config.get("reading", {}))
+        except DataError:
+            raise
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UnreadableFileError(
                 f"the run's settings cannot be read ({error!r})", file=path, remedy="Run the recipe again"

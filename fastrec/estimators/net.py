@@ -253,7 +253,7 @@ class WeightedListLoss(nn.Module):
         return (losses * weight.to(losses.dtype)).sum() / torch.where(total > 0, total, 1.0).to(losses.dtype)
 
 
-def _targets_of(data: Lists, before: int) -> tuple[Tensor, Tensor, Tensor]:
+def _targets_of(data: Lists, before: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Each candidate's share of its list's relevance, its list's number and weight: float64, int64, float64 ``[n]``.
 
     Args:

@@ -10,7 +10,7 @@ import pytest
 
 from competitions.otto.competition import KINDS, Otto
 from competitions.otto.simulate import BEGIN, FILES, WEEK, simulate
-from fastrec.competition import run_competition
+from fastrec.competition import predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import ObjectiveRanker
 
@@ -120,6 +120,11 @@ def test_the_saved_ranker_recommends_what_was_submitted(run, data):
     for kind in KINDS:
         said = [" ".join(map(str, asked.decode(row[row > 0]).to_pylist())) for row in best[kind]]
         assert said == [rows[f"{i}_{kind}"] for i in ids]
+
+
+def test_other_commands_say_what_to_do(run, data, tmp_path):
+    with pytest.raises(DataError, match="several goals"):
+        predict_run(run, data, tmp_path / "said.csv")
 
 
 def test_parquet_files_are_read_alike(data, tmp_path):
