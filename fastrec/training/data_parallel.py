@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fastrec._core.ranks import agree, all_rows, broadcast, is_first, rank, summed, world_size
 from fastrec.errors import DataError, DataWarning
-from fastrec.training.joined_grads import JoinedGrads
+from fastrec.training.joined_grads import JoinedGrads, is_sharded
 from fastrec.training.synced_norm import synced_norms
 
 __all__ = ["DataParallel"]
@@ -62,13 +62,14 @@ class DataParallel(Callback):
                 )
             self._loaders.append((dl, dl.rank, dl.world_size))
             dl.set_rank()
-        parameters = dict(learn.model.named_parameters())
+        parameters = {n: p for n, p in learn.model.named_parameters() if not is_sharded(p)}
         agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
-        state = [t for t in learn.model.state_dict().values() if isinstance(t, Tensor)]
+        kept = learn.model.state_dict().keys()
+        state = [*parameters.values(), *(b for n, b in learn.model.named_buffers() if n in kept)]
         broadcast(state, "sending rank 0's weights")
         self._accumulates = [cb for cb in learn.cbs if isinstance(cb, GradientAccumulation)]
-        self._grads = JoinedGrads([*parameters.values(), *_parameters_of(learn.loss_func)])
+        self._grads = JoinedGrads([*learn.model.parameters(), *_parameters_of(learn.loss_func)])
         if self.sync_bn:
             self._norms = synced_norms(learn.model)
             self._norms.__enter__()

@@ -7,13 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fastrec._core.ranks import all_rows, summed
+from fastrec._core.ranks import all_rows, summed, world_size
 from fastrec.errors import RankError
 from fastrec.optim.row_sparse import Places, Rows
 
-__all__ = ["JoinedGrads"]
+__all__ = ["JoinedGrads", "is_sharded"]
 
 _NONE, _ROWS, _DENSE = 0, 1, 2
+
+
+def is_sharded(parameter: nn.Parameter) -> bool:
+    """Whether each rank holds other rows of it (``Embeddings("row-sharded")``), and has their gradients by itself."""
+    return bool(getattr(getattr(parameter, "placed", None), "sharded", False))
 
 
 class JoinedGrads:
@@ -30,7 +35,9 @@ class JoinedGrads:
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = [p for p in parameters if p.requires_grad]
+        trained = [p for p in parameters if p.requires_grad]
+        self.parameters = [p for p in trained if not is_sharded(p)]
+        self.sharded = [p for p in trained if is_sharded(p)]
         self.sent = {"rows": 0, "dense": 0}
         self._kinds: list[int] | None = None
         self._places = Places()
@@ -48,6 +55,9 @@ class JoinedGrads:
         rows = [p for p, kind in zip(self.parameters, self._kinds, strict=True) if kind == _ROWS]
         self._join_dense(dense)
         self._join_rows(rows)
+        for p in self.sharded:  # their gradients came from all ranks in the backward pass, as a mean over ranks
+            if p.grad is not None:
+                p.grad = p.grad * world_size()
 
     def _agree_on_kinds(self) -> list[int]:
         """Which parameters have a gradient on any rank, and of which kind."""

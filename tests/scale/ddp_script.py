@@ -151,6 +151,7 @@ def main(folder: Path) -> None:
     found["stream"] = fit_alone(learn)
     found["checkpoints"] = checkpoints(df, folder)
     found["sent"] = sent(df)
+    found["row-sharded"] = fit(make(loaders(df, BS), placement="row-sharded"))
     torch.save(found, folder / f"found{rank()}.pt")
 
 

@@ -44,6 +44,12 @@ def test_two_ranks_follow_one_process_step_by_step(found, kind):
     assert first["values"] == second["values"]
 
 
+def test_tables_shared_out_to_ranks_train_as_whole_ones(found):
+    for f in found[0]:
+        assert f["row-sharded"]["losses"] == pytest.approx(f["adamw"]["losses"], rel=2e-5)
+        torch.testing.assert_close(f["row-sharded"]["preds"], f["adamw"]["preds"], rtol=1e-4, atol=1e-5)
+
+
 def test_every_rank_scores_all_rows_outside_of_a_fit(found):
     for f in found[0]:
         for kind in script.OPTIONS:
