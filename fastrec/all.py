@@ -291,7 +291,7 @@ from fastrec.retrieval import (
     sample_negatives,
 )
 from fastrec.scale import (
-    cluster,
+    dask_cluster,
     distributed,
     external_matrix,
     fit_on_dask,
@@ -728,11 +728,11 @@ __all__ = [
     "category",
     "check_leakage",
     "check_submission",
-    "cluster",
     "compare_runs",
     "cross_fitted_classes",
     "cut_anywhere",
     "cut_at",
+    "dask_cluster",
     "default_metric",
     "distributed",
     "embedding_sizes",
