@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -371,3 +373,14 @@ def test_a_table_that_travels_is_the_same_and_a_part_travels_alone():
     assert [c.kind for c in again._columns.values()] == [c.kind for c in table._columns.values()]
     long = Table({"x": np.arange(100_000)})
     assert len(pickle.dumps(long.slice(0, 10))) < 2_000
+
+
+def test_dask_computes_after_a_fit_in_a_fresh_process():
+    """The settings of ``distributed``, which a fit may be the first to load, stay there."""
+    program = (
+        "import dask.dataframe as dd, pandas as pd; from fastrec.features import CountEncode, FeatureSet;"
+        "rows = dd.from_pandas(pd.DataFrame({'a': [1, 2, 1]}), npartitions=2);"
+        "print(FeatureSet([CountEncode('a')]).fit_transform(rows).compute()['count_a'].tolist())"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["[2,", "1,", "2]"], done.stderr[-2000:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import dask
@@ -50,6 +50,8 @@ def merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list
 @contextmanager
 def quietly() -> Iterator[None]:
     """While it lasts Dask does not warn of a large graph: what was learned is in it, and is as large as it is."""
+    with suppress(ImportError):  # it puts its own settings beside ours, and they would go when ours do
+        import distributed  # noqa: F401
     with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"}):
         yield
 
