@@ -343,6 +343,7 @@ from fastrec.sequences import (
     target_ranks,
 )
 from fastrec.serve import (
+    Canary,
     Exported,
     ExportedNextItems,
     Limits,
@@ -472,6 +473,7 @@ __all__ = [
     "BoostedBlend",
     "Bucketize",
     "CTRTruth",
+    "Canary",
     "CandidateFeatures",
     "CandidateSource",
     "Candidates",

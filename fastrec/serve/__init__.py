@@ -18,10 +18,12 @@ from fastrec.serve.server.make import make_app
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.service import Limits
+from fastrec.serve.server.versions import Canary
 from fastrec.serve.triton import write_triton
 from fastrec.serve.verify import Verified, verify_export
 
 __all__ = [
+    "Canary",
     "Exported",
     "ExportedNextItems",
     "Limits",

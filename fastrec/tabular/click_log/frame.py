@@ -46,7 +46,7 @@ class ClickLogFrame(ParquetFrame):
     kept. Batches come from ``dataloaders``, as a ``ParquetFrame``'s do.
 
     Args:
-        paths: training rows: files, or ``LogPart``s of them.
+        paths: training rows: files, or each a ``LogPart`` of one.
         cache: a folder for the packed rows.
         valid: validation rows, likewise.
         conts, cats: names of the numbers and the categories; a number of them: ``I1``, … and ``C1``, ….
