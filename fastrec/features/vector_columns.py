@@ -93,7 +93,13 @@ class VectorColumns(OfColumns, Fitted):
 
     @staticmethod
     def _is_number(column: Column) -> bool:
-        return column.kind == "number" and not bool(column.is_missing().all())
+        if column.kind not in ("number", "category") or bool(column.is_missing().all()):
+            return False
+        try:
+            column.number()
+        except DataError:  # text
+            return False
+        return True
 
     def prepare(self, state: State, table: Table) -> Tensors:
         """The vectors ``[n, d]``, NaN where a part is missing."""

@@ -48,14 +48,14 @@ def outputs_of(frame, names):
     return {n: column_of(frame, n) for n in names}
 
 
-def assert_equal(a, b, *, exact=True):
+def assert_equal(a, b, *, exact=True, near_zero=1e-12):
     assert a.keys() == b.keys()
     for name in a:
         assert len(a[name]) == len(b[name]), name
         for i, (x, y) in enumerate(zip(a[name], b[name], strict=True)):
             near = not exact and isinstance(x, float) and isinstance(y, float)
             near |= not exact and isinstance(x, list) and all(isinstance(v, float) for v in [*x, *(y or ())])
-            ok = x == pytest.approx(y, rel=1e-9, abs=1e-12) if near else x == y
+            ok = x == pytest.approx(y, rel=1e-9, abs=near_zero) if near else x == y
             assert ok, f"{name}, row {i}: {x!r} is not {y!r}"
 
 
