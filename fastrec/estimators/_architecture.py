@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 import fastrec.models
+from fastrec._core.ranks import world_size
 from fastrec.errors import DataError
 from fastrec.models import embedding_sizes
 from fastrec.models.field_net import InputOptions
 from fastrec.table import load_state, save_state
+from fastrec.training.joined_grads import is_sharded
 
 _GIVEN = ("emb_szs", "n_cont", "out_sz", "cat_names", "list_szs", "list_names", "vector_szs")  # by the columns
 
@@ -66,7 +68,13 @@ class Architecture:
         accepted = _accepted(self.model)
         if accepted is None or "cat_names" in accepted:
             options["cat_names"] = plan["cats"] or None
-        return self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
+        net = self.model([tuple(z) for z in plan["emb_szs"]], plan["n_cont"], plan["n_out"], **options)
+        if world_size() > 1 and any(is_sharded(p) for p in net.parameters()):
+            raise DataError(
+                "an estimator keeps a whole net, and ranks would share its tables",
+                remedy="Leave out placement='row-sharded', or train with rec_learner and distributed",
+            )
+        return net
 
     def save(self, folder: Path, plan: Mapping[str, Any]) -> None:
         """Write what ``load`` needs."""

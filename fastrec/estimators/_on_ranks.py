@@ -1,6 +1,6 @@
 """A net trained by several processes that are started for it: torch's elastic launcher, which is what ``torchrun`` is.
 
-The rows are written once to a temporary folder, which every process maps into its memory; the first process writes the
+The rows are written once to a temporary folder, which every process reads; the first process writes the
 trained estimator there. What ends one process ends all, with its error.
 """
 
@@ -100,7 +100,8 @@ def fit_on_ranks(
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
         parts = [None if r is None else r.with_table(r.table.select(train.names)) for r in (train, valid)]
-        torch.save({"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}, folder / "given.pt")
+        given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}
+        torch.save(given, folder / "given.pt", pickle_protocol=pickle.HIGHEST_PROTOCOL)
         about = {
             "modules": _modules_by_file(),
             "seed": seed,
@@ -172,6 +173,8 @@ def _what_ended_it(folder: Path, error: Any) -> Exception:
     own = [e for e in told if not isinstance(e, RankError)]
     if own:
         return own[0]
+    if told and all(f.exitcode >= 0 for f in error.failures.values()):
+        return told[0]
     ended = ", ".join(f"rank {r} by {_ending(f.exitcode)}" for r, f in sorted(error.failures.items()))
     return RankError(
         f"a process that trained the net has ended: {ended}",

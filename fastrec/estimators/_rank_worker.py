@@ -42,8 +42,9 @@ def _fit(folder: Path) -> None:
     torch.set_num_threads(about["threads"])
     on_gpu = about["device"] == "cuda"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
-    how = {"weights_only": False, "map_location": device, "mmap": not on_gpu}
-    given = _with_modules(lambda: torch.load(folder / "given.pt", **how), dict(about["modules"]))
+    given = _with_modules(
+        lambda: torch.load(folder / "given.pt", weights_only=False, map_location="cpu"), dict(about["modules"])
+    )
     join_ranks(device, timeout=_PATIENCE)
     fitted = given["estimator"].fit(given["train"], given["valid"], seed=about["seed"], device=device)
     if is_first():

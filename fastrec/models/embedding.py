@@ -460,11 +460,18 @@ def _with_all_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, 
             state[f"{prefix}weights.{group}"] = placed.whole()
     if module.placed:
         state[f"{prefix}where"] = kind_codes(module.slices)
+    if (share := _share_of(module)) is not None:
+        state[f"{prefix}share"] = share
+
+
+def _share_of(module: EmbeddingTables) -> Tensor | None:
+    """Which rank's rows these are, of how many ranks': int64 ``[2]``; None: no table is shared."""
+    return next((torch.tensor([p.rank, p.ranks]) for p in module.placed.values() if p.sharded), None)
 
 
 def _take_rows(module: EmbeddingTables, state: dict[str, Any], prefix: str, *rest: Any) -> None:
     """Before a state dict is loaded: rows that are not on the device are taken from it here."""
-    own_rows = regroup(state, prefix, module.slices)
+    own_rows = regroup(state, prefix, module.slices, _share_of(module))
     for group, placed in module.placed.items():
         given, weight = state.get(f"{prefix}weights.{group}"), module.weights[group]
         whole = (module.slices_of(group)[-1].stop, weight.shape[1])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fastrec.table import Table
 
-INSTALL = "pip install 'fastrec[scale]'"
+INSTALL = "pip install 'fastrec-tabular[scale]'"
 _PARTS = 2  # partitions for each worker: the second is read while the first is worked on
 
 
@@ -70,5 +70,7 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         if not workers:
             raise DataError(f"the cluster of {scheduler} has no workers", remedy="Start some: dask worker ADDRESS")
-        with tempfile.TemporaryDirectory(prefix=f".{beside.name}.rows-", dir=beside.resolve().parent) as folder:
+        above = beside.resolve().parent
+        above.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{beside.name}.rows-", dir=above) as folder:
             yield splitter(Path(folder), _PARTS * workers)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import xgboost as xgb
 
-from fastrec.errors import DataError
+from fastrec.errors import DataError, MissingPackageError
 from fastrec.tabular import ParquetFrame
 
 __all__ = ["external_matrix", "tree_values"]
@@ -52,6 +52,8 @@ def external_matrix(
     Raises:
         DataError: the frame has no target, or none of the name ``lists``; or it has no such rows.
     """
+    if not hasattr(xgb, "ExtMemQuantileDMatrix"):
+        raise MissingPackageError("this wants XGBoost 3.0 or later", remedy="Install it: pip install -U xgboost")
     targets = list(frame.recipe.labels.names)
     if not targets:
         raise DataError("the frame has no target to grow trees for", remedy="Give y_names= to the ParquetFrame")

@@ -61,6 +61,10 @@ def write_predictions(
                 writer = writer or pq.ParquetWriter(part, table.schema)
                 writer.write_table(table)
                 done += len(found)
+            if writer is None:  # no rows: a file that says so
+                kinds = ParquetSource(paths, list(ids)).schema if ids else pa.schema([])
+                none = {n: pa.array([], kinds.field(n).type) for n in ids}
+                pq.write_table(pa.table({**none, "prediction": pa.array([], pa.float64())}), part)
         finally:
             if writer is not None:
                 writer.close()

@@ -53,6 +53,8 @@ class DataParallel(Callback):
         learn = self.learn
         if learn.lock.locked():  # validate or get_preds, which every rank does by itself
             return
+        if world_size() > 1 and hasattr(learn, "lr_finder"):  # it saves and loads the weights on the first rank alone
+            raise DataError("lr_find works in one process", remedy="Find the rate without torchrun, then train with it")
         self.leave()  # a training before this one may not have come to its end
         for dl in learn.dls.loaders:
             if not hasattr(dl, "set_rank"):
@@ -62,6 +64,12 @@ class DataParallel(Callback):
                 )
             self._loaders.append((dl, dl.rank, dl.world_size))
             dl.set_rank()
+        placed = [p.placed for p in learn.model.parameters() if getattr(p, "placed", None) is not None]
+        if any(getattr(one, "ranks", 1) != world_size() for one in placed):
+            raise DataError(
+                "the model's embedding tables were placed before the processes were joined",
+                remedy="Call fastrec.scale.join_ranks() first in the script, and give placement='row-sharded'",
+            )
         parameters = {n: p for n, p in learn.model.named_parameters() if not is_sharded(p)}
         agree([(n, str(p.dtype), tuple(p.shape)) for n, p in parameters.items()], "model")
         agree([learn.n_epoch, *map(len, learn.dls.loaders)], "number of epochs and batches")
@@ -117,7 +125,7 @@ class DataParallel(Callback):
             mean = float(sums[2]) / world_size()
             learn.loss_grad = learn.loss_grad * (mean / rows)
             for cb in self._accumulates:
-                cb.count += mean - rows
+                cb.count += -(-int(sums[2]) // world_size()) - rows  # whole numbers: every rank must count alike
 
     def before_step(self) -> None:
         """Add the gradients up."""
@@ -145,6 +153,8 @@ class DataParallel(Callback):
                 summed([sums], f"putting {metric.name} together")
                 metric.total, metric.count = sums[0], int(sums[1])
             elif hasattr(metric, "preds") and hasattr(metric, "targs"):  # fastai's AccumMetric
+                if not metric.preds:  # there are no such rows, on any rank
+                    continue
                 parts = [torch.cat(x).as_subclass(Tensor) for x in (metric.preds, metric.targs)]
                 joined = all_rows(parts, f"putting {metric.name} together")
                 metric.preds, metric.targs = [joined[0]], [joined[1]]

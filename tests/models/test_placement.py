@@ -389,3 +389,18 @@ def test_files_go_with_the_net(tmp_path):
     del net
     gc.collect()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_second_optimizer_finds_rows_as_the_first_has_left_them():
+    nets = make(), make(Embeddings("cached", device_bytes=LIMIT))
+    for net in nets:
+        for seed in (0, 10):
+            opt = AdamW(net.parameters(), lr=0.1, weight_decay=0.5)
+            for i in range(6):
+                *xs, y = batch(seed + i)
+                (net(*xs) - y).square().mean().backward()
+                opt.step()
+                opt.zero_grad()
+            opt.settle()
+    for name in NAMES:
+        assert torch.equal(nets[0].embeds.table(name), nets[1].embeds.table(name)), name

@@ -14,6 +14,7 @@ from fastai.data.block import CategoryBlock
 from fastai.metrics import RocAucBinary, accuracy
 
 from fastrec._core.ranks import rank, world_size
+from fastrec.errors import DataError
 from fastrec.metrics import AUC, MRR, mrr
 from fastrec.optim import adamw, lamb
 from fastrec.scale import distributed
@@ -133,6 +134,7 @@ def fit(learn, epochs: int = 2, cbs=()) -> dict:
 
 def main(folder: Path) -> None:
     df, found = rows(), {}
+    early = make(loaders(df, BS), placement="row-sharded")  # before the ranks are joined: it holds whole tables
     for kind in OPTIONS:
         found[kind] = fit(make(loaders(df, BS), kind))
     learn = make(loaders(df, BS, shuffle=True))  # made after the ranks were joined, and without a seed
@@ -152,6 +154,10 @@ def main(folder: Path) -> None:
     found["checkpoints"] = checkpoints(df, folder)
     found["sent"] = sent(df)
     found["row-sharded"] = fit(make(loaders(df, BS), placement="row-sharded"))
+    try:
+        fit(early)
+    except DataError as error:
+        found["early"] = str(error)
     torch.save(found, folder / f"found{rank()}.pt")
 
 

@@ -50,6 +50,10 @@ def test_tables_shared_out_to_ranks_train_as_whole_ones(found):
         torch.testing.assert_close(f["row-sharded"]["preds"], f["adamw"]["preds"], rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_placed_before_the_ranks_were_joined_is_refused(found):
+    assert all("join_ranks" in f["early"] for f in found[0])
+
+
 def test_every_rank_scores_all_rows_outside_of_a_fit(found):
     for f in found[0]:
         for kind in script.OPTIONS:

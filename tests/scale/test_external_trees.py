@@ -102,6 +102,16 @@ def test_a_nets_predictions_come_as_from_memory(files, tmp_path):
     assert np.allclose(found.to_numpy(), expected.numpy(), atol=1e-6)
 
 
+def test_a_file_without_rows_gives_one_without_predictions(files, tmp_path):
+    folder, _ = files
+    frame = parquet_frame(folder)
+    booster = xgb.train(PARAMS, external_matrix(frame, tmp_path / "cache", max_bin=64), 1)
+    pq.write_table(pq.read_table(folder / "test.parquet").slice(0, 0), tmp_path / "none.parquet")
+    assert write_predictions(booster, frame, tmp_path / "none.parquet", tmp_path / "out.parquet", ids=["id"]) == 0
+    found = pq.read_table(tmp_path / "out.parquet")
+    assert (found.num_rows, found.column_names) == (0, ["id", "prediction"])
+
+
 def test_what_is_not_there_is_named(files, tmp_path):
     folder, _ = files
     with pytest.raises(DataError, match="no target"):

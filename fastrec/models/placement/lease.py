@@ -46,7 +46,7 @@ class Leases:
         """The places that have to stay: of open leases, and of gradients that no step has used yet."""
         found = [one.slots for ref in self._open if (one := ref()) is not None and not one.spent]
         if weight.grad is not None:
-            found.append(weight.grad._indices()[0])
+            found.append(weight.grad._indices()[0].cpu())
         return found
 
 

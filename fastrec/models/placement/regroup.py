@@ -20,23 +20,25 @@ def kind_codes(slices: Sequence[TableSlice]) -> Tensor:
     return torch.tensor(found, dtype=torch.uint8)
 
 
-def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice]) -> bool:
+def regroup(saved: MutableMapping[str, Any], prefix: str, slices: Sequence[TableSlice], share: Tensor | None) -> bool:
     """Lay saved tables out as they are here; where that cannot be done nothing is changed, and loading will say so.
 
     Args:
         saved: a state dict, changed in place.
         prefix: of the names of these tables in it.
         slices: how the tables lie here.
+        share: which rank's rows of how many ranks' are here; None: the tables are not shared.
 
     Returns:
         Whether tables that ranks share are one rank's own rows.
 
     Raises:
-        DataError: they are, and the tables here are not shared.
+        DataError: they are, and the tables here are not shared, or are another rank's.
     """
-    codes = saved.pop(f"{prefix}where", None)
+    codes, was = saved.pop(f"{prefix}where", None), saved.pop(f"{prefix}share", None)
     if codes is not None and (codes == _SHARDED).any():
-        if not torch.equal(codes.cpu(), kind_codes(slices)):
+        same = share is not None and was is not None and torch.equal(was.cpu(), share)
+        if not same or not torch.equal(codes.cpu(), kind_codes(slices)):
             raise DataError(
                 "these are one rank's rows of embedding tables that ranks share",
                 remedy="Make the model with the same placement, or save what embeds.table(name) gives on all ranks",

@@ -268,6 +268,8 @@ class RowCache:
 
     def begin_state(self, name: str, *, wide: bool) -> Tensor:
         """A column of zeros for an optimizer: the part of it that is on the device."""
+        if name == "last":
+            self.flush()  # what an earlier optimizer still owes rows that are not on the device
         self.wait()
         width = self.store.width if wide else None
         self.store.begin(name, width)

@@ -29,7 +29,7 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, name: str = "fastrec", **options: Any) -> None:
-        redis = require("redis", "redis", "pip install 'fastrec[redis]'")
+        redis = require("redis", "redis", "pip install 'fastrec-tabular[redis]'")
         self.client = redis.Redis.from_url(url, **options)
         self._prefix = name.encode() + b":"
         self._replace = self.client.register_script(_REPLACE)
