@@ -122,7 +122,7 @@ def together(
     if time is None:  # old rows, then new ones
         names, codes = ["old", "new"], is_new.numpy().astype(np.int64)
     else:
-        names, codes = periods_of(rows[time], every)
+        names, codes = periods_of(rows[time], every, most=None)
     past = Past(rows, codes, *_gap(saved, rows))
     inside = past
     if window is not None:

@@ -169,9 +169,8 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
     verdict = judge(metric, label, serving, candidate, **options)
     if newest.blend_sees_later and made.stack.blends[0].learns:
-        told = (
-            f"the new run's blend of {periods.min()} has learned from labels of then or later: no older period is left"
-        )
+        first = newest.periods[newest.codes == newest.codes[scored.numpy()].min()][0]
+        told = f"no older period is left: the new run's blend of {first} has learned from labels of then or later"
         verdict = replace(verdict, reasons=[*verdict.reasons, told])
     return verdict
 
