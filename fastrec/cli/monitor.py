@@ -67,9 +67,7 @@ def monitor(
     missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = 0.02,
     unseen: Annotated[float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")] = 0.02,
     auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = 0.6,
-    metric_loss: Annotated[
-        float, typer.Option(help="Loss of the metric beyond its interval, a share of the run's.")
-    ] = 0.02,
+    metric_loss: Annotated[float, typer.Option(help="Loss beyond the interval, a share of the run's metric.")] = 0.02,
     trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
     out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
     json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,

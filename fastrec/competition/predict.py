@@ -61,7 +61,7 @@ class SavedRun:
                 raise DataError(
                     "a run that predicts the next item has sessions, not rows",
                     file=path,
-                    remedy="fastrec predict and fastrec serve take it; to learn from new sessions, run the recipe again",
+                    remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
                 )
             self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
             self.names = list(self.config["models"])

@@ -75,7 +75,8 @@ def retrain(
         data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
             the run's own.
         out: the run directory to make.
-        registry: where it is promoted; None: the gate only says what it would do.
+        registry: where it is promoted; None: the registry that ``run`` is; where ``run`` is none, the gate only says
+            what it would do.
         time: the column that says when a row was; None: the recipe's; where there is none, new rows are scored in three
             parts at random.
         every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
@@ -113,7 +114,7 @@ def retrain(
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": recipe.warmed}
     with atomic_file(out / "gate.json") as part:
-        part.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+        part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust)
     return Retrained(out, verdict, version, recipe.warmed)
 

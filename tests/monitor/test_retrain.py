@@ -338,6 +338,11 @@ def test_checks():
     broken = good.copy()
     broken[3] = np.nan
     assert judge("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
+    said = judge("auc", y, good, broken).to_dict()
+    assert (said["candidate"], said["gain"], said["by_period"]) == (None, [None] * 3, [])
+    one = judge("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
+    assert [p["gain"] for p in one["by_period"]] == [None, None]
+    json.dumps([said, one], allow_nan=False)
     assert judge("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
     assert judge("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
     with pytest.raises(DataError, match="200 labels, 200 and 199 predictions"):
