@@ -32,7 +32,7 @@ from competitions.trivago2019.simulate import simulate
 from competitions.trivago2019.simulated_world import Constants
 from fastrec._core.progress import Stages
 from fastrec.competition import CompetitionData, SavedRun, predict_run, run_competition
-from fastrec.errors import FastrecError
+from fastrec.errors import DataError, FastrecError
 from fastrec.estimators import Estimator, Ranker, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
@@ -45,6 +45,7 @@ from features import clickstream, price
 
 DAY = 86_400
 _WINDOW = 4  # days: three to learn from, and the newest, by which the gate judges
+_MARK = ".alive"  # a file: this folder was made here, and may be replaced
 _MARGIN = 0.05  # a day's lists are few: a smaller loss could not be told from none
 MODELS = {"frozen": "trained once", "served": "trained again every day, behind the gate"}
 
@@ -180,17 +181,19 @@ def stay_alive(
     """Live through the days.
 
     Args:
-        out: the folder to make; an earlier one is replaced.
+        out: the folder to make; one that an earlier call has made is replaced.
         sessions: of all days together.
         days: how many.
         first: so many days are there to begin with.
         change_day: from which day on, counted from 0, tastes are others.
         seed: of everything random.
+
+    Raises:
+        DataError: the folder holds something that no earlier call has put there.
     """
     began = time.perf_counter()
-    if (out / "registry").is_dir():
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
+    out = out.resolve()  # as a registry notes its sources
+    _clear(out)
     log = Days.simulated(out / "log", sessions, days, change_day, seed)
     quiet = Stages(quiet=True)
     frozen = run_competition(
@@ -222,6 +225,16 @@ def stay_alive(
     return Alive(
         by_day, pd.DataFrame(decisions), refused or "", rolled, str(report), change_day, time.perf_counter() - began
     )
+
+
+def _clear(out: Path) -> None:
+    """Make the folder, in the place of what an earlier call has made; its mark tells that from a folder of others."""
+    if out.exists():
+        if not out.is_dir() or (any(out.iterdir()) and not (out / _MARK).is_file()):
+            raise DataError("the folder holds other things", file=out, remedy="Choose a new or empty folder")
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / _MARK).touch()
 
 
 def _before(registry: Registry, day: int, frozen: Path) -> Path:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fastrec.cli.app import app, readable_errors
+from fastrec.cli.app import app, readable_errors, trusted
 from fastrec.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,10 +67,11 @@ def monitor(
     missing: Annotated[float, typer.Option(help="Change of the share of missing values.")] = 0.02,
     unseen: Annotated[float, typer.Option(help="Share of rows with values not seen before, beyond the usual.")] = 0.02,
     auc: Annotated[float, typer.Option(help="AUC of trees that tell new rows from old ones.")] = 0.6,
-    metric_loss: Annotated[float, typer.Option(help="Loss of the metric beyond its interval.")] = 0.02,
+    metric_loss: Annotated[float, typer.Option(help="Loss beyond the interval, a share of the run's metric.")] = 0.02,
     trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
     out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
     json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,
+    trust: Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")] = None,
 ) -> None:
     """Tell what has changed in new rows; exit with 3 where something is beyond a threshold.
 
@@ -93,10 +95,11 @@ def monitor(
         given = _scores(scores)
         over_time = None
         if labels is not None:
-            over_time = _over_time(reference, new, given, labels, time=time, every=every, metric=metric, groups=groups)
+            by = {"time": time, "every": every, "metric": metric, "groups": groups, "trust": trusted(trust)}
+            over_time = _over_time(reference, new, given, labels, **by)  # type: ignore[arg-type] - as declared above
         left = [*(drop or []), *([time] if time else []), *([groups] if groups else [])]
-        options = {"drop": left, "scores": given, "over_time": over_time, "adversarial": trees}
-        found = compare(reference, new, thresholds=limits, **options)
+        options = {"drop": left, "scores": given, "over_time": over_time, "adversarial": trees, "trust": trusted(trust)}
+        found = compare(reference, new, thresholds=limits, **options)  # type: ignore[arg-type] - as declared above
         typer.echo(str(found))
         if over_time is not None:
             typer.echo(over_time.to_string(index=False, float_format="%.4f"))
@@ -126,6 +129,7 @@ def _over_time(
     every: str,
     metric: str | None,
     groups: str | None,
+    trust: Sequence[str],
 ) -> pd.DataFrame:
     """The metric by period of files whose rows are in one order."""
     from fastrec.monitor.label_files import over_time_of_files
@@ -134,4 +138,5 @@ def _over_time(
         raise DataError("labels alone give no metric over time", remedy="Give --scores and --time too")
     own = scores[1] if isinstance(scores, tuple) else scores
     period: Literal["hour", "day", "week", "value"] = every  # type: ignore[assignment] - it says itself what it knows
-    return over_time_of_files(reference, new, own, labels, time=time, every=period, metric=metric, groups=groups)
+    options = {"time": time, "metric": metric, "groups": groups, "trust": trust}
+    return over_time_of_files(reference, new, own, labels, every=period, **options)  # type: ignore[arg-type] - ditto

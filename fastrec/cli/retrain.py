@@ -63,7 +63,8 @@ def retrain(
             stages=stages,
         )
         v = made.verdict
-        typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
+        if len(v.by_period):
+            typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
         typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
         if made.warmed:
             typer.echo(f"began with the run's weights: {', '.join(made.warmed)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds",
 _FILES = ("report.html", "config.json", "scores.json", "gate.json")
 
 
-def log_run(run: str | Path, *, name: str | None = None) -> str:
+def log_run(run: str | Path, *, name: str | None = None, trust: Sequence[str] = ()) -> str:
     """Note a run's settings, scores and report in MLflow: in the run that is active there, else in a new one.
 
     Args:
         run: the run directory.
         name: what to call it there; None: as its folder is called.
+        trust: modules of the run's own generators and estimators that may be imported.
 
     Returns:
         The id of MLflow's run.
@@ -29,7 +31,7 @@ def log_run(run: str | Path, *, name: str | None = None) -> str:
         FastrecError: it is no run directory, or a damaged one.
     """
     mlflow = require("mlflow", "mlflow", "pip install mlflow")
-    saved, folder = SavedRun(run), Path(run)
+    saved, folder = SavedRun(run, trust=trust), Path(run)
     try:
         scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
         metrics = _metrics(scores)

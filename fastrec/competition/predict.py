@@ -57,6 +57,12 @@ class SavedRun:
                     file=path,
                     remedy="Load models/ranker with fastrec.retrieval.ObjectiveRanker, or run the recipe again",
                 )
+            if self.config["task"] == "next_item":
+                raise DataError(
+                    "a run that predicts the next item has sessions, not rows",
+                    file=path,
+                    remedy="fastrec predict and fastrec serve take it; to learn of new sessions, run the recipe again",
+                )
             self.decision = Decision(**json.loads((self.folder / "decision.json").read_text(encoding="utf-8")))
             self.names = list(self.config["models"])
             self.cats = list(self.config["categories"])

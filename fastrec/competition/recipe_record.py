@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
 from fastrec.competition.recipe import Competition
 
 RECORDED = ("fold_key", "time", "weight", "counted", "touched")  # attributes of a recipe that are kept as they are
@@ -12,4 +14,6 @@ RECORDED = ("fold_key", "time", "weight", "counted", "touched")  # attributes of
 def about_recipe(recipe: Competition) -> dict[str, Any]:
     """Those attributes, and the metrics that are counted also."""
     also = [m for m in recipe.also if isinstance(m, str)]
-    return {**{n: getattr(recipe, n) for n in RECORDED}, "also": also}
+    gap = recipe.time_gap
+    gap = gap if isinstance(gap, str | int | float) else str(pd.Timedelta(gap))
+    return {**{n: getattr(recipe, n) for n in RECORDED}, "time_gap": gap, "also": also}

@@ -130,8 +130,13 @@ class SavedRecipe(Competition):
         return asked
 
     def stack(self) -> Stack:
-        """The second level: the kind of blend that the run has chosen."""
-        return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
+        """The second level: the kind of blend that the run has chosen.
+
+        It stays where its best model alone does better: that would be chosen by the rows that it is judged by.
+        """
+        made = SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
+        made.falls_back = False
+        return made
 
     @cached_property
     def _trained(self) -> list[Estimator]:

@@ -176,9 +176,10 @@ def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
     """Whether more rows hold unseen values than are usual.
 
     The share that is usual is that of values seen once (Good 1953), with the spread of Robbins (1968): (f1 + 2 f2) /
-    n², to which the new rows' own is added.
+    n², to which the new rows' own is added. Few rows are far from normal: there the beta-binomial count of rows with a
+    share of which Beta(f1 + 1, n - f1 + 1) is known is the larger probability, and the larger one is taken.
     """
-    from scipy.stats import norm
+    from scipy.stats import betabinom, norm
 
     n, once, twice = float(counts.sum()), float((counts == 1).sum()), float((counts == 2).sum())
     if not n or not new or not unseen:
@@ -187,7 +188,8 @@ def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
     # One more value seen once is possible whatever the sample: a share of 1 / n is nothing to be surprised at.
     spread = (once + 2 * twice + 1) / n**2 + max(usual * (1 - usual), 1 / n) / new
     z = (unseen / new - usual) / np.sqrt(spread)
-    return Test(float(z), float(norm.sf(z)))
+    exact = betabinom.sf(unseen - 1, new, once + 1, n - once + 1)
+    return Test(float(z), float(max(norm.sf(z), exact)))
 
 
 def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float, float], Test]:

@@ -41,7 +41,7 @@ def event_metrics(
 
     Args:
         served: the lists, a table of any library or a file: one row per shown item, in the order in which they stood,
-            or one row per request with a list of items.
+            or one row per request with a list of items. Requests with an empty list count nowhere: nothing was shown.
         clicks: the clicks: request and item.
         request, item: the columns of both.
         time: a column of ``served``: when it was; None: no days are told apart.

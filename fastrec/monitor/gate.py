@@ -46,14 +46,23 @@ class Verdict:
     rows: int
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """All of it as JSON values; what could not be computed is None."""
         made = {n: v for n, v in vars(self).items() if n not in ("by_period", "gain")}
-        return {**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")}
+        return _known({**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")})
 
     def __str__(self) -> str:
         head = "promoted" if self.promote else "kept what serves"
         told = f"{self.metric} {self.candidate:.5f}, serving {self.serving:.5f}, better by {self.gain}"
         return f"{head}: {told}; {'; '.join(self.reasons)}"
+
+
+def _known(value: Any) -> Any:
+    """A value with None for every number that is none, which JSON cannot say."""
+    if isinstance(value, dict):
+        return {n: _known(v) for n, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def judge(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fastrec.competition import SavedRun
+from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.metrics import get_metric
 from fastrec.monitor.over_time import Every, metric_over_time
-from fastrec.monitor.sides import is_run, prediction_columns, read_table
+from fastrec.monitor.sides import as_read, is_run, prediction_columns, read_table
 from fastrec.table import Column, Table
 
 __all__ = ["over_time_of_files"]
@@ -27,6 +29,7 @@ def over_time_of_files(
     every: Every,
     metric: str | None,
     groups: str | None,
+    trust: Sequence[str] = (),
 ) -> pd.DataFrame:
     """The metric by period.
 
@@ -39,12 +42,15 @@ def over_time_of_files(
         every: how long a period is.
         metric: its name; None: the run's.
         groups: a column of the rows; None: the run's list column, in a ranking task.
+        trust: modules of the run's own that may be imported.
 
     Raises:
         FastrecError: a file or a column is not there, or the files are not of the same rows.
     """
-    run = SavedRun(reference) if is_run(reference) else None
-    rows, truth = read_table(new, ("test", "train")), read_table(labels, ("test", "train"))
+    run = SavedRun(reference, trust=trust) if is_run(reference) else None
+    reading = Reading() if run is None else run.reading
+    rows = read_table(new, ("test", "train"), reading)
+    truth = as_read(read_table(labels, ("test", "train")), reading)  # a file of its own, but values of the recipe's
     if len(rows) != len(truth):
         raise DataError(f"{len(truth)} labels of {len(rows)} rows", file=labels, remedy="Give one for each row")
     if run is None and metric is None:

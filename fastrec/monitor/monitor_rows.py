@@ -54,7 +54,7 @@ class Monitored:
         findings: what is beyond the thresholds.
         adversarial: how well trees tell the two sides apart; None: they were not asked.
         over_time: the metric by period (see ``metric_over_time``); None: no labels were given.
-        reference_metric: the metric that a run had out of fold; None: not known.
+        reference_metric: the metric that a run had out of fold; None: not known, or another than that by period.
         rows: of the reference and of the new rows.
         names: what the two sides are called.
         new_columns: columns that only the new rows have.
@@ -130,6 +130,7 @@ def monitor(
     thresholds: Thresholds | None = None,
     adversarial: bool = True,
     seed: int = 0,
+    trust: Sequence[str] = (),
 ) -> Monitored:
     """Compare new rows with those that a model was made from.
 
@@ -138,14 +139,17 @@ def monitor(
     Args:
         reference: a table of any library, a file, a folder with ``train``, or a run directory: the rows and columns
             that it learned from.
-        new: a table of any library, a file, or a folder with ``test`` (or ``train``).
+        new: a table of any library, a file, or a folder with ``test`` (or ``train``); where the reference is a run,
+            files are read as its recipe reads them.
         drop: columns not to compare.
         scores: predictions of the new rows, a table or a file; where the reference is a run they are compared with its
             own, else give a pair: those of the reference, those of the new rows.
-        over_time: the metric by period, which ``metric_over_time`` makes where labels are known.
+        over_time: the metric by period, which ``metric_over_time`` makes where labels are known. It is held against a
+            run's own out of fold where it is the same metric.
         thresholds: from when on something is found; None: the defaults.
         adversarial: let trees tell the two sides apart: it finds what no column shows alone.
         seed: of the rows that trees look at.
+        trust: modules of a run's own generators and estimators that may be imported.
 
     Returns:
         All figures, and what is beyond the thresholds.
@@ -154,7 +158,7 @@ def monitor(
         FastrecError: a side cannot be read, has fewer than 20 rows, or the two have no column in common.
     """
     limits = thresholds or Thresholds()
-    sides = read_sides(reference, new, drop=drop, scores=scores)
+    sides = read_sides(reference, new, drop=drop, scores=scores, trust=trust)
     few = next((i for i in (0, 1) if len(sides.tables[i]) < _LEAST), None)
     if few is not None:
         raise DataError(
@@ -171,13 +175,15 @@ def monitor(
     if trees is not None and trees.auc.low > 0.5 and trees.auc.mean >= limits.auc:
         told = ", ".join(f"{c.name} ({c.gain:.0%})" for c in trees.columns[:_TOLD])
         found.append(Finding("all columns", "joint", f"trees tell new rows from old ones (AUC {trees.auc}): {told}"))
-    found += _of_metric(over_time, sides.metric, limits)
+    own = None if over_time is None else over_time.attrs.get("metric")
+    metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None  # another's says nothing
+    found += _of_metric(over_time, metric, limits)
     return Monitored(
         _as_frame(compared, adjusted, by_column, sides.scores),
         found,
         trees,
         over_time,
-        None if sides.metric is None else sides.metric[0],
+        None if metric is None else metric[0],
         (len(sides.tables[0]), len(sides.tables[1])),
         sides.names,
         sides.added,
@@ -239,15 +245,15 @@ def _some(table: Table, rng: np.random.Generator) -> Table:
 
 
 def _of_metric(
-    over_time: pd.DataFrame | None, metric: tuple[float, bool] | None, limits: Thresholds
+    over_time: pd.DataFrame | None, metric: tuple[float, bool, str] | None, limits: Thresholds
 ) -> Iterator[Finding]:
     """Periods whose whole interval is worse than the reference's metric by more than the threshold."""
     if over_time is None or metric is None:
         return
-    value, greater = metric
+    value, greater, _ = metric
     for row in over_time.itertuples():
         worse = value - row.high if greater else row.low - value
-        if worse > limits.metric:
+        if worse > limits.metric * abs(value):
             said = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}], the run's out of fold is {value:.4f}"
             yield Finding(str(row.period), "metric", said)
 

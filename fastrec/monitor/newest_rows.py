@@ -18,8 +18,9 @@ from fastrec.monitor.over_time import Every, periods_of
 from fastrec.table import Table, concat
 from fastrec.validate import Folds
 from fastrec.validate.cut_random import group_folds, random_folds
+from fastrec.validate.given import given_times
 
-__all__ = ["Newest", "together"]
+__all__ = ["Newest", "Past", "together"]
 
 _AT_RANDOM = 3  # folds of the new rows, where no time says which came first
 
@@ -30,15 +31,55 @@ class Newest:
 
     Args:
         found: all rows, as a recipe takes them; of a ranking task by list.
-        is_new: bool ``[n]``: rows that the run did not learn from.
-        folds: score new rows only, each by rows before it.
+        judged: bool ``[n]``: new rows that the two models are judged by. (The folds score an earlier period too, from
+            which the second level learns.)
+        folds: each scores a period by rows before it.
         periods: the name of each row's period.
+        codes: its number, int64 ``[n]``.
+        past: the rows that are known when a period begins.
+        blend_sees_later: the first judged period has none before it that the second level could learn from.
     """
 
     found: CompetitionData
-    is_new: torch.Tensor
+    judged: torch.Tensor
     folds: Folds
     periods: np.ndarray
+    codes: np.ndarray
+    past: Past
+    blend_sees_later: bool = False
+
+
+@dataclass
+class Past:
+    """All rows, and which of them are known when a period begins.
+
+    Args:
+        rows: old and new ones, before a window cuts them.
+        codes: int64 ``[n]``, number of each row's period.
+        ticks: ``[n]``, its time; None: there is no gap.
+        gap: rows have to be more than this before a period's first one, in ticks: the recipe's ``time_gap``.
+    """
+
+    rows: Table
+    codes: np.ndarray
+    ticks: np.ndarray | None = None
+    gap: float = 0
+
+    def before(self, period: int) -> Table:
+        """The rows that are known when a period begins."""
+        return self.rows.take(torch.from_numpy(self.known(period)).to(self.rows.device))
+
+    def known(self, period: int) -> np.ndarray:
+        """Which rows these are: bool ``[n]``."""
+        some = self.codes < period
+        if self.ticks is not None and bool((self.codes == period).any()):
+            some &= self.ticks < self.ticks[self.codes == period].min() - self.gap
+        return some
+
+    def cut(self, some: np.ndarray) -> Past:
+        """Some of the rows alone."""
+        rows = self.rows.take(torch.from_numpy(some).to(self.rows.device))
+        return Past(rows, self.codes[some], None if self.ticks is None else self.ticks[some], self.gap)
 
 
 def together(
@@ -59,7 +100,7 @@ def together(
             the run's own; ``test`` is predicted where it is there.
         time: the column that says when a row was; None: the recipe's, or none.
         every: what a period is.
-        scored: so many of the newest periods are scored, each by what came before it.
+        scored: so many of the newest periods are judged, each scored by what came before it.
         window: keep the rows of so many of the newest periods; None: all.
         device: where the tables go.
 
@@ -78,14 +119,32 @@ def together(
         raise MissingColumnError("the rows lack it", column=time, file=data, remedy=remedy)
     if window is not None and time is None:
         raise DataError("a window is of time, and no column says the time", remedy="Give --time")
-    names, codes = (["new"], np.zeros(len(rows), np.int64)) if time is None else periods_of(rows[time], every)
+    if time is None:  # old rows, then new ones
+        names, codes = ["old", "new"], is_new.numpy().astype(np.int64)
+    else:
+        names, codes = periods_of(rows[time], every, most=None)
+    past = Past(rows, codes, *_gap(saved, rows))
+    inside = past
     if window is not None:
-        some = torch.from_numpy(codes >= len(names) - window)
-        rows, is_new, codes = rows.take(some.to(where)), is_new[some], codes[some.numpy()]
-    folds = _random_folds(saved, rows, is_new) if time is None else _time_folds(codes, names, is_new, scored)
+        some = codes >= len(names) - window
+        inside, is_new = past.cut(some), is_new[torch.from_numpy(some)]
+    rows, codes = inside.rows, inside.codes
+    if time is None:
+        folds, judged, warmed_up = _random_folds(saved, rows, is_new), is_new, True
+    else:
+        folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
     own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
     found = CompetitionData(rows, test, tables={**own, **tables})
-    return Newest(found, is_new, folds, np.asarray(names, object)[codes])
+    return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up)
+
+
+def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
+    """Each row's time, and how much the recipe leaves out between training and scored rows."""
+    said = saved.config.get("recipe", {})
+    if not said.get("time_gap") or said.get("time") not in rows:
+        return None, 0
+    times = given_times(rows, said["time"], "time")
+    return times.ticks.cpu().numpy(), times.span(said["time_gap"], "gap")
 
 
 def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict[str, Table], Table | None]:
@@ -136,22 +195,36 @@ def _needed(saved: SavedRun, old: Table) -> list[str]:
     return [n for n in dict.fromkeys(names) if n is not None and n in old]
 
 
-def _time_folds(codes: np.ndarray, names: Sequence[str], is_new: torch.Tensor, scored: int) -> Folds:
-    """Fold k scores the new rows of a period, and trains on all rows of the periods before it."""
-    new = is_new.numpy()
+def _time_folds(
+    past: Past, names: Sequence[str], is_new: torch.Tensor, scored: int
+) -> tuple[Folds, torch.Tensor, bool]:
+    """Folds that score the newest periods by the rows before each, which rows are judged, and whether one comes before.
+
+    One period more is scored first and is not judged: without it the second level of the first judged period could
+    learn from labels of that period or of later ones only.
+    """
+    codes, new = past.codes, is_new.numpy()
     last = np.unique(codes[new])[-scored:]
-    last = last[[bool((codes < k).any()) for k in last]]
+    last = last[[bool(past.known(k).any()) for k in last]]
     if not len(last):
         raise DataError(
             "nothing is older than the new rows", remedy="Give rows of a later period, or a shorter --every"
         )
+    known = past.known(last[0])
+    earlier = np.unique(codes[known])[::-1]
+    warm_up = next((k for k in earlier if bool(past.known(k).any())), None)
     fold = np.full(len(codes), -1)
     train = {}
-    for k, period in enumerate(last):
-        fold[new & (codes == period)] = k
-        train[k] = torch.from_numpy(codes < period)
+    for k, period in enumerate([*([] if warm_up is None else [warm_up]), *last]):
+        mine = codes == period
+        # Of the period that comes first, what is known in time for the next: with a gap not all of it is.
+        fold[mine & (known if period == warm_up else new)] = k
+        train[k] = torch.from_numpy(past.known(period))
+    judged = torch.from_numpy(new & np.isin(codes, last))
     how = f"new rows of {names[last[0]]} to {names[last[-1]]}, each period by what came before it"
-    return Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
+    how += "" if warm_up is None else f", and for the second level rows of {names[warm_up]}"
+    folds = Folds(torch.from_numpy(fold), train, method=how, why="progressive validation")
+    return folds, judged, warm_up is not None
 
 
 def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:

@@ -18,6 +18,7 @@ __all__ = ["Every", "metric_over_time", "periods_of"]
 Every = Literal["hour", "day", "week", "value"]
 _SECONDS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
 _MOST = 400  # periods
+_FARTHEST = 2**63 // 10**9 - 8 * 86_400  # seconds to the last week that pandas' dates reach, in the year 2262
 
 
 def metric_over_time(
@@ -68,18 +69,22 @@ def metric_over_time(
         except DataError:  # labels of one class, lists without a click
             value = low = high = float("nan")
         rows.append({"period": name, "rows": int(some.sum()), "value": value, "low": low, "high": high})
-    return pd.DataFrame(rows)
+    made = pd.DataFrame(rows)
+    made.attrs["metric"] = metric.name  # what it may be compared with
+    return made
 
 
-def periods_of(time: Any, every: Every) -> tuple[list[str], np.ndarray]:
+def periods_of(time: Any, every: Every, *, most: int | None = _MOST) -> tuple[list[str], np.ndarray]:
     """The periods' names in order, and the number of each row's: int64 ``[n]``.
 
     Args:
         time: ``[n]`` times, or seconds since 1970.
         every: how long a period is.
+        most: how many periods there may be; None: any number.
 
     Raises:
-        DataError: a time is missing or no time, or there are too many periods.
+        DataError: a time is missing or no time, it is beyond the year 2262 (such as milliseconds that are taken for
+            seconds), or there are too many periods.
     """
     column = time if isinstance(time, Column) else as_column(time, name="time")
     missing = column.is_missing()
@@ -90,16 +95,29 @@ def periods_of(time: Any, every: Every) -> tuple[list[str], np.ndarray]:
     if every == "value":
         coded = column.coded().in_order()
         distinct, codes = np.unique(coded.codes.cpu().numpy(), return_inverse=True)
-        names = [str(coded.keys.columns[0][int(i) - 1]) for i in distinct[: _MOST + 1]]
+        keys = coded.keys.columns[0]
     elif every in _SECONDS:
         distinct, codes = np.unique(_starts(column, _SECONDS[every]), return_inverse=True)
         form = "%Y-%m-%d %H:00" if every == "hour" else "%Y-%m-%d"
-        names = [pd.Timestamp(int(s), unit="s").strftime(form) for s in distinct[: _MOST + 1]]
+        _refuse_other_units(distinct, column)
     else:
         raise DataError(f"there is no period {every!r}", remedy="Give 'hour', 'day', 'week' or 'value'")
-    if len(names) > _MOST:
-        raise DataError(f"there are more than {_MOST} periods", column=column.name, remedy="Take a longer period")
+    if most is not None and len(distinct) > most:
+        raise DataError(f"there are more than {most} periods", column=column.name, remedy="Take a longer period")
+    if every == "value":
+        names = [str(keys[int(i) - 1]) for i in distinct]
+    else:
+        names = [pd.Timestamp(int(s), unit="s").strftime(form) for s in distinct]
     return names, codes.astype(np.int64)
+
+
+def _refuse_other_units(seconds: np.ndarray, column: Column) -> None:
+    """Milliseconds that are taken for seconds lie ten thousands of years ahead, which no date goes to."""
+    if len(seconds) and max(abs(int(seconds[0])), abs(int(seconds[-1]))) > _FARTHEST:
+        raise DataError(
+            "these are no seconds since 1970", column=column.name or "time",
+            remedy="Divide milliseconds by 1000, or give dates",
+        )  # fmt: skip
 
 
 def _starts(column: Column, length: int) -> np.ndarray:
@@ -108,6 +126,9 @@ def _starts(column: Column, length: int) -> np.ndarray:
         seconds = column.integer().cpu().numpy() // UNITS_PER_SECOND[str(column.unit)]
     elif column.kind == "number":
         seconds = column.number().cpu().numpy()
+        if not np.isfinite(seconds).all():
+            raise DataError("a time is infinite", column=column.name or "time", remedy="Leave the row out")
+        seconds = np.clip(seconds, -(2.0**62), 2.0**62)  # what is beyond is refused with its name, not as whole number
     else:
         raise DataError("these are no times", column=column.name, remedy="Give dates, or seconds since 1970")
     shift = 3 * 86_400 if length == _SECONDS["week"] else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.newest_rows import Newest, together
 from fastrec.monitor.over_time import Every
 from fastrec.registry import Registry, is_registry
+from fastrec.table import Table
 
 __all__ = ["Retrained", "retrain"]
 
@@ -74,7 +75,8 @@ def retrain(
         data: a file of labelled rows, or a folder with ``train`` and the other tables, each of which takes the place of
             the run's own.
         out: the run directory to make.
-        registry: where it is promoted; None: the gate only says what it would do.
+        registry: where it is promoted; None: the registry that ``run`` is; where ``run`` is none, the gate only says
+            what it would do.
         time: the column that says when a row was; None: the recipe's; where there is none, new rows are scored in three
             parts at random.
         every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
@@ -112,8 +114,8 @@ def retrain(
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": recipe.warmed}
     with atomic_file(out / "gate.json") as part:
-        part.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
-    version = None if registry is None else _enter(Registry(registry), out, verdict, export, trust)
+        part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+    version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust)
     return Retrained(out, verdict, version, recipe.warmed)
 
 
@@ -124,8 +126,8 @@ def _serving(run: Path) -> Path:
     current = Registry(run).current
     if current is None or current.run is None:
         raise DataError("the registry's current version holds no run", file=run, remedy="Give the run directory")
-    source, config = Path(current.source), current.run / "config.json"
-    if not (source / "config.json").is_file() or (source / "config.json").read_bytes() != config.read_bytes():
+    source = Path(current.source)
+    if not _same_run(current.run, source):
         raise DataError(
             f"the run that version {current.number} was copied from is not at {source} any more", file=run,
             remedy="Give the run directory, with its parts beside it",
@@ -133,11 +135,17 @@ def _serving(run: Path) -> Path:
     return source
 
 
+def _same_run(one: Path | None, other: Path) -> bool:
+    """Whether two folders hold the same run; ``config.json`` says when it was made."""
+    files = [] if one is None else [one / "config.json", other / "config.json"]
+    return len(files) == 2 and all(f.is_file() for f in files) and files[0].read_bytes() == files[1].read_bytes()
+
+
 def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
     """Hold the new run's progressive predictions against the serving run's."""
     made = SavedRun(out)
     scorer = Scorer.of(made.config["metric"], made.target)
-    scored = newest.folds.scored
+    scored = newest.folds.scored & newest.judged
     counted = made.config.get("recipe", {}).get("counted")
     rows = newest.found.train
     if counted is not None and counted in rows:
@@ -145,9 +153,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     metric = scorer.for_choosing()
     candidate = _oof(out, scored)
     table = rows.take(scored.to(rows.device))
-    tables, history = dict(newest.found.tables), rows.take((~newest.is_new).to(rows.device))
-    shown = table if saved.target is None else table.drop(saved.target.names)
-    serving = saved.predict_rows(saved.rows(shown, tables, history if saved.config["history"] else None))
+    serving = _served(saved, table, newest, newest.codes[scored.numpy()])
     groups = None
     if saved.target is None:
         label = table[saved.config["label"]].number().cpu()
@@ -162,7 +168,29 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
     periods = newest.periods[scored.numpy()]
     options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
-    return judge(metric, label, serving, candidate, **options)
+    verdict = judge(metric, label, serving, candidate, **options)
+    if newest.blend_sees_later and made.stack.blends[0].learns:
+        first = newest.periods[newest.codes == newest.codes[scored.numpy()].min()][0]
+        told = f"no older period is left: the new run's blend of {first} has learned from labels of then or later"
+        verdict = replace(verdict, reasons=[*verdict.reasons, told])
+    return verdict
+
+
+def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
+    """The serving run's predictions; features that look back see all rows that are known when a row's period begins."""
+    tables = dict(newest.found.tables)
+    shown = table if saved.target is None else table.drop(saved.target.names)
+    if not saved.config["history"]:
+        return saved.predict_rows(saved.rows(shown, tables))
+    made = None
+    for period in np.unique(codes):
+        mine = torch.from_numpy(codes == period)
+        rows = saved.rows(shown.take(mine.to(shown.device)), tables, newest.past.before(period))
+        said = saved.predict_rows(rows)
+        made = said.new_empty((len(codes), *said.shape[1:])) if made is None else made
+        made[mine] = said
+    assert made is not None
+    return made
 
 
 def _oof(run: Path, scored: torch.Tensor) -> torch.Tensor:
@@ -186,7 +214,9 @@ def _refuse_other_classes(saved: SavedRun, made: SavedRun) -> None:
         )
 
 
-def _enter(registry: Registry, out: Path, verdict: Verdict, export: bool | None, trust: Sequence[str]) -> int | None:
+def _enter(
+    registry: Registry, serving: Path, out: Path, verdict: Verdict, export: bool | None, trust: Sequence[str]
+) -> int | None:
     """Promote the new run, or write down why not."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
@@ -194,6 +224,13 @@ def _enter(registry: Registry, out: Path, verdict: Verdict, export: bool | None,
         registry.keep(why=f"{out.name}: {why}", about=about)
         return None
     current = registry.current
+    if current is not None and not _same_run(current.run, serving):
+        other = f"version {current.number} is current, with which it was not compared"
+        registry.keep(why=f"{out.name}: {other}", about=about)
+        raise DataError(
+            f"{other}: it was compared with {serving.name}", file=registry.folder,
+            remedy="Retrain the registry itself, or promote the new run (fastrec promote)",
+        )  # fmt: skip
     wanted = (current is not None and current.export is not None) if export is None else export
     if not wanted:
         return registry.promote(out, why=why, about=about).number

@@ -15,10 +15,11 @@ from fastrec._core.leftovers import recover
 from fastrec.competition import SavedRun
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.kept_rows import KeptRows
+from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Column, Table
 
-__all__ = ["Sides", "is_run", "prediction_columns", "read_sides", "read_table"]
+__all__ = ["Sides", "as_read", "is_run", "prediction_columns", "read_sides", "read_table"]
 
 _KINDS = ("number", "category")
 _TIMES = "times: they go on"
@@ -37,7 +38,7 @@ class Sides:
         added: columns that only the new rows have.
         left_out: column → why it is not compared.
         scores: name → predictions as they were and as they are.
-        metric: a run's out-of-fold metric, and whether more of it is better.
+        metric: a run's out-of-fold metric, whether more of it is better, and its name.
     """
 
     tables: tuple[Table, Table]
@@ -48,25 +49,27 @@ class Sides:
     added: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     scores: dict[str, tuple[Column, Column]] = field(default_factory=dict)
-    metric: tuple[float, bool] | None = None
+    metric: tuple[float, bool, str] | None = None
 
 
-def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any) -> Sides:
+def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, trust: Sequence[str] = ()) -> Sides:
     """Read both sides and sort out which columns can be compared.
 
     Args:
-        reference, new, drop, scores: as ``monitor`` takes them.
+        reference, new, drop, scores, trust: as ``monitor`` takes them.
     """
     of_run = is_run(reference)
-    old, wanted = _of_run(Path(reference)) if of_run else (read_table(reference, ("train",)), None)
-    now = read_table(new, ("test", "train"))
+    saved = SavedRun(reference, trust=trust) if of_run else None
+    old, wanted = (read_table(reference, ("train",)), None) if saved is None else _of_run(saved)
+    now = read_table(new, ("test", "train"), None if saved is None else saved.reading)
     tables = tuple(Table({n: t[n].plain() for n in t.names}) for t in (old, now))
     sides = Sides(tables, (_called(reference, "reference"), _called(new, "new")))  # type: ignore[arg-type]
     _sort_out(sides, list(old.names) if wanted is None else wanted, set(drop))
     if of_run:
         sides.metric = _metric_of(Path(reference))
     if scores is not None:
-        sides.scores = _both_scores(reference, scores, of_run, len(now))
+        found = _both_scores(reference, scores, of_run, len(now))
+        sides.scores = {_beside(n, sides.common): both for n, both in found.items()}
     return sides
 
 
@@ -103,23 +106,41 @@ def is_run(place: Any) -> bool:
     return isinstance(place, str | Path) and (Path(place) / "decision.json").is_file()
 
 
-def read_table(source: Any, roles: Sequence[str]) -> Table:
-    """Rows of a frame, a file, or a folder's file of one of the roles; a folder of Parquet parts is one table."""
+def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None) -> Table:
+    """Rows of a frame, a file, or a folder's file of one of the roles; a folder of Parquet parts is one table.
+
+    Args:
+        source: where they are.
+        roles: which file of a folder, the first that is there.
+        reading: what files do not say themselves; None: nothing.
+    """
+    reading = reading or Reading()
     if isinstance(source, str | Path) and Path(source).is_dir():
-        files = table_files(Path(source))
+        files = table_files(Path(source), {r: n for r, n in reading.files.items() if (Path(source) / n).is_file()})
         found = next((files[r] for r in roles if r in files), None)
         if found is not None:
-            return Table.read(found, device="cpu")
+            return Table.read(reading.read(found), device="cpu")
         if not any(p.suffix == ".parquet" for p in files.values()):
             raise MissingFileError(
                 f"there is no file {' or '.join(roles)} in it", file=source, remedy="Give the file of the rows"
             )
-    return Table.read(str(source) if isinstance(source, Path) else source, device="cpu")
+    elif isinstance(source, str | Path) and Path(source).is_file():
+        return Table.read(reading.read(source), device="cpu")
+    return as_read(Table.read(str(source) if isinstance(source, Path) else source, device="cpu"), reading)
 
 
-def _of_run(run: Path) -> tuple[Table, list[str]]:
+def as_read(table: Table, reading: Reading) -> Table:
+    """A table with the columns that a recipe reads as times and numbers as such."""
+    known = [n for n in (*reading.dates, *reading.numbers) if n in table]
+    if not known:
+        return table
+    made = Table.read(reading.convert(table.select(known).to_arrow()), device="cpu")
+    return table.with_columns({n: made[n] for n in known})
+
+
+def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:
     """The training rows that a run keeps, with the columns that are sent to it; else the rows that it shows."""
-    saved = SavedRun(run)
+    run = saved.folder
     try:
         kept = KeptRows(run)
     except (MissingFileError, DataError):
@@ -136,11 +157,11 @@ def _of_run(run: Path) -> tuple[Table, list[str]]:
     return table.select(wanted), wanted
 
 
-def _metric_of(run: Path) -> tuple[float, bool] | None:
+def _metric_of(run: Path) -> tuple[float, bool, str] | None:
     recover(run)
     try:
         said = json.loads((run / "scores.json").read_text(encoding="utf-8"))
-        return float(said["oof"]["stack"]), bool(said.get("greater_is_better", True))
+        return float(said["oof"]["stack"]), bool(said.get("greater_is_better", True)), str(said["metric"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -164,6 +185,13 @@ def _both_scores(reference: Any, scores: Any, of_run: bool, rows: int) -> dict[s
         )
     names = ["prediction"] if len(new) == 1 else [f"prediction {n}" for n in new]
     return dict(zip(names, zip(old.values(), new.values(), strict=True), strict=True))
+
+
+def _beside(name: str, columns: Sequence[str]) -> str:
+    """What predictions are called beside columns of the rows."""
+    while name in columns:
+        name = f"{name} (scores)"
+    return name
 
 
 def _own_predictions(run: Path) -> Path:

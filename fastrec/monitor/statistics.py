@@ -91,6 +91,8 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
     """Pearson's chi-square test that both samples are of the same shares; rare cells are put together.
 
+    Two cells are compared by ``shares_test``.
+
     Args:
         reference: counts ``[k]`` of the cells.
         new: counts ``[k]`` of the same cells.
@@ -107,6 +109,8 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
     a, b = a[kept], b[kept]
     if len(a) < 2:
         return Test(0.0, 1.0)
+    if len(a) == 2:
+        return shares_test((int(a[0]), int(b[0])), (int(n), int(m)))
     expected = (a + b) * n / (n + m), (a + b) * m / (n + m)
     statistic = sum((((c - e) ** 2) / e).sum() for c, e in zip((a, b), expected, strict=True))
     return Test(float(statistic), float(chi2.sf(statistic, len(a) - 1)))
@@ -114,6 +118,9 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
 
 def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
     """Test that two samples hold the same share of something: the chi-square of the table of two by two.
+
+    Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
+    Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
 
     Args:
         some: how many there are in each.
@@ -127,7 +134,21 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
     share = sum(some) / sum(of)
     spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
     statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
+    if min(of) * min(share, 1 - share) < _LEAST_EXPECTED:
+        return Test(float(statistic), _fisher(some, of))
     return Test(float(statistic), float(chi2.sf(statistic, 1)))
+
+
+def _fisher(some: tuple[int, int], of: tuple[int, int]) -> float:
+    """The probability of tables with the same margins that are no likelier than this one."""
+    from scipy.stats import hypergeom
+
+    total, few = sum(of), min(sum(some), sum(of) - sum(some))  # the rarer of the two has the same test
+    held = some[0] if few == sum(some) else of[0] - some[0]
+    k = np.arange(max(0, few - of[1]), min(few, of[0]) + 1)
+    p = hypergeom.pmf(k, total, few, of[0])
+    own = hypergeom.pmf(held, total, few, of[0])
+    return float(min(p[p <= own * (1 + 1e-7)].sum(), 1.0))
 
 
 def outside_test(outside: int, new: int, reference: int) -> Test:

@@ -26,7 +26,8 @@ class Thresholds:
         missing: change of the share of missing values.
         unseen: share of rows with a value that the reference does not have, beyond the share that is usual for it.
         auc: how well trees tell new rows from old ones, where its interval leaves out 0.5.
-        metric: by how much the metric of a period may be worse than the reference's, beyond its interval.
+        metric: by how much the metric of a period may be worse than the reference's, beyond its interval: a share of
+            the reference's.
     """
 
     alpha: float = 0.01

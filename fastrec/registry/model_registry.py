@@ -13,7 +13,7 @@ from typing import Any
 
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec._core.leftovers import remove_leftovers
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
+from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
 
 __all__ = ["STATE", "Registry", "Version", "is_registry"]
 
@@ -132,8 +132,11 @@ class Registry:
             DataError: the folder is neither a run nor an export, or there is no such version.
             WriteError: the file system refused; what was current still is.
         """
+        parts = {} if isinstance(source, int) else _parts(Path(source), export)
+        if isinstance(source, int):
+            self.version(source)  # before a folder is made
         with self._writing() as state:
-            number = source if isinstance(source, int) else self._add(state, Path(source), export, why)
+            number = source if isinstance(source, int) else self._add(state, Path(source), parts, why)
             found = self._version(state, number)
             before = state.current
             if number != before:
@@ -167,35 +170,23 @@ class Registry:
 
     # The file ---------------------------------------------------------------------------------------------------------
 
-    def _add(self, state: _State, source: Path, export: str | Path | None, why: str) -> int:
-        parts = {}
-        if (source / _RUN).is_file():
-            parts["run"] = source
-        elif (source / _EXPORT).is_file() and export is None:
-            parts["export"] = source
-        else:
-            raise DataError(
-                "this is neither a run directory nor an export", file=source,
-                remedy="Give what fastrec run or fastrec export wrote",
-            )  # fmt: skip
-        if export is not None:
-            if not (Path(export) / _EXPORT).is_file():
-                raise DataError("this is no export", file=export, remedy="Give what fastrec export wrote")
-            parts["export"] = Path(export)
+    def _add(self, state: _State, source: Path, parts: Mapping[str, Path], why: str) -> int:
         # A folder whose writer was killed before the state was written is nobody's: its number is not used again.
         there = [int(p.name) for p in (self.folder / _VERSIONS).glob("[0-9]*") if p.name.isdigit()]
         number = max([*map(int, state.versions), *there, 0]) + 1
         with atomic_folder(self._folder_of(number)) as part:
             for name, folder in parts.items():
-                shutil.copytree(folder, part / name)
+                _copy(folder, part / name)
         state.versions[str(number)] = {"added": _now(), "source": str(source.resolve()), "why": why}
         return number
 
     @contextmanager
     def _writing(self) -> Iterator[_State]:
         """The state, to be changed; written when the block ends well, one writer at a time."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if any(self.folder.iterdir()) and not (self.folder / STATE).is_file() and not self._is_begun():
+        with _named(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            filled = any(self.folder.iterdir())
+        if filled and not (self.folder / STATE).is_file() and not self._is_begun():
             raise WriteError(
                 "the folder holds something that is not a registry", file=self.folder, remedy="Choose another"
             )
@@ -270,6 +261,68 @@ def is_registry(folder: str | Path) -> bool:
     return (Path(folder) / STATE).is_file()
 
 
+def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
+    """What of a version there is: its run, its export, or both."""
+    parts = {}
+    if _is_next_item(source):
+        raise DataError(
+            "a registry takes no models that predict the next item", file=source,
+            remedy="Serve the run or the export itself (fastrec serve)",
+        )  # fmt: skip
+    if (source / _RUN).is_file():
+        parts["run"] = source
+    elif (source / _EXPORT).is_file() and export is None:
+        parts["export"] = source
+    else:
+        raise DataError(
+            "this is neither a run directory nor an export", file=source,
+            remedy="Give what fastrec run or fastrec export wrote",
+        )  # fmt: skip
+    if export is not None:
+        if not (Path(export) / _EXPORT).is_file():
+            raise DataError("this is no export", file=export, remedy="Give what fastrec export wrote")
+        parts["export"] = Path(export)
+    return parts
+
+
+def _is_next_item(source: Path) -> bool:
+    """Whether a run or an export is of sessions: what a registry's readers know are rows."""
+    for file in ("config.json", _EXPORT):
+        try:
+            if json.loads((source / file).read_text(encoding="utf-8")).get("task") == "next_item":
+                return True
+        except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
+            continue
+    return False
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """A folder's files. What cannot be copied is one error, which tells of the first file."""
+    try:
+        shutil.copytree(folder, to)
+    except OSError as error:
+        several = isinstance(error, shutil.Error)
+        source, why = error.args[0][0][::2] if several else (error.filename or folder, error.strerror or error)
+        raise WriteError(
+            f"it could not be copied ({why})", file=source,
+            remedy="Mend it, or free disk space; what was current still is",
+        ) from error  # fmt: skip
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """What the file system refuses, as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, FastrecError):
+            raise
+        raise WriteError(
+            f"could not be written ({error.strerror or error})", file=path,
+            remedy="Choose another folder, or ask for the right to write; what was current still is",
+        ) from error  # fmt: skip
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -282,6 +335,8 @@ def _locked(path: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    with path.open("a") as file:
+    with _named(path):
+        file = path.open("a")
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)  # gone with the process, however it ends
         yield

@@ -81,6 +81,8 @@ class Stack:
         **params: that ranker's own parameters.
     """
 
+    falls_back = True  # False: a stack below its best base model stays: nothing is chosen by all folds' labels
+
     def __init__(self, *, extra: Sequence[str] = (), rounds: int = 60, **params: Any) -> None:
         self.extra, self.rounds = list(extra), rounds
         self.params = {"max_depth": 3, "eta": 0.1, "min_child_weight": 20, "colsample_bytree": 0.8, **params}
@@ -180,7 +182,7 @@ class Stack:
         nested = judge(oof)
         best = tried[choice.best()]
         best_score = judge(best_base.oof)
-        fell_back = judge.metric.better(best_score, nested)
+        fell_back = self.falls_back and judge.metric.better(best_score, nested)
         if fell_back:
             alone = OneBase(best_base.name)
             oof, models = best_base.oof, [alone] * len(folds.pairs)

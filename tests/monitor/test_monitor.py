@@ -8,6 +8,8 @@ from sklearn.metrics import roc_auc_score
 
 from fastrec.errors import DataError
 from fastrec.monitor import Thresholds, metric_over_time, monitor
+from fastrec.monitor.over_time import periods_of
+from fastrec.monitor.sides import read_sides
 
 COLOURS = ["red", "green", "blue", "grey", "black"]
 
@@ -181,9 +183,54 @@ def test_a_period_that_is_worse_than_the_run_is_found(tmp_path):
 
     table = pd.DataFrame({"period": ["a", "b"], "rows": [9, 9], "value": [0.8, 0.6], "low": [0.7, 0.55]})
     table["high"] = [0.85, 0.69]
-    assert [f.about for f in _of_metric(table, (0.78, True), Thresholds())] == ["b"]
-    assert [f.about for f in _of_metric(table, (0.5, False), Thresholds())] == ["a", "b"]
-    assert not list(_of_metric(table, (0.70, True), Thresholds()))
+    assert [f.about for f in _of_metric(table, (0.78, True, "auc"), Thresholds())] == ["b"]
+    assert [f.about for f in _of_metric(table, (0.5, False, "auc"), Thresholds())] == ["a", "b"]
+    assert not list(_of_metric(table, (0.70, True, "auc"), Thresholds()))
+
+    # the threshold is a share of the run's: of 900 a loss of 9 is 1 %
+    large = table.assign(low=908.0, high=910.0)
+    assert not list(_of_metric(large, (900.0, False, "rmse"), Thresholds()))
+    assert len(list(_of_metric(large, (880.0, False, "rmse"), Thresholds()))) == 2
+
+
+def test_only_the_same_metric_is_compared_with_the_runs(reference, monkeypatch):
+    from fastrec.monitor import monitor_rows
+
+    def of_a_run(*args, **options):
+        sides = read_sides(*args, **options)
+        sides.metric = 0.45, False, "logloss"
+        return sides
+
+    monkeypatch.setattr(monitor_rows, "read_sides", of_a_run)
+    rng, y = np.random.default_rng(0), np.tile([0.0, 1.0], 500)
+    table = metric_over_time("auc", y, y + rng.normal(0, 1, 1000), np.zeros(1000))
+    found = monitor(reference, week(seed=1), over_time=table, adversarial=False)
+    assert found.ok, str(found)
+    assert found.reference_metric is None
+    same = metric_over_time("logloss", y, np.clip(0.5 + (0.5 - y) * 0.8, 0, 1), np.zeros(1000))
+    found = monitor(reference, week(seed=1), over_time=same, adversarial=False)
+    assert [f.kind for f in found.findings] == ["metric"]
+    assert found.reference_metric == 0.45
+
+
+def test_periods_are_named_or_refused():
+    names, codes = periods_of(np.arange(900) * 3600, "hour", most=None)
+    assert (len(names), names[-1], codes[-1]) == (900, "1970-02-07 11:00", 899)
+    with pytest.raises(DataError, match="more than 400 periods"):
+        periods_of(np.arange(900) * 3600, "hour")
+    for times in ([1_790_000_000_000], [1.79e12], [1e300], [-1e13]):
+        with pytest.raises(DataError, match="no seconds since 1970"):
+            periods_of(np.array(times), "day")
+    with pytest.raises(DataError, match="infinite"):
+        periods_of(np.array([np.inf]), "day")
+
+
+def test_a_column_that_is_called_as_the_predictions_are(reference):
+    old, new = reference.assign(prediction=reference["rating"]), week(seed=4).assign(prediction=5.0)
+    scores = (np.arange(6000.0), np.arange(3000.0) * 2)
+    found = monitor(old, new, scores=scores, adversarial=False)
+    assert ("prediction", "shape") in {(f.about, f.kind) for f in found.findings}
+    assert found.columns.set_index("column").loc["prediction (scores)", "kind"] == "prediction"
 
 
 def test_the_page_and_the_figures(reference, tmp_path):

@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
@@ -17,11 +19,15 @@ from fastrec.cli import app
 from fastrec.competition import Competition, SavedRun, predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import NetModel, XGBModel
-from fastrec.features import CountEncode, FeatureSet, TargetEncode
+from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
 from fastrec.metrics import auc, mrr
 from fastrec.monitor import judge, retrain
-from fastrec.monitor.newest_rows import _time_folds
+from fastrec.monitor.newest_rows import Past, _time_folds
+from fastrec.monitor.retrain_run import _enter
 from fastrec.registry import Registry
+from fastrec.stacking.level_two_folds import level_two_folds
+from fastrec.table import Table
+from fastrec.validate import Rows
 
 TREES = {"rounds": 15, "eta": 0.3, "max_depth": 3, "early_stopping_rounds": None, "nthread": 1}
 
@@ -122,15 +128,44 @@ def test_each_period_is_scored_by_what_came_before_it(changed, serving):
 
 
 def test_folds_train_on_what_came_before_and_score_new_rows():
-    def pairs(codes, new, scored):
-        folds = _time_folds(np.array(codes), list("abcd"), torch.tensor(new, dtype=torch.bool), scored)
-        return [(a.tolist(), b.tolist()) for a, b in folds]
+    def cut(codes, new, scored, gap=0.0):
+        past = Past(Table({"x": codes}), np.array(codes), np.array(codes) * 10 if gap else None, gap)
+        folds, judged, warmed_up = _time_folds(past, list("abcd"), torch.tensor(new, dtype=torch.bool), scored)
+        assert warmed_up == (len(folds) > len({codes[i] for i in judged.nonzero()[:, 0].tolist()}))
+        return [(a.tolist(), b.tolist()) for a, b in folds], judged.nonzero()[:, 0].tolist()
 
-    assert pairs([0, 0, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1], 2) == [([0, 1, 2], [3, 4]), ([0, 1, 2, 3, 4], [5])]
-    assert pairs([0, 0, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1], 1) == [([0, 1, 2, 3, 4], [5])]
-    # an old row of a scored period is not learned from; of a period without old or earlier rows nothing is scored
-    assert pairs([0, 2, 1, 2], [0, 0, 1, 1], 2) == [([0], [2]), ([0, 2], [3])]
-    assert pairs([1, 0, 1], [0, 1, 1], 2) == [([1], [2])]
+    # one period more is scored first, old rows or new: from it the second level learns
+    codes, new = [0, 0, 1, 2, 2, 3], [0, 0, 0, 1, 1, 1]
+    assert cut(codes, new, 2) == ([([0, 1], [2]), ([0, 1, 2], [3, 4]), ([0, 1, 2, 3, 4], [5])], [3, 4, 5])
+    assert cut(codes, new, 1) == ([([0, 1, 2], [3, 4]), ([0, 1, 2, 3, 4], [5])], [5])
+    # an old row of a judged period is not learned from; where one period alone is older nothing comes first
+    assert cut([0, 2, 1, 2], [0, 0, 1, 1], 2) == ([([0], [2]), ([0, 2], [3])], [2, 3])
+    assert cut([1, 0, 1], [0, 1, 1], 2) == ([([1], [2])], [2])
+    # 15 between what is learned from and what is scored: the period just before is left out
+    assert cut(codes, new, 1, 15.0) == ([([0, 1, 2], [5])], [5])
+    assert cut([0, 1, 2, 3, 3], [0, 0, 0, 1, 1], 1, 5.0) == ([([0, 1], [2]), ([0, 1, 2], [3, 4])], [3, 4])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=4, max_size=40), st.integers(1, 4),
+    st.sampled_from([0.0, 5.0, 10.0, 25.0]),
+)  # fmt: skip
+def test_no_blend_of_a_judged_period_learns_from_then_or_later(rows, scored, gap):
+    codes, new = (np.array(v) for v in zip(*rows, strict=True))
+    past = Past(Table({"x": codes}), codes, codes * 10, gap)
+    try:
+        folds, judged, warmed_up = _time_folds(past, list("abcdefg"), torch.from_numpy(new), scored)
+    except DataError:
+        return
+    assert not (judged & ~torch.from_numpy(new)).any()
+    if not warmed_up:
+        return
+    y = torch.zeros(len(codes), dtype=torch.float64)
+    two = level_two_folds(folds, Rows(Table({"x": codes}), "binary", conts=["x"], label=y))
+    for learned, valid in two.pairs:
+        if judged[valid].any():
+            assert judged[valid].all()
+            assert codes[learned].max() * 10 < codes[valid].min() * 10 - gap
 
 
 def test_the_new_run_predicts_and_is_retrained_in_turn(changed, tmp_path):
@@ -167,6 +202,18 @@ def test_corrupted_labels_are_refused_and_written_down(serving, tmp_path):
     assert "may be worse" in registry.history[-1]["why"]
 
 
+def test_a_version_that_it_was_not_compared_with_is_not_replaced(changed, serving, tmp_path):
+    """Somebody promoted another one, while it was trained."""
+    made, _, _ = changed
+    registry = Registry(tmp_path / "registry")
+    registry.promote(serving)
+    registry.promote(made.run)
+    with pytest.raises(DataError, match="version 2 is current, with which it was not compared"):
+        _enter(registry, serving, tmp_path / "next", made.verdict, None, ())
+    assert registry.current.number == 2
+    assert registry.history[-1]["what"] == "kept"
+
+
 def test_labels_that_say_nothing_are_refused(serving, tmp_path):
     """Both models are even on them: it takes the check, and not the difference."""
     new = days(8, 2)
@@ -198,6 +245,38 @@ def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
     with pytest.raises(MissingFileError, match="keeps no rows"):
         retrain(gone, path, tmp_path / "run", every="value")
     assert not (tmp_path / "run").exists()
+
+
+class Sales(Competition):
+    """Amounts that are near those of the day before."""
+
+    name, task, target, metric, time, time_gap = "sales", "regression", "amount", "rmse", "day", 0.5
+    history, categories, plain = True, (), ()
+
+    def features(self):
+        return FeatureSet([Lag("amount", by="shop", order="day")])
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", **TREES)]
+
+
+def test_the_serving_run_looks_back_to_all_that_was_known(tmp_path):
+    """Also to rows that a window cuts off, and to new rows of the days before."""
+    rng = np.random.default_rng(0)
+    amounts = rng.normal(size=(8, 60)).cumsum(0) * 3
+    rows = pd.DataFrame({"day": np.repeat(np.arange(8), 60), "shop": np.tile(np.arange(60), 8)})
+    rows["amount"] = amounts.ravel()
+    (tmp_path / "data").mkdir()
+    rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)
+    run = run_competition(Sales(), tmp_path / "data", tmp_path / "run", resume=True)
+    assert json.loads((run / "config.json").read_text())["recipe"]["time_gap"] == 0.5
+    rows[rows["day"] >= 6].to_csv(tmp_path / "new.csv", index=False)
+    made = retrain(run, tmp_path / "new.csv", tmp_path / "next", every="value", scored=2, window=3)
+    by_period = made.verdict.by_period.set_index("period")["serving"]
+    for day in (6, 7):
+        of_day = rows[rows["day"] == day]
+        said = SavedRun(run).predict(of_day.drop(columns="amount"), history=rows[rows["day"] < day]).numpy()
+        assert by_period[str(day)] == pytest.approx(np.sqrt(((of_day["amount"] - said) ** 2).mean()))
 
 
 # The gate alone -------------------------------------------------------------------------------------------------------
@@ -259,6 +338,11 @@ def test_checks():
     broken = good.copy()
     broken[3] = np.nan
     assert judge("auc", y, good, broken).reasons == ["it does not hold that its predictions are finite"]
+    said = judge("auc", y, good, broken).to_dict()
+    assert (said["candidate"], said["gain"], said["by_period"]) == (None, [None] * 3, [])
+    one = judge("auc", y, good, good, periods=y).to_dict()  # of one class the AUC is none
+    assert [p["gain"] for p in one["by_period"]] == [None, None]
+    json.dumps([said, one], allow_nan=False)
     assert judge("auc", y, good, np.ones(200)).reasons == ["it does not hold that its predictions are not all alike"]
     assert judge("auc", y[:30], good[:30], good[:30]).reasons == ["it does not hold that at least 50 rows"]
     with pytest.raises(DataError, match="200 labels, 200 and 199 predictions"):

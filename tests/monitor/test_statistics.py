@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
-from scipy.stats import chi2_contingency, false_discovery_control, ks_2samp
+from scipy.stats import betabinom, chi2_contingency, false_discovery_control, fisher_exact, ks_2samp
 
+from fastrec.monitor.compare_columns import _unseen_test
 from fastrec.monitor.statistics import (
     benjamini_hochberg,
     chi_square,
@@ -59,6 +60,9 @@ def test_chi_square_is_scipys_with_rare_cells_together(pairs):
         return
     known = chi2_contingency(table, correction=False)
     assert found.statistic == pytest.approx(known.statistic, abs=1e-9)
+    if table.shape[1] == 2 and known.expected_freq.min() < 5:
+        assert found.p == pytest.approx(fisher_exact(table).pvalue, abs=1e-9)
+        return
     assert found.p == pytest.approx(known.pvalue, abs=1e-9)
 
 
@@ -69,8 +73,28 @@ def test_two_shares_are_a_table_of_two_by_two(n, m, j, k):
     if j + k in (0, n + m):
         assert found.p == 1
         return
-    known = chi2_contingency([[j, n - j], [k, m - k]], correction=False)
-    assert found.p == pytest.approx(known.pvalue, abs=1e-9)
+    table = [[j, n - j], [k, m - k]]
+    known = chi2_contingency(table, correction=False)
+    assert found.statistic == pytest.approx(known.statistic, abs=1e-9)
+    exact = known.expected_freq.min() < 5 - 1e-9
+    assert found.p == pytest.approx(fisher_exact(table).pvalue if exact else known.pvalue, abs=1e-9)
+
+
+def test_a_few_unseen_values_of_a_small_batch_are_no_alarm():
+    """Of 20 000 values two were seen once: that one of 20 new rows has an unseen one is rare, by 1 to 700 at most."""
+    counts = np.r_[np.full(100, 200), 1, 1]
+    found = _unseen_test(1, 20, counts)
+    plain = sum(betabinom.pmf(k, 20, 3, counts.sum() - 1) for k in range(1, 21))
+    assert found.p >= plain * (1 - 1e-9)
+    # small batches of nothing changed: at a level of 0.001 about that share alarms
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(3000):
+        values = rng.zipf(1.6, 320)
+        old, new = values[:300], values[300:]
+        held = np.unique(old, return_counts=True)[1]
+        alarms += _unseen_test(int((~np.isin(new, old)).sum()), 20, held).p < 0.001
+    assert alarms <= 9
 
 
 @given(probabilities)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fastrec.competition import SavedRun
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
 
@@ -105,6 +106,34 @@ def test_refusals(registry, tmp_path):
     (registry.folder / "registry.json").write_text("{")
     with pytest.raises(UnreadableFileError):
         _ = registry.current
+
+
+def test_what_the_file_system_refuses_is_said(registry, tmp_path):
+    with pytest.raises(WriteError, match="could not be written"):
+        Registry(tmp_path / "run1" / "decision.json").promote(tmp_path / "run2")
+    with pytest.raises(WriteError, match="could not be written"):
+        Registry(tmp_path / "run1" / "decision.json" / "r").keep(why="x")
+    (tmp_path / "run1" / "models" / "link").symlink_to("nowhere")
+    with pytest.raises(WriteError, match="could not be copied"):
+        registry.promote(tmp_path / "run1")
+    assert [v.number for v in registry.versions] == [1, 2]
+    assert sorted(p.name for p in (registry.folder / "versions").iterdir()) == ["0001", "0002"]
+    for wrong in (tmp_path / "nothing", 7):  # no folder is made for what is not there
+        with pytest.raises(DataError):
+            Registry(tmp_path / "fresh").promote(wrong)
+    assert not (tmp_path / "fresh").exists()
+
+
+def test_models_of_sessions_are_refused(tmp_path):
+    run, export = make_run(tmp_path / "run", "a"), make_export(tmp_path / "export")
+    (run / "decision.json").unlink()
+    (run / "config.json").write_text('{"task": "next_item"}')
+    (export / "serving.json").write_text('{"task": "next_item"}')
+    for source in (run, export):
+        with pytest.raises(DataError, match="predict the next item"):
+            Registry(tmp_path / "registry").promote(source)
+    with pytest.raises(DataError, match="has sessions, not rows"):
+        SavedRun(run)
 
 
 def test_files_that_are_gone_are_named(registry):

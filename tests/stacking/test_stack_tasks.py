@@ -177,6 +177,13 @@ def test_a_stack_that_is_worse_falls_back_to_the_best_base():
     assert made.difference == (0.0, 0.0, 0.0)
     assert torch.equal(made.model.predict(test_scores, test), test_scores["m0"])
 
+    stays = Worse()
+    stays.falls_back = False
+    made = stays.fit(bases(scores, test_scores, digest_of(folds)), train, folds, test)
+    assert (made.fell_back, made.chosen, made.best_base) == (False, "m1", "m0")
+    assert torch.equal(made.predictions.oof, scores["m1"])
+    assert made.score == made.nested
+
 
 def test_the_choice_follows_the_metric():
     # m0 orders well on a wrong scale, m1 has the scale and less order.

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from fastrec.errors import DataError, FastrecError, MissingColumnError
+from fastrec.errors import DataError, MissingColumnError
 from fastrec.serve.server.batcher import Batcher, Job
 from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.prometheus import Metrics
@@ -89,11 +89,6 @@ class Service:
         self.events = events
         self.source, self.canary = Source(folder), canary
         self.scorer = self._load(*self.source.current())
-        if self.source.registry is not None and self.scorer.spec.events is not None:
-            raise DataError(
-                "its features are made from events, whose state a registry does not hand on", file=folder,
-                remedy="Serve the export itself",
-            )  # fmt: skip
         self._canary = None if canary is None else self._load(self.source.version(canary.version), canary.version)
         self.metrics = Metrics(
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
@@ -121,13 +116,17 @@ class Service:
     async def watch(self) -> None:
         """Take over what is promoted in a registry, for as long as the server runs."""
         failed: int | None = None
+        said = ""  # of the registry: once, not twice a second
         while self.source.registry is not None:
             await asyncio.sleep(_LOOK)
             try:
                 state = await asyncio.get_running_loop().run_in_executor(self._loader, self.source.current)
-            except FastrecError as error:  # a version without an export, say: the old one goes on
-                _log.error("the registry cannot be read: %s", error)
+            except Exception as error:  # a version without an export, say, or no right to read: the old one goes on
+                if str(error) != said:
+                    said = str(error)
+                    _log.error("the registry cannot be read: %s", error)
                 continue
+            said = ""
             if state[1] == self.scorer.version:
                 failed = None
             elif state[1] != failed:
@@ -191,7 +190,7 @@ class Service:
             )
             if new.spec.events != self.scorer.spec.events or bool(new.spec.made) != bool(self.scorer.spec.made):
                 raise DataError("its events are others than before", file=folder, remedy="Start the server anew")
-        except FastrecError as error:
+        except Exception as error:  # FastrecError, or what the file system or onnxruntime says
             self.metrics.reloads.add("failed")
             _log.error("reload failed, the old export goes on: %s", error)
             raise Refusal(500, f"the reload failed, the old export goes on: {error}") from None
@@ -211,6 +210,11 @@ class Service:
     def _load(self, folder: str | Path, version: int | None = None) -> Scorer:
         scorer = Scorer(folder, threads=self.limits.threads)
         scorer.version = version
+        if self.source.registry is not None and scorer.spec.events is not None:
+            raise DataError(
+                "its features are made from events, whose state a registry does not hand on", file=folder,
+                remedy="Serve the export itself",
+            )  # fmt: skip
         if scorer.spec.made and self.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
             raise DataError(

@@ -133,6 +133,7 @@ def test_requests_that_come_together_are_answered_each_by_its_own(served):
 
 def test_stages_are_timed_and_counted(served):
     answer = post(served["shop"], PATH, {"items": [IDS[0]]})
+    assert answer.headers["x-model-version"] == served["shop"].state.service.scorer.spec.version[:12]
     stages = [part.split(";")[0] for part in answer.headers["server-timing"].split(", ")]
     assert stages == ["retrieve", "filter", "score", "order"]
     text = get(served["shop"], "/metrics").body.decode()

@@ -14,6 +14,7 @@ from fastrec.errors import DataError
 from fastrec.registry import Registry
 from fastrec.serve import make_app
 from fastrec.serve.server import service as service_module
+from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Limits
 from fastrec.serve.server.versions import Canary, takes_canary
 from tests.serve.server.calls import get, post, post_soon
@@ -99,6 +100,50 @@ def test_a_version_that_cannot_be_served_changes_nothing(
     assert app.state.service.metrics.reloads._values == {("failed",): 1}  # said once
     assert post(app, "/v1/score", {"columns": ROWS}).headers["x-model-version"] == "2"
     app.state.service.close()
+
+
+def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service_module, "_LOOK", 0.002)
+    app = make_app(registry.folder)
+    service = app.state.service
+    current, left = service.source.current, [PermissionError("no right")] * 5
+
+    def read() -> Any:
+        if left:
+            raise left.pop()
+        return current()
+
+    monkeypatch.setattr(service.source, "current", read)
+    registry.rollback()
+
+    async def run() -> None:
+        watching = asyncio.create_task(service.watch())
+        while service.scorer.version != 1:
+            assert not watching.done(), watching
+            await asyncio.sleep(0.002)
+        watching.cancel()
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()] == [
+        "the registry cannot be read: no right"
+    ]
+    left.append(PermissionError("no right"))
+    with pytest.raises(Refusal, match="the old export goes on"):
+        asyncio.run(service.reload())
+    service.close()
+
+
+def test_an_export_with_events_is_not_served_from_a_registry(tmp_path: Path) -> None:
+    folder = write_export(tmp_path / "export", events={"tables": {"log": {"columns": {}}}, "history": False})
+    said = json.loads((folder / "serving.json").read_text())
+    next(i for i in said["inputs"] if i["name"] == "ratio")["made"] = True
+    (folder / "serving.json").write_text(json.dumps(said))
+    registry = Registry(tmp_path / "registry")
+    registry.promote(folder)
+    with pytest.raises(DataError, match="a registry does not hand on"):
+        make_app(registry.folder)
 
 
 def test_a_canary_takes_a_stable_share_of_the_ids(registry: Registry) -> None:
