@@ -294,3 +294,9 @@ def test_a_layout_of_other_files_can_be_predicted(tmp_path):
     assert [list(v) for v in found["items"]] == [[1, 2, 3], [2, 3, 4, 1]]
     assert found["target"].iloc[0] == 4
     assert pd.isna(found["target"].iloc[1])  # nobody saw it
+    assert write_layout(recipe, tmp_path, tmp_path / "layout") == [made]  # an earlier layout is replaced
+    before = sorted(tmp_path.rglob("*"))
+    for out in (tmp_path, tmp_path / "gsasrec_test_output.txt"):
+        with pytest.raises(DataError, match="would be replaced whole"):
+            write_layout(recipe, tmp_path, out)
+    assert sorted(tmp_path.rglob("*")) == before

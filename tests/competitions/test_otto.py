@@ -161,3 +161,12 @@ def test_errors_name_the_file(data, tmp_path):
         Quick().read(tmp_path, None)
     with pytest.raises(DataError, match="too few"):
         simulate(10, tmp_path / "out")
+
+
+def test_a_simulation_replaces_no_other_files(tmp_path):
+    simulate(50, tmp_path)
+    simulate(50, tmp_path)  # an earlier one is replaced
+    (tmp_path / "mine.csv").write_text("a")
+    with pytest.raises(DataError, match="files of something else"):
+        simulate(50, tmp_path)
+    assert (tmp_path / "mine.csv").exists()
