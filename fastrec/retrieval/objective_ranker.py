@@ -72,7 +72,7 @@ class ObjectiveRanker:
         Args:
             sessions: all events that are known when it is asked, those of the sessions that are asked for as well.
         """
-        self.items = sessions.items
+        self.items, self._timed = sessions.items, sessions.times is not None
         sources = {n: ModelSource(m) for n, m in self.models.items()}
         self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": _OWN}).fit(sessions)
         self._popular, self._kinds = CandidateFeatures().fit(sessions), EventFeatures(self.event).fit(sessions)
@@ -136,7 +136,7 @@ class ObjectiveRanker:
         items = self._known()
         trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
         settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
-        state = {"settings": settings, "items": items.to_state(), "trees": trees}
+        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed}
         save_state(
             folder,
             {
@@ -158,7 +158,7 @@ class ObjectiveRanker:
         candidates = Candidates.from_state(state["candidates"])
         models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
         made = cls(models=models, **state["settings"])
-        made.items, made.candidates = Vocab.from_state(state["items"]), candidates
+        made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
         made._popular = CandidateFeatures.from_state(state["popular"])
         made._kinds = EventFeatures.from_state(state["kinds"])
         for name, raw in state["trees"].items():
@@ -166,6 +166,11 @@ class ObjectiveRanker:
         return made
 
     def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
+        if (asked.times is not None) != self._timed:
+            raise DataError(
+                f"sessions {'without' if self._timed else 'with'} times, unlike those that find was given",
+                remedy="Make both with order=…, or neither",
+            )
         full = self._kinds(self._popular(table, asked), asked)
         return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
 

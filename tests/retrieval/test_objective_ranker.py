@@ -71,6 +71,49 @@ def test_a_saved_one_recommends_the_same(trained, tmp_path):
     assert all(torch.equal(loaded.recommend(asked, 5)[n], ranker.recommend(asked, 5)[n]) for n in KINDS)
 
 
+def test_a_frame_of_other_kinds_and_items_gets_what_it_got_among_all(trained, tmp_path):
+    """A frame of its own numbers kinds and items by its own: a session of clicks alone, or one with a kind more."""
+    ranker, asked, _ = trained
+    whole = ranker.recommend(asked, 5)
+    ids = asked.items.values.to_pylist()
+    kinds = ["", *asked.codings["type"].vocab.values.to_pylist()]
+    clicked = [i for i in range(len(asked)) if set(side(asked, i, kinds)) == {"clicks"}][:2]
+    assert len(clicked) == 2
+    for i in clicked:
+        part = slice(int(asked.offsets[i]), int(asked.offsets[i + 1]))
+        rows = {"s": 0, "item": [ids[c - 1] for c in asked.values[part]], "t": asked.times[part], "type": "clicks"}
+        fresh = SessionFrame(pd.DataFrame(rows), item="item", session="s", order="t", features=["type"])
+        assert len(fresh.codings["type"].vocab) < len(asked.codings["type"].vocab)
+        got = ranker.recommend(fresh, 5)
+        assert all(torch.equal(got[n][0], whole[n][i]) for n in KINDS)
+
+
+def side(frame, i, kinds):
+    return [kinds[c] for c in frame.sides["type"][frame.offsets[i] : frame.offsets[i + 1]]]
+
+
+def test_events_of_a_kind_that_was_not_there_count_for_none():
+    known = frame(3, 12)
+    features = EventFeatures("type").fit(known)
+    item = known.items.values.to_pylist()[0]
+    own = pd.DataFrame({"s": 0, "item": [item] * 3, "t": [0, 1, 2], "type": ["added", "carts", "added"]})
+    asked = SessionFrame(own, item="item", session="s", order="t", features=["type"]).recode(known.items)
+    table = Table({"session": torch.tensor([0]), "item": asked.values[:1]})
+    for made in (features, EventFeatures.from_state(features.to_state())):
+        got = made(table, asked)
+        assert got.names == features(table, known).names
+        assert [float(got[f"own_{n}"].values) for n in KINDS] == [0, 1]
+        events = log(3, 12)
+        assert float(got["item_clicks"].values) == ((events["item"] == item) & (events.type == "clicks")).sum()
+
+
+def test_sessions_with_times_and_without_are_told_apart(trained):
+    ranker, _, _ = trained
+    bare = SessionFrame(log(0, 5), item="item", session="session", features=["type"])
+    with pytest.raises(DataError, match="sessions without times"):
+        ranker.recommend(bare, 5)
+
+
 def test_features_by_kinds_of_events():
     known = frame(3, 12)
     features = EventFeatures("type").fit(known)
