@@ -101,16 +101,25 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
 
     Raises:
         MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
+        DataError: the run is of several goals, whose submissions have no form here.
     """
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
+        if state.get("task") == "objectives":
+            raise DataError(
+                "submissions of several goals are not checked or scored here",
+                file=path,
+                remedy="Read the run's scores.json",
+            )
         state = state.get("submission")
         if state is None:
             return RECSYS2019
         return _KINDS[state.get("kind", "lists")].from_state(state)
+    except DataError:
+        raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",

@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.errors import DataError, MissingColumnError, NotFittedError, UnreadableFileError
 from fastrec.retrieval import EventFeatures, ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame
-from fastrec.table import Table
+from fastrec.table import Table, load_state, save_state
 
 KINDS = ["clicks", "carts"]
 
@@ -183,6 +185,41 @@ def test_recall_of_sets_by_hand():
     unknown = SessionFrame.of(torch.tensor([0, 1]), torch.tensor([0, 2]), wanted.items)
     assert recall_of_sets(torch.tensor([[1, 0]]), unknown) == pytest.approx(1 / 2)
     assert np.isnan(recall_of_sets(items[:0], wanted.take(torch.arange(0))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_recall_of_sets_is_that_of_a_loop(seed):
+    """The formula of the OTTO competition: hits of all sessions / their ``min(20, wanted)``; some items are unknown."""
+    rng = np.random.default_rng(seed)
+    n, k, known = int(rng.integers(1, 6)), int(rng.integers(1, 5)), list("abcd")
+    truth = [rng.choice([*known, "x", "y", "z"], int(rng.integers(0, 7)), replace=False).tolist() for _ in range(n)]
+    said = [rng.permutation(5)[:k].tolist() for _ in range(n)]  # 0: none
+    items = SessionFrame(pd.DataFrame({"items": [known]}), item="items").items
+    wanted = SessionFrame(pd.DataFrame({"items": [known, *truth]}), item="items", items=items, unknown="keep")
+    hits = possible = 0
+    for asked, given_ in zip(truth, said, strict=True):
+        hits += len(set(asked) & {known[c - 1] for c in given_ if c})
+        possible += min(k, len(asked))
+    got = recall_of_sets(torch.tensor(said).view(n, -1), wanted.take(torch.arange(1, n + 1)))
+    np.testing.assert_allclose(got, hits / possible if possible else np.nan)
+
+
+def test_errors_of_saving_and_of_what_is_wanted(trained, tmp_path):
+    ranker, asked, wanted = trained
+    bare = ObjectiveRanker(KINDS, {"popular": PopularItems()}).find(asked)
+    with pytest.raises(NotFittedError, match="Call learn first"):
+        bare.save(tmp_path / "bare")
+    with pytest.raises(DataError, match="wanted lacks the goal 'carts'"):
+        bare.learn(asked, {"clicks": wanted["clicks"]})
+    save_state(tmp_path / "other", {"a": 1})
+    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
+        ObjectiveRanker.load(tmp_path / "other")
+    ranker.save(tmp_path / "damaged")
+    state = load_state(tmp_path / "damaged")
+    save_state(tmp_path / "damaged", {**state, "trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))})
+    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
+        ObjectiveRanker.load(tmp_path / "damaged")
 
 
 def test_errors():
