@@ -108,24 +108,18 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        if state.get("task") == "objectives":
-            raise DataError(
-                "submissions of several goals are not checked or scored here",
-                file=path,
-                remedy="Read the run's scores.json",
-            )
-        state = state.get("submission")
-        if state is None:
-            return RECSYS2019
-        return _KINDS[state.get("kind", "lists")].from_state(state)
-    except DataError:
-        raise
+        several, state = state.get("task") == "objectives", state.get("submission")
+        if not several:
+            return RECSYS2019 if state is None else _KINDS[state.get("kind", "lists")].from_state(state)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",
             file=path,
             remedy="Run the recipe again, or give the form by its competition",
         ) from error
+    raise DataError(
+        "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
+    )
 
 
 _KINDS: dict[str, Any] = {"lists": SubmissionFormat, "values": ValueForm, "next items": NextItemForm}

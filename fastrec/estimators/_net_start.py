@@ -82,7 +82,9 @@ class NetStart:
                     if isinstance(other, EmbeddingTables):
                         _give_tables(other, module, old, new)
             if isinstance(net, EventNet):
-                by_value |= _give_items(self._trained.net, net, old[self._trained.frame.cat_names[-1]], new[frame.cat_names[-1]])
+                by_value |= _give_items(
+                    self._trained.net, net, old[self._trained.frame.cat_names[-1]], new[frame.cat_names[-1]]
+                )
             kept, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:

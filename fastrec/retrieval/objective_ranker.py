@@ -164,7 +164,7 @@ class ObjectiveRanker:
             return cls._of_state(state)
         except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
             raise UnreadableFileError(
-                f"it holds no ranker of goals ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})",
+                f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
                 file=folder,
                 remedy="Give a folder that ObjectiveRanker.save wrote, or save it again",
             ) from error

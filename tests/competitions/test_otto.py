@@ -133,6 +133,12 @@ def test_other_commands_say_what_to_do(run, data, tmp_path):
         assert "submissions of several goals" in said.output
 
 
+@pytest.mark.parametrize("option", [{"ranks": 2}, {"scheduler": "local:2"}, {"minutes": 5.0}, {"bs": 64}])
+def test_options_of_no_use_are_refused(option, data, tmp_path):
+    with pytest.raises(DataError, match=f"{next(iter(option))} is of no use"):
+        run_competition(Quick(), data, tmp_path / "run", **option)
+
+
 def test_parquet_files_are_read_alike(data, tmp_path):
     for name in ("train", "test"):
         rows = [

@@ -12,8 +12,8 @@ import torch
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator, NetRanker, SessionRanker
-from fastrec.estimators._net_start import _classes
 from fastrec.estimators._list_events import EventCoder, with_items
+from fastrec.estimators._net_start import _classes
 from fastrec.table import Table
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import ListEvents, Lists
@@ -186,7 +186,9 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     monkeypatch.setattr("fastrec.training.RecLearner.fit_one_cycle", lambda *a, **k: None)
     monkeypatch.setattr("fastrec.estimators.net._curves", lambda *a: [])
     later = planted(3)
-    moved = torch.where(later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values)
+    moved = torch.where(
+        later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values
+    )
     later = replace(later, table=later.table.with_columns({"item": moved.long()}))
     second = second.fresh().fit(later, seed=5)
 
@@ -204,3 +206,20 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     kinds = [net._trained.net.kinds[0].weight for net in (first, second)]
     assert not torch.equal(*kinds)
     assert torch.equal(first._trained.net.row.weight, second._trained.net.row.weight)
+
+
+def test_ranks_are_given_the_item_that_is_no_feature(monkeypatch):
+    """What ranks are given is what one process fits from: without starting them."""
+    from fastrec.estimators import _on_ranks
+
+    def here(count, folder):
+        given = torch.load(folder / "given.pt", weights_only=False)
+        torch.save(given["estimator"].fit(given["train"], given["valid"], seed=1), folder / "fitted.pt")
+
+    monkeypatch.setattr(_on_ranks, "_launch", here)
+    train, test = planted(0, 40), planted(1, 10)
+    assert "item" not in train.names
+    one = SessionRanker("din", **{**SMALL, "epochs": 1})
+    other = one.fresh()
+    _on_ranks.fit_on_ranks(one, train, test, seed=1, device=None)
+    assert torch.equal(one.predict(test), other.fit(train, test, seed=1).predict(test))
