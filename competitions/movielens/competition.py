@@ -15,7 +15,7 @@ if __package__ in (None, ""):  # run as a script, or loaded by path: the workspa
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from fastrec.competition import NextItemCompetition
-from fastrec.errors import MissingFileError
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import EASE, HistoryFilter
 from fastrec.sequences import CoVisitation, NextItemNet, SessionFrame, SessionModel
 
@@ -35,6 +35,13 @@ class MovieLens(NextItemCompetition):
         asked = {"items": known}
         if (data / _FILES["target"]).exists():
             asked["target"] = [line[0] for line in _films(data, _FILES["target"])]
+            if len(asked["target"]) != len(known):
+                raise DataError(
+                    f"{len(asked['target'])} lines for the {len(known)} of {_FILES['known']}",
+                    file=data / _FILES["target"],
+                    row=min(len(asked["target"]), len(known)),
+                    remedy="Fetch both files again: a line is a user, in both",
+                )
         sessions = SessionFrame(pa.table({"items": train}), item="items")
         return sessions, sessions.new(pa.table(asked), target="target" if "target" in asked else None)
 
@@ -52,7 +59,19 @@ def _films(data: Path, name: str) -> list[list[int]]:
     path = data / name
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give the folder of the gSASRec files")
-    return [[int(word) for word in line.split()] for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Fetch it again") from error
+    found = []
+    for row, line in enumerate(lines):
+        try:
+            found.append([int(word) for word in line.split()])
+        except ValueError as error:
+            raise DataError(f"no number of a film: {error}", file=path, row=row, remedy="Mend the line") from error
+        if not found[-1]:
+            raise DataError("the line has no film", file=path, row=row, remedy="Mend the line")
+    return found
 
 
 if __name__ == "__main__":

@@ -76,6 +76,12 @@ def _log(data: Path, name: str) -> pa.Table:
         raise MissingColumnError("it is not there", file=path, column=absent, remedy="Use the competition's files")
     kind, ts = table["type"], table["ts"]
     if pa.types.is_integer(kind.type):  # the files that are passed about as Parquet have numbers, and seconds
+        unknown = [v for v in pc.unique(kind).to_pylist() if v is not None and not 0 <= v < len(KINDS)]
+        if unknown:
+            kinds = ", ".join(f"{i} ({n})" for i, n in enumerate(KINDS))
+            raise DataError(
+                f"unknown kinds of events: {sorted(unknown)}", file=path, column="type", remedy=f"Use {kinds}"
+            )
         kind, ts = pa.array(KINDS).take(kind.combine_chunks()), pc.multiply(ts.cast(pa.int64()), 1000)
     unknown = pc.unique(kind.cast(pa.string())).to_pylist()
     if set(unknown) - set(KINDS):
@@ -114,6 +120,9 @@ def _events(sessions: pa.Table, path: Path) -> pa.Table:
 def _labels(path: Path, test: SessionFrame) -> dict[str, SessionFrame]:
     """What came after, for each test session: used for the final scores alone."""
     table = _json(path)
+    absent = next((n for n in ("session", "labels") if n not in table.column_names), None)
+    if absent is not None:
+        raise MissingColumnError("it is not there", file=path, column=absent, remedy="Use the competition's files")
     of_row = Table({"session": table["session"]})["session"].coded()
     assert test.sessions is not None
     row = torch.full((of_row.size,), -1, dtype=torch.int64)

@@ -64,10 +64,13 @@ def simulate(
         progress: called with the sessions done and their number.
 
     Raises:
-        DataError: there are too few sessions for a test.
+        DataError: there are too few sessions for a test, or ``out`` holds other files.
     """
     if sessions < 50:
         raise DataError(f"{sessions} sessions are too few", remedy="Ask for 50 or more")
+    out = Path(out)
+    if out.is_file() or (out.is_dir() and any(p.name not in FILES for p in out.iterdir())):
+        raise DataError("holds files of something else", file=out, remedy="Name an empty or a new folder")
     rng = np.random.default_rng(seed)
     items = max(KIN * 5, KIN * (sessions // 250))
     log = _events(rng, sessions, items)

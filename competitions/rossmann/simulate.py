@@ -31,6 +31,7 @@ if __package__ in (None, ""):  # run as a script: the workspace is two folders u
 from fastrec._core.atomic import atomic_folder
 from fastrec.errors import DataError
 
+FILES = ("rossmann.parquet", "store.csv")
 NOISE = 0.1
 _FIRST = np.datetime64("2013-01-01")
 _FIXED = ("01-01", "05-01", "10-03", "12-25", "12-26")
@@ -68,10 +69,13 @@ def simulate(
         progress: called with stores done and stores in all.
 
     Raises:
-        DataError: fewer than one store or two periods of six weeks.
+        DataError: fewer than one store or two periods of six weeks, or ``out`` holds other files.
     """
     if stores < 1 or days < 84:
         raise DataError(f"{stores} stores and {days} days", remedy="Give one store and 84 days or more")
+    out = Path(out)
+    if out.is_file() or (out.is_dir() and any(p.name not in FILES for p in out.iterdir())):
+        raise DataError("holds files of something else", file=out, remedy="Name an empty or a new folder")
     rng = np.random.default_rng(seed)
     table, facts = _stores(rng, stores)
     date = _FIRST + np.arange(days)
@@ -105,8 +109,8 @@ def simulate(
     for name in table.column_names[1:]:
         joined = joined.append_column(name, table[name].take(pa.array(place)))
     with atomic_folder(out) as part:
-        pq.write_table(joined, part / "rossmann.parquet")
-        pa.csv.write_csv(table, part / "store.csv")
+        pq.write_table(joined, part / FILES[0])
+        pa.csv.write_csv(table, part / FILES[1])
     if progress is not None:
         progress(stores, stores)
     return SimulationSummary(Path(out), stores, days, len(day), float(np.sqrt(1 - np.exp(-(NOISE**2)))))

@@ -128,8 +128,12 @@ def script(recipe: type[Competition]) -> None:
 
 def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: float | None, **options: Any) -> None:
     began = time.monotonic()  # before the libraries are loaded
-    kept = "the same command goes on from what is finished" if options.get("resume") else "nothing was written"
-    with readable_errors(kept) as stages:
+    kept: list[bool] = []  # known when the recipe is loaded
+
+    def stopped() -> str:
+        return "the same command goes on from what is finished" if any(kept) else "nothing was written"
+
+    with readable_errors(stopped) as stages:
         from fastrec._core.malloc import keep_memory
         from fastrec.competition import run as library
         from fastrec.competition.budget import Budget
@@ -138,7 +142,9 @@ def _run(recipe: Callable[[], Competition], data: Path, out: Path, *, minutes: f
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         with keep_memory():
             options["minutes"] = None if minutes is None else Budget(minutes, began=began)
-            made = library.run_competition(recipe(), data, out, stages=stages, command=command, **options)
+            loaded = recipe()
+            kept.append(bool(options.get("resume")) and library.keeps_parts(loaded))
+            made = library.run_competition(loaded, data, out, stages=stages, command=command, **options)
         Console().print(leaderboard_table(made))
         typer.echo(f"submission {made / 'submission.csv'}")
         typer.echo(f"report {made / 'report.html'}")
@@ -288,7 +294,7 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 
 @contextmanager
-def readable_errors(stopped: str = "nothing was written") -> Iterator[Any]:
+def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
     """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
     from fastrec._core.progress import Stages
 
@@ -308,7 +314,7 @@ def readable_errors(stopped: str = "nothing was written") -> Iterator[Any]:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            typer.echo(f"stopped; {stopped}", err=True)
+            typer.echo(f"stopped; {stopped if isinstance(stopped, str) else stopped()}", err=True)
             raise typer.Exit(130) from None
         except Exception as error:
             if not _is_out_of_memory(error):

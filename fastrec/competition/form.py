@@ -101,22 +101,25 @@ def form_of_run(folder: str | Path) -> SubmissionFormat | ValueForm | NextItemFo
 
     Raises:
         MissingFileError, UnreadableFileError: there is no ``config.json``, or it is damaged.
+        DataError: the run is of several goals, whose submissions have no form here.
     """
     path = Path(folder) / "config.json"
     if not path.is_file():
         raise MissingFileError("there is no such file", file=path, remedy="Give a run directory")
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        state = state.get("submission")
-        if state is None:
-            return RECSYS2019
-        return _KINDS[state.get("kind", "lists")].from_state(state)
+        several, state = state.get("task") == "objectives", state.get("submission")
+        if not several:
+            return RECSYS2019 if state is None else _KINDS[state.get("kind", "lists")].from_state(state)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnreadableFileError(
             f"the run's submission form cannot be read ({error})",
             file=path,
             remedy="Run the recipe again, or give the form by its competition",
         ) from error
+    raise DataError(
+        "submissions of several goals are not checked or scored here", file=path, remedy="Read the run's scores.json"
+    )
 
 
 _KINDS: dict[str, Any] = {"lists": SubmissionFormat, "values": ValueForm, "next items": NextItemForm}

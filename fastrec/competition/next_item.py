@@ -20,7 +20,7 @@ from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import git_revision, now, write_json
 from fastrec.competition.session_parts import SessionParts
-from fastrec.errors import MissingFileError
+from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.metrics import bootstrap_interval
 from fastrec.report import write_report
 from fastrec.sequences import SessionFrame, SessionModel
@@ -265,9 +265,18 @@ def session_file(data: Path, name: str) -> Path:
 
 
 def column_names_of(path: Path) -> list[str]:
-    """The columns of a file."""
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
+    """The columns of a file.
 
-        return pq.ParquetDataset(path).schema.names
+    Raises:
+        MissingFileError, UnreadableFileError: there is none, or it is damaged.
+    """
+    if path.suffix == ".parquet" and path.exists():
+        try:
+            return pq.ParquetDataset(path).schema.names
+        except (pa.ArrowException, OSError) as error:
+            raise UnreadableFileError(
+                f"the file cannot be read ({str(error).splitlines()[0]})",
+                file=path,
+                remedy="Check that it is whole and of the kind that its name says",
+            ) from error
     return column_names(read_file(path))

@@ -283,16 +283,25 @@ def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list
 
     Raises:
         FastrecError: the data cannot be read, or ``out`` not written.
+        DataError: ``out`` is a file, the folder of the data, or holds other files than an earlier layout's.
     """
     if isinstance(recipe, NextItemCompetition):
         return _write_sessions(recipe, Path(data), Path(out))
     found = recipe.load(Path(data), rows=None, device=torch.device("cpu"))
-    tables = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
+    made = {"test": found.test, **found.tables, **({"history": found.train} if recipe.history else {})}
+    tables = {f"{n}.parquet": t for n, t in made.items() if t is not None}
+    _check_layout_folder(Path(data), Path(out), set(tables))
     with atomic_folder(out) as part:
         for name, table in tables.items():
-            if table is not None:
-                pq.write_table(table.to_arrow(), part / f"{name}.parquet")
-    return [Path(out) / f"{n}.parquet" for n, t in tables.items() if t is not None]
+            pq.write_table(table.to_arrow(), part / name)
+    return [Path(out) / n for n in tables]
+
+
+def _check_layout_folder(data: Path, out: Path, names: set[str]) -> None:
+    """Refuse to replace what is not an earlier layout: a folder of these files."""
+    other = out.is_dir() and any(p.name not in names for p in out.iterdir())
+    if out.is_file() or other or out.resolve() == data.resolve():
+        raise DataError("the folder would be replaced whole", file=out, remedy="Choose a new or empty folder")
 
 
 def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[Path]:
@@ -302,6 +311,7 @@ def _write_sessions(recipe: NextItemCompetition, data: Path, out: Path) -> list[
     columns[recipe.items] = lists_of(test)
     if test.target is not None:
         columns[recipe.target] = test.decode(test.target)
+    _check_layout_folder(data, out, {"test.parquet"})
     with atomic_folder(out) as part:
         pq.write_table(pa.table(columns), part / "test.parquet")
     return [out / "test.parquet"]

@@ -93,6 +93,7 @@ def run_competition(
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "budget": budget}
         where, stages, parts = resolve_device(device), stages or Stages(), Parts.beside(out) if resume else None
         return run_next_item(competition, data, out, device=where, stages=stages, parts=parts, **asked)
+    _refuse_unused(competition, ranks=ranks > 1, scheduler=scheduler is not None, minutes=budget is not None, bs=bs)
     if isinstance(competition, StreamedCompetition):
         left = None if budget is None else max(budget.left / 60, 0.05)
         asked = {"rows": rows, "seed": seed, "bs": bs, "command": command, "minutes": left}
@@ -144,6 +145,25 @@ def run_competition(
     if parts is not None:
         parts.clear()
     return out
+
+
+def keeps_parts(competition: Competition) -> bool:
+    """Whether an interrupted run of a recipe can go on from what it has finished."""
+    return not isinstance(competition, StreamedCompetition | ObjectiveCompetition)
+
+
+def _refuse_unused(competition: Competition, **asked: Any) -> None:
+    """Refuse options that a recipe's kind has no use for, rather than leave them out in silence.
+
+    Raises:
+        DataError: naming the option.
+    """
+    unused = {"ranks", "scheduler"} if isinstance(competition, StreamedCompetition) else set()
+    if isinstance(competition, ObjectiveCompetition):
+        unused = {"ranks", "scheduler", "minutes", "bs"}
+    found = next((n for n, given in asked.items() if given and n in unused), None)
+    if found is not None:
+        raise DataError(f"{competition.name}: {found} is of no use to it", remedy=f"Run it without --{found}")
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:

@@ -132,12 +132,12 @@ def run_streamed(
     Returns:
         The run directory.
     """
+    until = None if minutes is None else time.monotonic() + 60 * minutes  # packing takes of it, too
     started, asked = now(), dict(recipe.nets())
     frame = recipe.frame(data, out.absolute().parent / ".packed", rows=rows, stages=stages)
     if frame.valid is None or not len(frame.valid):
         raise DataError(f"{recipe.name}: the recipe's frame has no test rows", remedy="Give it valid=")
     models: dict[str, NetModel] = {}
-    until = None if minutes is None else time.monotonic() + 60 * minutes
     for i, (name, asks) in enumerate(asked.items()):
         with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
             left = None if until is None else max(until - time.monotonic(), 1.0) / (len(asked) - i)

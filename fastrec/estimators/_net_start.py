@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fastrec.estimators._trained_net import TrainedNet
-from fastrec.models import EmbeddingTables
+from fastrec.models import EmbeddingTables, EventNet
 from fastrec.models.one_hot import OneHotTables
 from fastrec.tabular import TabularFrame
 from fastrec.tabular.procs import Categorify
@@ -21,7 +21,8 @@ class NetStart:
     """The weights that a net begins with.
 
     Rows of embedding tables go by the value that they are of: a vocabulary may have grown, and rows of new values keep
-    their first weights. Everything else goes by name where its shape is the same.
+    their first weights. An ``EventNet``'s vectors of items go by value as well; those of events' kinds, whose values
+    are not known here, keep their first weights. Everything else goes by name where its shape is the same.
 
     Args:
         trained: the net to begin with.
@@ -80,6 +81,10 @@ class NetStart:
                     by_value |= {f"{prefix}weights.{group}" for group in module.weights}
                     if isinstance(other, EmbeddingTables):
                         _give_tables(other, module, old, new)
+            if isinstance(net, EventNet):
+                by_value |= _give_items(
+                    self._trained.net, net, old[self._trained.frame.cat_names[-1]], new[frame.cat_names[-1]]
+                )
             kept, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:
@@ -100,12 +105,27 @@ def _give_tables(
         other = known.get(s.name)
         if other is None or other.width != s.width or s.name not in before or s.name not in now:
             continue
-        places = {value: i for i, value in enumerate(before[s.name])}
-        pairs = [(i, places[v]) for i, v in enumerate(now[s.name]) if v in places]
-        to, source = (torch.tensor(side, dtype=torch.int64) for side in zip(*pairs, strict=True))
+        to, source = _both(before[s.name], now[s.name])
         target, given = new.weights[s.group], old.weights[other.group]
         rows = given[(other.start + source).to(given.device)]
         target[(s.start + to).to(target.device)] = rows.to(target.device, target.dtype)
+
+
+def _give_items(old: nn.Module, new: EventNet, before: list[Any], now: list[Any]) -> set[str]:
+    """Copy the vectors of items that both know; the names of all weights that go by no place."""
+    if isinstance(old, EventNet) and old.item is not None and new.item is not None and old.width == new.width:
+        to, source = _both(before, now)
+        weight, given = new.item.weight, old.item.weight
+        weight[to.to(weight.device)] = given[source.to(given.device)].to(weight.device, weight.dtype)
+    return {n for n in new.state_dict() if n == "item.weight" or n.startswith("kinds.")}
+
+
+def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
+    """Where the values that both have stand now, and where they stood: int64 ``[m]`` each."""
+    places = {value: i for i, value in enumerate(before)}
+    pairs = [(i, places[v]) for i, v in enumerate(now) if v in places]
+    to, source = zip(*pairs, strict=True) if pairs else ((), ())
+    return torch.tensor(to, dtype=torch.int64), torch.tensor(source, dtype=torch.int64)
 
 
 def _classes(frame: TabularFrame) -> dict[str, list[Any]]:

@@ -99,7 +99,9 @@ def fit_on_ranks(
     check_ranks(count, device)
     with tempfile.TemporaryDirectory(prefix="fastrec-ranks-") as name:
         folder = Path(name)
-        parts = [None if r is None else r.with_table(r.table.select(train.names)) for r in (train, valid)]
+        events = getattr(train, "events", None)  # they are matched by the candidates' item, a feature or not
+        names = list(dict.fromkeys([*train.names, *([] if events is None else [events.item])]))
+        parts = [None if r is None else r.with_table(r.table.select(names)) for r in (train, valid)]
         given = {"train": parts[0], "valid": parts[1], "estimator": estimator.fresh()}
         torch.save(given, folder / "given.pt", pickle_protocol=pickle.HIGHEST_PROTOCOL)
         about = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 import xgboost as xgb
 from torch import Tensor
 
-from fastrec.errors import DataError, NotFittedError
+from fastrec.errors import DataError, NotFittedError, UnreadableFileError
 from fastrec.retrieval.candidates import (
     CandidateFeatures,
     Candidates,
@@ -72,7 +72,7 @@ class ObjectiveRanker:
         Args:
             sessions: all events that are known when it is asked, those of the sessions that are asked for as well.
         """
-        self.items = sessions.items
+        self.items, self._timed = sessions.items, sessions.times is not None
         sources = {n: ModelSource(m) for n, m in self.models.items()}
         self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": _OWN}).fit(sessions)
         self._popular, self._kinds = CandidateFeatures().fit(sessions), EventFeatures(self.event).fit(sessions)
@@ -88,9 +88,12 @@ class ObjectiveRanker:
 
         Raises:
             NotFittedError: ``find`` was not called.
-            DataError: nothing that was found is right for a goal.
+            DataError: nothing that was found is right for a goal, or it is not said what is.
         """
         asked = asked.recode(self._known())
+        absent = next((n for n in self.objectives if n not in wanted), None)
+        if absent is not None:
+            raise DataError(f"wanted lacks the goal {absent!r}", remedy=f"It has {', '.join(wanted) or 'none'}")
         parts: dict[str, list[tuple[Tensor, Tensor]]] = {n: [] for n in self.objectives}
         for table in self.candidates.stream(asked):
             numbers = self._numbers(table, asked)
@@ -134,9 +137,11 @@ class ObjectiveRanker:
             NotFittedError: it was not trained.
         """
         items = self._known()
+        if not self._trees:
+            raise NotFittedError("no trees have been grown", remedy="Call learn first")
         trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
         settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
-        state = {"settings": settings, "items": items.to_state(), "trees": trees}
+        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed}
         save_state(
             folder,
             {
@@ -155,10 +160,21 @@ class ObjectiveRanker:
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
         """
         state = load_state(folder)
+        try:
+            return cls._of_state(state)
+        except (KeyError, TypeError, ValueError, xgb.core.XGBoostError) as error:
+            raise UnreadableFileError(
+                f"it holds no ranker of goals ({type(error).__name__}: {str(error).partition(chr(10))[0]})",
+                file=folder,
+                remedy="Give a folder that ObjectiveRanker.save wrote, or save it again",
+            ) from error
+
+    @classmethod
+    def _of_state(cls, state: dict[str, Any]) -> Self:
         candidates = Candidates.from_state(state["candidates"])
         models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
         made = cls(models=models, **state["settings"])
-        made.items, made.candidates = Vocab.from_state(state["items"]), candidates
+        made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
         made._popular = CandidateFeatures.from_state(state["popular"])
         made._kinds = EventFeatures.from_state(state["kinds"])
         for name, raw in state["trees"].items():
@@ -166,6 +182,11 @@ class ObjectiveRanker:
         return made
 
     def _numbers(self, table: Table, asked: SessionFrame) -> Tensor:
+        if (asked.times is not None) != self._timed:
+            raise DataError(
+                f"sessions {'without' if self._timed else 'with'} times, unlike those that find was given",
+                remedy="Make both with order=…, or neither",
+            )
         full = self._kinds(self._popular(table, asked), asked)
         return torch.stack([full[n].values.float() for n in full.names if n not in ("session", "item")], 1)
 
@@ -203,15 +224,16 @@ def recall_of_sets(items: Tensor, wanted: SessionFrame) -> float:
 
     Args:
         items: codes int64 ``[n, k]``, by the vocabulary of ``wanted``; 0: none.
-        wanted: each session's items, an item counting once; one without a code is never found, and counts.
+        wanted: each session's items, an item counting once; each one without a code counts, and is never found.
 
     Returns:
         ``Σ found / Σ min(k, wanted)``; NaN where nothing is to be found.
     """
     codes = len(wanted.items)
     rows = torch.repeat_interleave(wanted.lengths)
-    pairs = torch.unique(rows * codes + wanted.values)
-    counts = torch.bincount(pairs // codes, minlength=len(wanted)).clamp_max(items.shape[1])
+    known = wanted.values > 0
+    pairs = torch.unique((rows * codes + wanted.values)[known])
+    counts = torch.bincount(pairs // codes, minlength=len(wanted)) + torch.bincount(rows[~known], minlength=len(wanted))
     given = (torch.arange(len(items))[:, None] * codes + items)[items > 0]
-    total = int(counts.sum())
-    return int(torch.isin(pairs[pairs % codes > 0], given).sum()) / total if total else float("nan")
+    total = int(counts.clamp_max(items.shape[1]).sum())
+    return int(torch.isin(pairs, given).sum()) / total if total else float("nan")

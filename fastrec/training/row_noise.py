@@ -68,6 +68,7 @@ class RowMixUp(Callback):
 
     def before_batch(self) -> None:
         """Mix the rows, and set the loss for them."""
+        self.after_loss()
         learn: Any = self.learn
         cats, conts, *rest = learn.xb
         weight = float(torch.distributions.Beta(self.alpha, self.alpha).sample())
@@ -89,7 +90,8 @@ class RowMixUp(Callback):
         if self._loss is not None:
             self.learn.loss_func, self._loss = self._loss, None
 
-    after_cancel_batch = after_loss
+    # what breaks off between the two, such as Ctrl-C, leaves the loss of its batch behind
+    before_fit = before_validate = after_cancel_batch = after_loss
 
 
 def swapped(values: Tensor, share: float) -> Tensor:

@@ -294,3 +294,38 @@ def test_a_layout_of_other_files_can_be_predicted(tmp_path):
     assert [list(v) for v in found["items"]] == [[1, 2, 3], [2, 3, 4, 1]]
     assert found["target"].iloc[0] == 4
     assert pd.isna(found["target"].iloc[1])  # nobody saw it
+    assert write_layout(recipe, tmp_path, tmp_path / "layout") == [made]  # an earlier layout is replaced
+    before = sorted(tmp_path.rglob("*"))
+    for out in (tmp_path, tmp_path / "gsasrec_test_output.txt"):
+        with pytest.raises(DataError, match="would be replaced whole"):
+            write_layout(recipe, tmp_path, out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_or_missing_parquet_file_is_named(tmp_path):
+    (tmp_path / "train.parquet").write_bytes(b"no parquet at all")
+    (tmp_path / "test.parquet").write_bytes(b"")
+    with pytest.raises(UnreadableFileError, match=r"train\.parquet"):
+        run_competition(Walks(), tmp_path, tmp_path / "run")
+    with pytest.raises(UnreadableFileError, match=r"test\.parquet"):
+        library.column_names_of(tmp_path / "test.parquet")
+    with pytest.raises(MissingFileError, match=r"none\.parquet"):
+        library.column_names_of(tmp_path / "none.parquet")
+
+
+@pytest.mark.parametrize(
+    ("known", "target", "said"),
+    [
+        ("1 2\n3 4\n", "5\n\n", r"test_output\.txt', row 1: the line has no film"),
+        ("1 2\n\n3 4\n", "5\n6\n7\n", r"test_input\.txt', row 1: the line has no film"),
+        ("1 2\n3 4\n", "5\n", r"test_output\.txt', row 1: 1 lines for the 2"),
+        ("1 2\n3 x4\n", "5\n6\n", r"test_input\.txt', row 1: no number of a film.*x4"),
+    ],
+)
+def test_lines_that_cannot_be_used_are_named(tmp_path, known, target, said):
+    from fastrec.competition.load import load_competition
+
+    (tmp_path / "gsasrec_test_input.txt").write_text(known)
+    (tmp_path / "gsasrec_test_output.txt").write_text(target)
+    with pytest.raises(DataError, match=said):
+        load_competition("competitions/movielens").read(tmp_path, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.metrics import log_loss, roc_auc_score
+from typer.testing import CliRunner
 
 from competitions.criteo import simulate as simulator
 from competitions.criteo.competition import Criteo
 from competitions.criteo.data import CATEGORIES, COUNTS, days, first_lines, train_and_test
 from competitions.criteo.simulate import DAYS, simulate
 from fastrec._core.progress import Stages
+from fastrec.cli import app
 from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
 from fastrec.errors import DataError, MissingFileError
 from fastrec.models import DLRM
@@ -219,3 +222,47 @@ def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
     run = run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", minutes=0.05)
     seconds = json.loads((run / "scores.json").read_text())["seconds"]["train only"]
     assert seconds < 30
+
+
+def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
+    """By a clock that packing puts 40 seconds on: of 60 seconds 20 are left."""
+    from fastrec.competition import streamed
+
+    now, asked, real = [0.0], [], streamed.train_streamed
+
+    class Clock:
+        monotonic = staticmethod(lambda: now[0])
+
+    class Slow(OfParquet):
+        def frame(self, *args, **options):
+            made = super().frame(*args, **options)
+            now[0] += 40.0
+            return made
+
+    def train(*args, seconds, **options):
+        asked.append(seconds)
+        return real(*args, seconds=None, **options)
+
+    monkeypatch.setattr(streamed, "time", Clock)
+    monkeypatch.setattr(streamed, "train_streamed", train)
+    options = {"device": torch.device("cpu"), "rows": None, "seed": 1, "bs": None, "command": None}
+    streamed.run_streamed(Slow(), shop, tmp_path / "run", stages=Stages(quiet=True), minutes=1.0, **options)
+    assert asked == [20.0]
+
+
+@pytest.mark.parametrize("option", [{"ranks": 2}, {"scheduler": "local:2"}])
+def test_options_of_no_use_are_refused(option, shop, tmp_path):
+    with pytest.raises(DataError, match=f"mine: {next(iter(option))} is of no use"):
+        run_competition(OfParquet(), shop, tmp_path / "run", device="cpu", **option)
+
+
+def test_ctrl_c_promises_nothing_that_a_streamed_recipe_cannot_keep(shop, tmp_path, monkeypatch):
+    def stop(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastrec.competition.run.run_streamed", stop)
+    monkeypatch.setattr(sys.modules["fastrec.cli.app"], "load_competition", lambda folder: OfParquet())
+    words = ["run", str(tmp_path), "--data", str(shop), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 130
+    assert said.output.splitlines()[-1] == "stopped; nothing was written"

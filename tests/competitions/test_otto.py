@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from competitions.otto.competition import KINDS, Otto
 from competitions.otto.simulate import BEGIN, FILES, WEEK, simulate
+from fastrec.cli import app
 from fastrec.competition import predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import ObjectiveRanker
@@ -125,6 +127,16 @@ def test_the_saved_ranker_recommends_what_was_submitted(run, data):
 def test_other_commands_say_what_to_do(run, data, tmp_path):
     with pytest.raises(DataError, match="several goals"):
         predict_run(run, data, tmp_path / "said.csv")
+    for command in ("check", "score"):
+        said = CliRunner().invoke(app, [command, str(run / "submission.csv"), str(data / FILES[1])])
+        assert said.exit_code == 1
+        assert "submissions of several goals" in said.output
+
+
+@pytest.mark.parametrize("option", [{"ranks": 2}, {"scheduler": "local:2"}, {"minutes": 5.0}, {"bs": 64}])
+def test_options_of_no_use_are_refused(option, data, tmp_path):
+    with pytest.raises(DataError, match=f"{next(iter(option))} is of no use"):
+        run_competition(Quick(), data, tmp_path / "run", **option)
 
 
 def test_parquet_files_are_read_alike(data, tmp_path):
@@ -161,3 +173,29 @@ def test_errors_name_the_file(data, tmp_path):
         Quick().read(tmp_path, None)
     with pytest.raises(DataError, match="too few"):
         simulate(10, tmp_path / "out")
+
+
+def test_errors_of_kinds_as_numbers_and_of_labels(data, tmp_path):
+    for name in FILES[:2]:
+        (tmp_path / name).write_bytes((data / name).read_bytes())
+    for text, absent in (('{"session": 1}', "labels"), ('{"labels": {"clicks": 1}}', "session")):
+        (tmp_path / FILES[2]).write_text(text + "\n")
+        with pytest.raises(MissingColumnError, match=rf"test_labels\.jsonl.*{absent}"):
+            Quick().read(tmp_path, None)
+    folder = tmp_path / "parquet"
+    folder.mkdir()
+    for kind in (3, -1):
+        for i, name in enumerate(("train", "test")):
+            rows = {"session": [i], "aid": [1], "ts": [5], "type": [kind]}
+            pd.DataFrame(rows).to_parquet(folder / f"{name}.parquet")
+        with pytest.raises(DataError, match=rf"kinds of events: \[{kind}\]"):
+            Quick().read(folder, None)
+
+
+def test_a_simulation_replaces_no_other_files(tmp_path):
+    simulate(50, tmp_path)
+    simulate(50, tmp_path)  # an earlier one is replaced
+    (tmp_path / "mine.csv").write_text("a")
+    with pytest.raises(DataError, match="files of something else"):
+        simulate(50, tmp_path)
+    assert (tmp_path / "mine.csv").exists()

@@ -13,6 +13,7 @@ import torch
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator, NetRanker, SessionRanker
 from fastrec.estimators._list_events import EventCoder, with_items
+from fastrec.estimators._net_start import _classes
 from fastrec.table import Table
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import ListEvents, Lists
@@ -175,3 +176,50 @@ def test_errors_name_what_is_missing():
         SessionRanker(most_events=0)
     with pytest.raises(NotFittedError):
         SessionRanker().predict(test)
+
+
+def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
+    """Items that come in between move the codes of all others; their first vectors stay."""
+    first = fitted("DIN")
+    second = SessionRanker("DIN", model="DIN", **SMALL)
+    assert second.start_from(first)
+    monkeypatch.setattr("fastrec.training.RecLearner.fit_one_cycle", lambda *a, **k: None)
+    monkeypatch.setattr("fastrec.estimators.net._curves", lambda *a: [])
+    later = planted(3)
+    moved = torch.where(
+        later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values
+    )
+    later = replace(later, table=later.table.with_columns({"item": moved.long()}))
+    second = second.fresh().fit(later, seed=5)
+
+    def of(ranker):
+        frame = ranker._trained.frame
+        values = _classes(frame)[frame.cat_names[-1]]
+        return dict(zip(values, ranker._trained.net.item.weight.detach(), strict=True))
+
+    old, new = of(first), of(second)
+    both = [v for v in new if v in old]
+    assert len(both) > 30
+    assert list(new).index(1) != list(old).index(1)
+    assert all(torch.equal(old[v], new[v]) for v in both)
+    assert not any(torch.equal(new[v], w) for v in new if v not in old for w in old.values())
+    kinds = [net._trained.net.kinds[0].weight for net in (first, second)]
+    assert not torch.equal(*kinds)
+    assert torch.equal(first._trained.net.row.weight, second._trained.net.row.weight)
+
+
+def test_ranks_are_given_the_item_that_is_no_feature(monkeypatch):
+    """What ranks are given is what one process fits from: without starting them."""
+    from fastrec.estimators import _on_ranks
+
+    def here(count, folder):
+        given = torch.load(folder / "given.pt", weights_only=False)
+        torch.save(given["estimator"].fit(given["train"], given["valid"], seed=1), folder / "fitted.pt")
+
+    monkeypatch.setattr(_on_ranks, "_launch", here)
+    train, test = planted(0, 40), planted(1, 10)
+    assert "item" not in train.names
+    one = SessionRanker("din", **{**SMALL, "epochs": 1})
+    other = one.fresh()
+    _on_ranks.fit_on_ranks(one, train, test, seed=1, device=None)
+    assert torch.equal(one.predict(test), other.fit(train, test, seed=1).predict(test))

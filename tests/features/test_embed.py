@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError
 from fastrec.features import FeatureSet, ImageEmbed, NgramHash, Pca, TextEmbed
 from fastrec.features._engine import encoders
+from fastrec.features._engine.vector_store import VectorStore, digest_of
 from tests.features.tiny_nets import pictures, sentence_net, text_net, timm_net, vision_net
 
 TEXTS = ["red shoe", None, "a blue hat", "red shoe", "", "boots two one red blue"]
@@ -136,6 +137,35 @@ def test_kept_vectors_are_found_by_what_they_were_made_of(monkeypatch, tmp_path)
     with pytest.raises(UnreadableFileError, match="Remove the file"):
         TextEmbed("t", text_net(), cache=cache).transform(df)
     encoders.load_encoder.cache_clear()
+
+
+def test_kept_vectors_are_of_the_encoder_not_only_of_its_weights(tmp_path):
+    """The same weights read words in another way, or pool in another."""
+    pytest.importorskip("transformers")
+    other = tmp_path / "other"
+    shutil.copytree(text_net(), other)
+    for path in (other / "vocab.txt", other / "tokenizer.json"):
+        text = path.read_text()
+        path.write_text(text.replace("red", "dre").replace("blue", "red").replace("dre", "blue"))
+    df, cache = pd.DataFrame({"t": TEXTS}), tmp_path / "cache"
+    first, _ = vectors(TextEmbed("t", text_net(), cache=cache).transform(df), "embed_t")
+    own, _ = vectors(TextEmbed("t", str(other)).transform(df), "embed_t")
+    assert np.abs(own - first).max() > 0.01
+    kept, _ = vectors(TextEmbed("t", str(other), cache=cache).transform(df), "embed_t")
+    np.testing.assert_array_equal(kept, own)
+    copied = tmp_path / "copied"
+    shutil.copytree(text_net(), copied)
+    again = encoders.load_encoder(str(copied), "text", "cpu").digest  # wherever it lies
+    assert again == encoders.load_encoder(text_net(), "text", "cpu").digest
+    encoders.load_encoder.cache_clear()
+
+
+def test_a_digest_that_is_asked_twice_is_found_twice(tmp_path):
+    store, names = VectorStore(tmp_path), [digest_of(t) for t in (b"a", b"b")]
+    store.put(names, np.array([[1.0], [2.0]], dtype=np.float32))
+    got, known = store.get([names[1], names[0], names[1], digest_of(b"c")], 1)
+    assert got.ravel().tolist() == [2, 1, 2, 0]
+    assert known.tolist() == [True, True, True, False]
 
 
 def test_neither_weights_nor_a_network_is_an_error_that_says_what_to_do(monkeypatch, tmp_path):

@@ -6,11 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fastrec.errors import DataError, MissingColumnError, NotFittedError
+from fastrec.errors import DataError, MissingColumnError, NotFittedError, UnreadableFileError
 from fastrec.retrieval import EventFeatures, ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
 from fastrec.sequences import CoVisitation, PopularItems, SessionFrame
-from fastrec.table import Table
+from fastrec.table import Table, load_state, save_state
 
 KINDS = ["clicks", "carts"]
 
@@ -69,6 +71,49 @@ def test_a_saved_one_recommends_the_same(trained, tmp_path):
     ranker.save(tmp_path / "kept")
     loaded = ObjectiveRanker.load(tmp_path / "kept")
     assert all(torch.equal(loaded.recommend(asked, 5)[n], ranker.recommend(asked, 5)[n]) for n in KINDS)
+
+
+def test_a_frame_of_other_kinds_and_items_gets_what_it_got_among_all(trained, tmp_path):
+    """A frame of its own numbers kinds and items by its own: a session of clicks alone, or one with a kind more."""
+    ranker, asked, _ = trained
+    whole = ranker.recommend(asked, 5)
+    ids = asked.items.values.to_pylist()
+    kinds = ["", *asked.codings["type"].vocab.values.to_pylist()]
+    clicked = [i for i in range(len(asked)) if set(side(asked, i, kinds)) == {"clicks"}][:2]
+    assert len(clicked) == 2
+    for i in clicked:
+        part = slice(int(asked.offsets[i]), int(asked.offsets[i + 1]))
+        rows = {"s": 0, "item": [ids[c - 1] for c in asked.values[part]], "t": asked.times[part], "type": "clicks"}
+        fresh = SessionFrame(pd.DataFrame(rows), item="item", session="s", order="t", features=["type"])
+        assert len(fresh.codings["type"].vocab) < len(asked.codings["type"].vocab)
+        got = ranker.recommend(fresh, 5)
+        assert all(torch.equal(got[n][0], whole[n][i]) for n in KINDS)
+
+
+def side(frame, i, kinds):
+    return [kinds[c] for c in frame.sides["type"][frame.offsets[i] : frame.offsets[i + 1]]]
+
+
+def test_events_of_a_kind_that_was_not_there_count_for_none():
+    known = frame(3, 12)
+    features = EventFeatures("type").fit(known)
+    item = known.items.values.to_pylist()[0]
+    own = pd.DataFrame({"s": 0, "item": [item] * 3, "t": [0, 1, 2], "type": ["added", "carts", "added"]})
+    asked = SessionFrame(own, item="item", session="s", order="t", features=["type"]).recode(known.items)
+    table = Table({"session": torch.tensor([0]), "item": asked.values[:1]})
+    for made in (features, EventFeatures.from_state(features.to_state())):
+        got = made(table, asked)
+        assert got.names == features(table, known).names
+        assert [float(got[f"own_{n}"].values) for n in KINDS] == [0, 1]
+        events = log(3, 12)
+        assert float(got["item_clicks"].values) == ((events["item"] == item) & (events.type == "clicks")).sum()
+
+
+def test_sessions_with_times_and_without_are_told_apart(trained):
+    ranker, _, _ = trained
+    bare = SessionFrame(log(0, 5), item="item", session="session", features=["type"])
+    with pytest.raises(DataError, match="sessions without times"):
+        ranker.recommend(bare, 5)
 
 
 def test_features_by_kinds_of_events():
@@ -140,6 +185,41 @@ def test_recall_of_sets_by_hand():
     unknown = SessionFrame.of(torch.tensor([0, 1]), torch.tensor([0, 2]), wanted.items)
     assert recall_of_sets(torch.tensor([[1, 0]]), unknown) == pytest.approx(1 / 2)
     assert np.isnan(recall_of_sets(items[:0], wanted.take(torch.arange(0))))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000))
+def test_recall_of_sets_is_that_of_a_loop(seed):
+    """The formula of the OTTO competition: hits of all sessions / their ``min(20, wanted)``; some items are unknown."""
+    rng = np.random.default_rng(seed)
+    n, k, known = int(rng.integers(1, 6)), int(rng.integers(1, 5)), list("abcd")
+    truth = [rng.choice([*known, "x", "y", "z"], int(rng.integers(0, 7)), replace=False).tolist() for _ in range(n)]
+    said = [rng.permutation(5)[:k].tolist() for _ in range(n)]  # 0: none
+    items = SessionFrame(pd.DataFrame({"items": [known]}), item="items").items
+    wanted = SessionFrame(pd.DataFrame({"items": [known, *truth]}), item="items", items=items, unknown="keep")
+    hits = possible = 0
+    for asked, given_ in zip(truth, said, strict=True):
+        hits += len(set(asked) & {known[c - 1] for c in given_ if c})
+        possible += min(k, len(asked))
+    got = recall_of_sets(torch.tensor(said).view(n, -1), wanted.take(torch.arange(1, n + 1)))
+    np.testing.assert_allclose(got, hits / possible if possible else np.nan)
+
+
+def test_errors_of_saving_and_of_what_is_wanted(trained, tmp_path):
+    ranker, asked, wanted = trained
+    bare = ObjectiveRanker(KINDS, {"popular": PopularItems()}).find(asked)
+    with pytest.raises(NotFittedError, match="Call learn first"):
+        bare.save(tmp_path / "bare")
+    with pytest.raises(DataError, match="wanted lacks the goal 'carts'"):
+        bare.learn(asked, {"clicks": wanted["clicks"]})
+    save_state(tmp_path / "other", {"a": 1})
+    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
+        ObjectiveRanker.load(tmp_path / "other")
+    ranker.save(tmp_path / "damaged")
+    state = load_state(tmp_path / "damaged")
+    save_state(tmp_path / "damaged", {**state, "trees": dict.fromkeys(KINDS, torch.zeros(9, dtype=torch.uint8))})
+    with pytest.raises(UnreadableFileError, match="no ranker of goals"):
+        ObjectiveRanker.load(tmp_path / "damaged")
 
 
 def test_errors():

@@ -103,6 +103,26 @@ def test_mixed_rows_lie_between_two_and_so_does_the_loss():
     torch.testing.assert_close(one.got, one.expected)
 
 
+def test_an_interrupted_batch_leaves_no_loss_behind(monkeypatch):
+    """Ctrl-C goes past all callbacks: what is validated or trained next has the loss that the Learner had."""
+    learn, _ = trained(RowMixUp(1.0))
+    own, forward = learn.loss_func, learn.model.forward
+    with learn.no_bar(), learn.no_logging():
+        expected = float(learn.validate()[0])
+        for go_on in (learn.validate, lambda: learn.fit(1, 0.0)):
+
+            def stop(*args):
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(learn.model, "forward", stop)
+            with pytest.raises(KeyboardInterrupt):
+                learn.fit(1, 0.0)
+            monkeypatch.setattr(learn.model, "forward", forward)
+            go_on()
+            assert learn.loss_func is own
+        assert float(learn.validate()[0]) == pytest.approx(expected, rel=0.1)
+
+
 class _Once:
     """A batch's loss, and the same by hand."""
 

@@ -31,7 +31,7 @@ class Encoder:
     Args:
         net: the net, in evaluation.
         encode: texts, or pictures (``PIL.Image``), to float32 ``[n, dims]`` on the net's device.
-        digest: of the net's weights.
+        digest: of the net's weights, its form, and the files that say how it reads and pools.
         dims: how many numbers a vector has.
     """
 
@@ -68,11 +68,23 @@ def load_encoder(model: str, kind: Kind, device: str) -> Encoder:
     ):  # first weights are drawn, and not used
         net, encode = read(str(folder) if local else model, device)
     probe = [""] if kind == "text" else [_blank()]
-    digest = hashlib.sha256()
+    about = f"{read.__name__}\0{net!r}\0".encode() + (_settings_of(folder) if local else model.encode())
+    return Encoder(net, encode, _digest_of(net, about), int(encode(probe).shape[1]))
+
+
+def _settings_of(folder: Path) -> bytes:
+    """What the files beside the weights say: words, pooling, how pictures are scaled; the same wherever they lie."""
+    found = sorted(p for p in folder.rglob("*") if p.suffix in (".json", ".txt", ".model") and p.is_file())
+    contents = (hashlib.sha256(p.read_bytes()).digest() for p in found)
+    return b"".join(p.relative_to(folder).as_posix().encode() + c for p, c in zip(found, contents, strict=True))
+
+
+def _digest_of(net: nn.Module, about: bytes) -> str:
+    digest = hashlib.sha256(about)
     for name, values in net.state_dict().items():
         digest.update(name.encode())
         digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return Encoder(net, encode, digest.hexdigest()[:16], int(encode(probe).shape[1]))
+    return digest.hexdigest()[:16]
 
 
 Reader = Callable[[str, str], tuple[nn.Module, Callable[[Sequence[Any]], Tensor]]]

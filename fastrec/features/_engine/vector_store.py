@@ -34,7 +34,7 @@ class VectorStore:
         """The vectors that are there.
 
         Args:
-            wanted: digests.
+            wanted: digests; one may stand there more than once.
             dims: how many numbers a vector has.
 
         Returns:
@@ -44,7 +44,9 @@ class VectorStore:
             UnreadableFileError: a file of the folder is damaged.
         """
         vectors, known = np.zeros((len(wanted), dims), dtype=np.float32), np.zeros(len(wanted), dtype=bool)
-        place = {digest: i for i, digest in enumerate(wanted)}
+        place: dict[bytes, list[int]] = {}
+        for i, digest in enumerate(wanted):
+            place.setdefault(digest, []).append(i)
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
                 found = load_file(path)
@@ -55,7 +57,7 @@ class VectorStore:
                 raise UnreadableFileError(
                     f"kept vectors cannot be read ({error})", file=path, remedy="Remove the file: they are made anew"
                 ) from error
-            rows = [(place[key], i) for i, key in enumerate(map(bytes, keys)) if key in place]
+            rows = [(mine, i) for i, key in enumerate(map(bytes, keys)) for mine in place.get(key, ())]
             if rows:
                 mine, theirs = (np.array(part) for part in zip(*rows, strict=True))
                 vectors[mine], known[mine] = values[theirs], True

@@ -30,25 +30,29 @@ class EventFeatures(Saved):
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Count the log's events of each kind about each item; of the log that the sources learn from."""
-        kinds = kinds_of(sessions, self.event)
+        self._kinds = kinds_of(sessions, self.event)
         counts = torch.bincount(
-            self._of(sessions) * len(sessions.items) + sessions.values, minlength=len(kinds) * len(sessions.items)
+            self._of(sessions) * len(sessions.items) + sessions.values,
+            minlength=len(self._kinds) * len(sessions.items),
         )
-        self._counts = counts.view(len(kinds), -1).float()
+        self._counts = counts.view(len(self._kinds), -1).float()
         return self
 
     def _of(self, sessions: SessionFrame) -> Tensor:
-        return sessions.sides[self.event]
+        """The events' kinds as ``fit`` numbers them; 0: one that it did not see."""
+        place = {name: i for i, name in enumerate(self._kinds) if name}
+        table = torch.tensor([place.get(name, 0) for name in kinds_of(sessions, self.event)], dtype=torch.int64)
+        return table[sessions.sides[self.event]]
 
     def to_state(self) -> dict[str, Any]:
         """What was counted, as ``save_state`` takes it."""
-        return {"event": self.event, "counts": self._counts}
+        return {"event": self.event, "kinds": self._kinds, "counts": self._counts}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The inverse of ``to_state``."""
         made = cls(state["event"])
-        made._counts = state["counts"]
+        made._kinds, made._counts = list(state["kinds"]), state["counts"]
         return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
@@ -66,7 +70,7 @@ class EventFeatures(Saved):
         own = pairs[at] == wanted if len(pairs) else torch.zeros(len(wanted), dtype=torch.bool)
         made: dict[str, Tensor] = {}
         total = self._counts.sum(0).clamp_min(1)
-        for code, kind in enumerate(kinds_of(sessions, self.event)):
+        for code, kind in enumerate(self._kinds):
             if not kind:
                 continue
             of_kind = (kinds == code).float()
