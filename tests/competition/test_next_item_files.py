@@ -247,6 +247,7 @@ RECIPE = """
 import os, sys, time
 sys.path.insert(0, {tests!r})
 from test_next_item_files import *
+torch.set_num_threads({threads})  # kept models are of so many
 fit = CoVisitation._fit
 def slow(self, sessions, **options):
     fit(self, sessions, **options)
@@ -261,7 +262,7 @@ run_competition(Walks(), {data!r}, {out!r}, resume=True)
 def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
     options = {"tests": str(Path(__file__).parent), "data": str(data), "out": str(tmp_path / "run")}
     mark = tmp_path / "mark"
-    code = RECIPE.format(**options, pause=True, mark=str(mark))
+    code = RECIPE.format(**options, pause=True, mark=str(mark), threads=torch.get_num_threads())
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env={**os.environ})
     for _ in range(600):
         if mark.exists() or process.poll() is not None:
