@@ -28,10 +28,12 @@ def common(*given: Any) -> torch.dtype:
 
 
 def dims(given: Any) -> tuple[int, ...]:
+    """A shape of as many dimensions: torch's rules for dtypes ask for no more."""
     return (1,) * given.ndim if isinstance(given, torch.Tensor) else ()
 
 
 def both(graph: Graph, a: Any, b: Any, dtype: torch.dtype | None = None) -> tuple[str, str, torch.dtype]:
+    """Two operands as values of one dtype, and that dtype."""
     dtype = dtype or common(a, b)
     return value_of(graph, a, dtype), value_of(graph, b, dtype), dtype
 
@@ -42,4 +44,5 @@ def full(graph: Graph, values: torch.Tensor) -> torch.Tensor:
 
 
 def pick(graph: Graph, value: str, place: int, axis: int) -> str:
+    """One place of an axis, which goes."""
     return graph.op("Gather", value, graph.constant(np.array(place, dtype=np.int64)), axis=axis)
