@@ -13,12 +13,10 @@ import torch
 
 from fastrec import __version__
 from fastrec._core.atomic import atomic_folder
-from fastrec._core.progress import Stages
-from fastrec.competition.budget import Budget
 from fastrec.competition.next_item_form import NextItemForm
-from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_options import RunOptions
 from fastrec.competition.session_parts import SessionParts
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.metrics import bootstrap_interval
@@ -102,72 +100,53 @@ class NextItemCompetition(Competition):
         return train, train.new(path, target=self.target if self.target in column_names_of(path) else None)
 
 
-def run_next_item(
-    recipe: NextItemCompetition,
-    data: Path,
-    out: Path,
-    *,
-    device: torch.device,
-    rows: int | None,
-    seed: int,
-    bs: int | None,
-    stages: Stages,
-    command: str | None,
-    budget: Budget | None,
-    parts: Parts | None,
-) -> Path:
+def run_next_item(recipe: NextItemCompetition, data: Path, out: Path, asked: RunOptions) -> None:
     """Carry a recipe for sessions out: a blend of its models, the submission, the scores and the report.
 
     Args:
-        recipe, data, out, device, rows, seed, bs, stages, command: see ``run_competition``.
-        budget: the time that all may take; None: the recipe's minutes.
-        parts: what an interrupted run has finished; None: nothing is kept.
-
-    Returns:
-        The run directory.
+        recipe, data, out: see ``run_competition``.
+        asked: what the caller asked for; without a limit of time the recipe's minutes hold.
     """
-    started = now()
+    started, stages = now(), asked.stages
     with stages.stage("read", unit="sessions") as advance:
-        train, test = recipe.read(data, rows)
+        train, test = recipe.read(data, asked.rows)
         advance(len(train) + len(test))
     recipe.submission.texts(train.items)  # what cannot be written is refused before hours of training, not after
-    limit = recipe.minutes if budget is None else budget.minutes
-    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
-    blend = SessionBlend(dict(recipe.models(bs=bs)), **chosen, exclude_seen=recipe.exclude_seen)
-    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
-        net.device = device
-    if parts is not None:
-        blend.store = SessionParts(parts, seed, device.type, limit)
+    blend = _blend(recipe, asked)
+    left = asked.minutes_left
     with stages.stage("train", unit="sessions") as advance:
-        blend.fit(train, seed=seed, minutes=limit if budget is None else max(budget.left / 60, 0.05))
+        blend.fit(train, seed=asked.seed, minutes=recipe.minutes if left is None else left)
         advance(len(train))
     for name, found in blend.valid.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in found.items()))
     with stages.stage("predict", len(test), unit="sessions") as advance:
         best = blend.recommend_each(test, recipe.k, advance)
-    final = list(best)[-1]
-    scores = {**_scores(recipe, blend, best, test, train), "reused": 0 if parts is None else parts.reused}
+    reused = 0 if asked.parts is None else asked.parts.reused
+    scores = {**_scores(recipe, blend, best, test, train), "reused": reused}
     with atomic_folder(out) as part:
         with stages.stage("write"):
-            recipe.submission.write(part / "submission.csv", test.items, best[final][0], test.sessions)
+            recipe.submission.write(part / "submission.csv", test.items, best[list(best)[-1]][0], test.sessions)
             blend.save(part / "models" / "blend")
             save_state(part / "sessions", train.form())
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
             pq.write_table(_some(recipe, test), part / "sample.parquet")
-            about = {"started": started, "command": command, "data": data.resolve().name, "device": str(device)}
-            about |= {
-                "rows": rows,
-                "seed": seed,
-                "bs": bs,
-                "minutes": limit,
-                "git_revision": git_revision(type(recipe)),
-            }
+            about = {"started": started, "data": data.resolve().name, "minutes": recipe.minutes, **asked.notes()}
+            about["git_revision"] = git_revision(type(recipe))
             write_json(part / "config.json", _config(recipe, blend, about))
         write_json(part / "scores.json", {**scores, "seconds": {n: round(s, 3) for n, s in stages.seconds.items()}})
         write_report(part, name=out.resolve().name)
-    if parts is not None:
-        parts.clear()
-    return out
+
+
+def _blend(recipe: NextItemCompetition, asked: RunOptions) -> SessionBlend:
+    """The recipe's models, not fitted, where and with what they are to be."""
+    chosen: dict[str, Any] = {"weights": recipe.weights, "k": recipe.k, "hold": recipe.hold}
+    blend = SessionBlend(dict(recipe.models(bs=asked.bs)), **chosen, exclude_seen=recipe.exclude_seen)
+    for net in (m for m in blend.models.values() if isinstance(m, NextItemNet)):
+        net.device = asked.device
+    if asked.parts is not None:
+        limit = recipe.minutes if asked.minutes is None else asked.minutes
+        blend.store = SessionParts(asked.parts, asked.seed, asked.device.type, limit)
+    return blend
 
 
 def _scores(

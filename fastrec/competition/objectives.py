@@ -20,6 +20,7 @@ from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec._core.progress import Stages
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_options import RunOptions
 from fastrec.errors import DataError
 from fastrec.report import write_report
 from fastrec.retrieval import ObjectiveRanker, cut_anywhere, events_of, recall_of_sets
@@ -88,58 +89,47 @@ class ObjectiveCompetition(Competition):
         return {"recall": sum(w * found[n] for n, w in self.objectives.items()), **found}
 
 
-def run_objectives(
-    recipe: ObjectiveCompetition,
-    data: Path,
-    out: Path,
-    *,
-    rows: int | None,
-    seed: int,
-    stages: Stages,
-    command: str | None,
-) -> Path:
+def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: RunOptions) -> None:
     """Carry a recipe of several goals out: candidates, trees, the submission, the scores and the report.
 
     Args:
-        recipe, data, out, rows, seed, stages, command: see ``run_competition``.
-
-    Returns:
-        The run directory.
+        recipe, data, out: see ``run_competition``.
+        asked: what the caller asked for.
 
     Raises:
         DataError: no training session can be cut, or no session is asked for.
     """
-    started = now()
+    started, stages = now(), asked.stages
     with stages.stage("read", unit="events") as advance:
-        found = recipe.read(data, rows)
+        found = recipe.read(data, asked.rows)
         advance(len(found.known.values))
     if not bool(found.test.any()):
         raise DataError("no session is asked for", file=data, remedy="Give the competition's test file")
     ranker = ObjectiveRanker(list(recipe.objectives), recipe.sources(), event=recipe.event, **recipe.ranker)
     first = next(iter(ranker.models))
-    held = _learn(recipe, ranker, found, seed, stages)
-    asked = found.known.take(found.test)
+    held = _learn(recipe, ranker, found, asked.seed, stages)
+    sessions = found.known.take(found.test)
     with stages.stage("candidates", len(found.known.values), unit="events") as advance:
         ranker.find(found.known)
         advance(len(found.known.values))
     spent = ", ".join(f"{n} {s:.1f}" for n, s in ranker.candidates.seconds.items())
     stages.say(f"seconds per million events: {spent}")
-    with stages.stage("predict", len(asked), unit="sessions") as advance:
-        best = ranker.recommend(asked, recipe.k)
-        advance(len(asked))
+    with stages.stage("predict", len(sessions), unit="sessions") as advance:
+        best = ranker.recommend(sessions, recipe.k)
+        advance(len(sessions))
     scores = {"ranker": recipe.score(best, found.wanted)} if found.wanted is not None else {}
     if found.wanted is not None:
-        scores[first] = recipe.score(_alone(recipe, ranker, asked, first), found.wanted)
+        scores[first] = recipe.score(_alone(recipe, ranker, sessions, first), found.wanted)
     about = {
-        "rows": {"events": len(found.known.values), "test sessions": len(asked)},
+        "rows": {"events": len(found.known.values), "test sessions": len(sessions)},
         "seconds_per_million_events": ranker.candidates.seconds,
     }
     with atomic_folder(out) as part:
         with stages.stage("write"):
-            write_objectives(part / "submission.csv", asked, best)
+            write_objectives(part / "submission.csv", sessions, best)
             ranker.save(part / "models" / "ranker")
             config = {"competition": recipe.name, "task": recipe.task, "started": started, "finished": now()}
-            config |= {"command": command, "data": data.resolve().name, "seed": seed, "rows": rows}
+            config |= {"data": data.resolve().name, **asked.notes()}
             config |= {"machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"}
             config |= {"fastrec": __version__, "git_revision": git_revision(type(recipe))}
             models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
@@ -147,7 +137,6 @@ def run_objectives(
         seconds = {n: round(s, 3) for n, s in stages.seconds.items()}
         write_json(part / "scores.json", {**_scores(recipe, scores, held), **about, "seconds": seconds})
         write_report(part, name=out.resolve().name)
-    return out
 
 
 def _learn(

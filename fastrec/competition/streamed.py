@@ -22,6 +22,7 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.progress import Stages
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_json
+from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
 from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
@@ -109,56 +110,40 @@ class StreamedCompetition(Competition):
         return None
 
 
-def run_streamed(
-    recipe: StreamedCompetition,
-    data: Path,
-    out: Path,
-    *,
-    device: torch.device,
-    rows: int | None,
-    seed: int,
-    bs: int | None,
-    stages: Stages,
-    command: str | None,
-    minutes: float | None,
-) -> Path:
+def run_streamed(recipe: StreamedCompetition, data: Path, out: Path, asked: RunOptions) -> None:
     """Carry a streamed recipe out: nets, scores on the test rows, submission and report.
 
     Packed rows stay in ``.packed`` beside the run directory, for the next run.
 
     Args:
-        recipe, data, out, device, rows, seed, bs, stages, command, minutes: see ``run_competition``.
-
-    Returns:
-        The run directory.
+        recipe, data, out: see ``run_competition``.
+        asked: what the caller asked for.
     """
-    until = None if minutes is None else time.monotonic() + 60 * minutes  # packing takes of it, too
-    started, asked = now(), dict(recipe.nets())
-    frame = recipe.frame(data, out.absolute().parent / ".packed", rows=rows, stages=stages)
+    started, nets, stages = now(), dict(recipe.nets()), asked.stages
+    frame = recipe.frame(data, out.absolute().parent / ".packed", rows=asked.rows, stages=stages)
     if frame.valid is None or not len(frame.valid):
         raise DataError(f"{recipe.name}: the recipe's frame has no test rows", remedy="Give it valid=")
     models: dict[str, NetModel] = {}
-    for i, (name, asks) in enumerate(asked.items()):
+    for i, (name, asks) in enumerate(nets.items()):
         with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
-            left = None if until is None else max(until - time.monotonic(), 1.0) / (len(asked) - i)
+            left = None if asked.budget is None else max(asked.budget.left, 1.0) / (len(nets) - i)
             options = {"seconds": left, "buffer_rows": recipe.buffer_rows, "advance": advance}
-            models[name] = train_streamed(frame, asks, name, device=device, seed=seed, bs=bs, **options)
+            options |= {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
+            models[name] = train_streamed(frame, asks, name, **options)
     with stages.stage("predict", len(frame.valid) * len(models)) as advance:
-        predicted, label = _predict(frame, models, device, recipe.buffer_rows, advance)
+        predicted, label = _predict(frame, models, asked.device, recipe.buffer_rows, advance)
     predicted["stack"] = torch.stack(list(predicted.values())).mean(0)
     scores = _scores(recipe, predicted, label, recipe.oracle(data))
-    config = _config(recipe, frame, asked, models)
-    about = {"started": started, "finished": now(), "command": command, "data": data.resolve().name}
-    about |= {"device": str(device), "rows": rows, "seed": seed, "bs": bs, "minutes": minutes}
+    config = _config(recipe, frame, nets, models)
+    about = {"started": started, "finished": now(), "data": data.resolve().name, **asked.notes()}
     with atomic_folder(out) as part:
         with stages.stage("write"):
             _write(part, recipe, models, recipe.sample(data, _SAMPLE), predicted)
-            write_json(part / "config.json", {**config, **{k: v for k, v in about.items() if v is not None}})
+            write_json(part / "config.json", {**config, **about})
         counts = {"train rows": len(frame), "test rows": len(label), "features": len(config["features"])}
         seconds = {n: round(s, 3) for n, s in stages.seconds.items()}
         write_json(part / "scores.json", {**scores, "seconds": seconds, "rows": counts})
         write_report(part, name=out.resolve().name)
-    return out
 
 
 def train_streamed(

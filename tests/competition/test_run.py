@@ -21,7 +21,8 @@ from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
 from fastrec._core.progress import Stages
 from fastrec.competition import check_submission, run_competition, run_files, score_submission
-from fastrec.competition.run import check_candidates, check_run_folder
+from fastrec.competition.run import check_run_folder
+from fastrec.competition.table_run import check_candidates
 from fastrec.errors import DataError, DataWarning, DeviceError, WriteError
 from fastrec.estimators import NetRanker, XGBRanker
 from fastrec.features import FeatureSet

@@ -24,6 +24,7 @@ from competitions.criteo.simulate import DAYS, simulate
 from fastrec._core.progress import Stages
 from fastrec.cli import app
 from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
+from fastrec.competition.budget import Budget
 from fastrec.errors import DataError, MissingFileError
 from fastrec.models import DLRM
 from fastrec.stacking import OneBase, StackModel
@@ -225,13 +226,10 @@ def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
 
 
 def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
-    """By a clock that packing puts 40 seconds on: of 60 seconds 20 are left."""
+    """By a clock that packing puts 40 seconds on: of 60 seconds, 3 of them for the end, 17 are left."""
     from fastrec.competition import streamed
 
     now, asked, real = [0.0], [], streamed.train_streamed
-
-    class Clock:
-        monotonic = staticmethod(lambda: now[0])
 
     class Slow(OfParquet):
         def frame(self, *args, **options):
@@ -243,11 +241,10 @@ def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
         asked.append(seconds)
         return real(*args, seconds=None, **options)
 
-    monkeypatch.setattr(streamed, "time", Clock)
     monkeypatch.setattr(streamed, "train_streamed", train)
-    options = {"device": torch.device("cpu"), "rows": None, "seed": 1, "bs": None, "command": None}
-    streamed.run_streamed(Slow(), shop, tmp_path / "run", stages=Stages(quiet=True), minutes=1.0, **options)
-    assert asked == [20.0]
+    budget = Budget(1.0, clock=lambda: now[0])
+    run_competition(Slow(), shop, tmp_path / "run", device="cpu", seed=1, stages=Stages(quiet=True), minutes=budget)
+    assert asked == [17.0]
 
 
 @pytest.mark.parametrize("option", [{"ranks": 2}, {"scheduler": "local:2"}])

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fastrec._core.atomic import is_plain_name
-from fastrec.competition.run import check_models
+from fastrec.competition.table_run import check_models
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import ColumnRanker
 from fastrec.features import CountEncode, FeatureSet, RowFunction, TargetEncode
