@@ -40,6 +40,7 @@ def serve(
     timeout: Annotated[float, typer.Option(min=0.001, help="Seconds until a request is given up (504).")] = 30,
     workers: Annotated[int | None, typer.Option(min=1, help="Batches at once; one a core if not given.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads for one batch.")] = 1,
+    device: Annotated[str, typer.Option(help="`cpu`; `cuda` or `tensorrt` with onnxruntime-gpu.")] = "cpu",
     canary: Annotated[
         str | None, typer.Option(help="Of a registry: `VERSION=SHARE`, that share of request ids goes to this version.")
     ] = None,
@@ -71,6 +72,7 @@ def serve(
             timeout=timeout,
             workers=workers,
             threads=threads,
+            device=device,
         )
         export = _as_export(export)
         some = None if canary is None else Canary.read(canary)

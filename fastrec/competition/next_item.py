@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_folder
 from fastrec.competition.next_item_form import NextItemForm
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.session_parts import SessionParts
 from fastrec.errors import MissingFileError, UnreadableFileError
@@ -131,7 +129,6 @@ def run_next_item(recipe: NextItemCompetition, data: Path, out: Path, asked: Run
             pq.write_table(_ranks(recipe, blend, best, test), part / "next_items.parquet")
             pq.write_table(_some(recipe, test), part / "sample.parquet")
             about = {"started": started, "data": data.resolve().name, "minutes": recipe.minutes, **asked.notes()}
-            about["git_revision"] = git_revision(type(recipe))
             write_json(part / "config.json", _config(recipe, blend, about))
         write_json(part / "scores.json", {**scores, "seconds": {n: round(s, 3) for n, s in stages.seconds.items()}})
         write_report(part, name=out.resolve().name)
@@ -219,12 +216,10 @@ def _config(recipe: NextItemCompetition, blend: SessionBlend, about: Mapping[str
     return {
         "competition": recipe.name,
         **{n: v for n, v in about.items() if v is not None},
-        "finished": now(),
-        "fastrec": __version__,
+        **origin(recipe),
         "task": recipe.task,
         "submission": recipe.submission.to_state(),
         "exclude_seen": recipe.exclude_seen,
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
         "models": {n: {"class": type(m).__name__, **m.settings()} for n, m in blend.models.items()},
     }
 

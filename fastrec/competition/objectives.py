@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import torch
 
-from fastrec import __version__
 from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec._core.progress import Stages
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.errors import DataError
 from fastrec.report import write_report
@@ -128,10 +126,8 @@ def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: R
         with stages.stage("write"):
             write_objectives(part / "submission.csv", sessions, best)
             ranker.save(part / "models" / "ranker")
-            config = {"competition": recipe.name, "task": recipe.task, "started": started, "finished": now()}
-            config |= {"data": data.resolve().name, **asked.notes()}
-            config |= {"machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads"}
-            config |= {"fastrec": __version__, "git_revision": git_revision(type(recipe))}
+            config = {"competition": recipe.name, "task": recipe.task, "started": started}
+            config |= {"data": data.resolve().name, **asked.notes(), **origin(recipe)}
             models = {n: {"class": type(m).__name__, **m.settings()} for n, m in ranker.models.items()}
             write_json(part / "config.json", {**config, "models": models})
         seconds = {n: round(s, 3) for n, s in stages.seconds.items()}

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from fastrec import __version__
 from fastrec._core.environment import installed_version
 from fastrec.competition.fitting import Fitted
 from fastrec.competition.recipe import Competition
@@ -290,11 +291,8 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "folds_method": made.folds.method,
         "folds_why": made.folds.why,
         "test_predictions": "models of all training rows" if made.refitted else "mean of the folds' models",
-        "finished": now(),
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+        **origin(recipe),
         "versions": {p: v for p in _PACKAGES if (v := installed_version(p)) is not None},
-        "git_revision": git_revision(type(recipe)),
         "features": [*made.cats, *made.conts],
         "categories": made.cats,
         "models": [n for n in made.predictions if n != "stack"],
@@ -310,6 +308,17 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
 def now() -> str:
     """The time in UTC, to the second."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def origin(recipe: Competition) -> dict[str, Any]:
+    """When, by what and on what a run was made, as every ``config.json`` says it."""
+    return {
+        "finished": now(),
+        "fastrec": __version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+        "git_revision": git_revision(type(recipe)),
+    }
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from torch import nn
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.progress import Stages
 from fastrec.competition.recipe import Competition
-from fastrec.competition.run_files import now, write_json
+from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
 from fastrec.competition.value_form import ValueForm
@@ -135,7 +134,7 @@ def run_streamed(recipe: StreamedCompetition, data: Path, out: Path, asked: RunO
     predicted["stack"] = torch.stack(list(predicted.values())).mean(0)
     scores = _scores(recipe, predicted, label, recipe.oracle(data))
     config = _config(recipe, frame, nets, models)
-    about = {"started": started, "finished": now(), "data": data.resolve().name, **asked.notes()}
+    about = {"started": started, "data": data.resolve().name, **asked.notes()}
     with atomic_folder(out) as part:
         with stages.stage("write"):
             _write(part, recipe, models, recipe.sample(data, _SAMPLE), predicted)
@@ -291,7 +290,7 @@ def _config(
         "target": [recipe.target],
         "outputs": ["0", "1"],
         "submission": _form(recipe).to_state(),
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+        **origin(recipe),
     }
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastrec._core.optional import require
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
 from fastrec.errors import MissingFileError
 from fastrec.serve.export import SCORE, feeds_of, read_sample
+from fastrec.serve.session import open_session
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 
@@ -88,7 +88,7 @@ def score_rows(folder: str | Path, table: Table, advance: Any = None) -> np.ndar
     """What an exported graph says of rows that have the columns of all its inputs: float64 ``[n]`` or ``[n, k]``."""
     folder = Path(folder)
     about = read_about(folder)
-    session = open_graph(folder / about["model"]["file"])
+    session = open_session(folder / about["model"]["file"])
     read = {i.name for i in session.get_inputs()}  # events want columns that the graph does not
     feeds = feeds_of({"inputs": [i for i in about["inputs"] if i["name"] in read]}, table)
     if about["list"] is not None:
@@ -101,15 +101,6 @@ def score_rows(folder: str | Path, table: Table, advance: Any = None) -> np.ndar
         if advance is not None:
             advance(b - a)
     return np.concatenate(parts) if parts else np.zeros(0)
-
-
-def open_graph(path: Path, *, threads: int = 1) -> Any:
-    """A session of onnxruntime on the CPU."""
-    ort = require("onnxruntime", "onnxruntime", "pip install 'fastrec-tabular[serve]'")
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
 def read_about(folder: Path) -> dict[str, Any]:

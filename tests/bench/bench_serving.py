@@ -34,7 +34,8 @@ from fastrec.serve.export import export_run, feeds_of, read_sample
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import OTHER_NO_TEXT, encode, input_column
 from fastrec.serve.graph.tensor import value_of
-from fastrec.serve.verify import open_graph, read_about
+from fastrec.serve.session import open_session
+from fastrec.serve.verify import read_about
 from fastrec.table import Table, Vocab
 
 TEXT = [f"text{i}" for i in range(12)]
@@ -100,7 +101,7 @@ def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
     planted(4_096, 1).drop(columns="y").to_parquet(data / "test.parquet")
     run = run_competition(Planted(), data, folder / "run")
     made = export_run(run, folder / "export", fold=0)
-    session = open_graph(made.folder / "model.onnx")
+    session = open_session(made.folder / "model.onnx")
     sample = read_sample(Path(run))
     feeds = feeds_of(read_about(made.folder), sample)
     saved = SavedRun(run)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fastrec._core.atomic import is_plain_name
-from fastrec._core.optional import require
 from fastrec.errors import MissingFileError, UnreadableFileError
+from fastrec.serve.session import open_session
 
 __all__ = ["NextItemGraph", "read_next_items"]
 
@@ -26,6 +26,7 @@ class NextItemGraph:
     Args:
         folder: what ``export_next_items`` wrote.
         threads: of one call.
+        device: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
 
     Raises:
         MissingFileError: there is no export.
@@ -33,18 +34,14 @@ class NextItemGraph:
         MissingPackageError: onnxruntime is not installed.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.about = read_next_items(folder)
         self.type: str = self.about["inputs"][0]["type"]
         self.missing = self.about["inputs"][0]["missing"]
-        runtime = require("onnxruntime", "onnxruntime", "pip install 'fastrec-tabular[serve]'")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         path = self.folder / self.about["model"]["file"]
+        self._session = open_session(path, threads=threads, device=device)
         try:
-            self._session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
             self.recommend([[]], 1)
         except Exception as error:  # onnxruntime's errors have no common class
             why = f"onnxruntime cannot use it ({' '.join(str(error).split())[:300]})"

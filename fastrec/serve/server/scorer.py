@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fastrec._core.optional import require
 from fastrec.errors import UnreadableFileError
 from fastrec.serve.server.columns import Columns, arrays_together, lists_together
 from fastrec.serve.server.reading import columns_of_arrays
 from fastrec.serve.server.spec import FILE, Spec, read_spec
 from fastrec.serve.server.values import DTYPES, filled
+from fastrec.serve.session import open_session
 
 __all__ = ["Scorer"]
 
@@ -36,6 +36,7 @@ class Scorer:
     Args:
         folder: what ``fastrec export`` wrote: ``model.onnx`` and ``serving.json``.
         threads: threads of one call; 1 leaves the other cores to other calls.
+        device: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
 
     Raises:
         MissingFileError: there is no export.
@@ -43,11 +44,11 @@ class Scorer:
         MissingPackageError: onnxruntime is not installed.
     """
 
-    def __init__(self, folder: str | Path, *, threads: int = 1) -> None:
+    def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
         self.spec: Spec = read_spec(folder)
-        self._session = _open(self.spec, threads)
+        self._session = open_session(self.spec.model, threads=threads, device=device)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
         self._gives = [o.name for o in self.spec.outputs]
         self._check()
@@ -115,17 +116,3 @@ class Scorer:
         if wrong:
             said = f"it does not fit {FILE}: {', '.join(wrong)}"
             raise UnreadableFileError(said, file=self.spec.model, remedy="Export the run anew")
-
-
-def _open(spec: Spec, threads: int) -> Any:
-    runtime = require("onnxruntime", "onnxruntime", "pip install 'fastrec-tabular[serve]'")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 3  # warnings about nodes on the CPU are nothing that a reader could act on
-    # A thread that spins while it waits for work takes the core that the event loop needs.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return runtime.InferenceSession(str(spec.model), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors have no common class
-        why = f"onnxruntime cannot load it ({' '.join(str(error).split())[:300]})"
-        raise UnreadableFileError(why, file=spec.model, remedy="Export the run anew") from error

@@ -54,6 +54,7 @@ class Limits:
         timeout: seconds until a request is given up (504); a request may ask for less.
         workers: batches that are scored at once; None: as many as there are cores.
         threads: threads of onnxruntime for one batch.
+        device: where it computes: ``'cpu'``, ``'cuda'`` or ``'tensorrt'``.
     """
 
     batch_rows: int = 256
@@ -64,6 +65,7 @@ class Limits:
     timeout: float = 30.0
     workers: int | None = None
     threads: int = 1
+    device: str = "cpu"
 
 
 class Service:
@@ -208,7 +210,7 @@ class Service:
             pool.shutdown(wait=True)
 
     def _load(self, folder: str | Path, version: int | None = None) -> Scorer:
-        scorer = Scorer(folder, threads=self.limits.threads)
+        scorer = Scorer(folder, threads=self.limits.threads, device=self.limits.device)
         scorer.version = version
         if self.source.registry is not None and scorer.spec.events is not None:
             raise DataError(

@@ -91,7 +91,7 @@ def recommends(folder: str | Path) -> bool:
     return (folder / ABOUT).is_file() or is_next_item_run(folder) or _is_net(folder)
 
 
-def open_model(folder: str | Path, *, threads: int = 1) -> _Model:
+def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> _Model:
     """Load what a folder holds.
 
     Raises:
@@ -100,14 +100,14 @@ def open_model(folder: str | Path, *, threads: int = 1) -> _Model:
     folder = Path(folder)
     if (folder / ABOUT).is_file():
         return _ServedRecommender(folder)
-    return _ServedNet(folder, threads) if _is_net(folder) else _ServedRun(folder)
+    return _ServedNet(folder, threads, device) if _is_net(folder) else _ServedRun(folder)
 
 
 class _ServedNet(_Model):
     """An exported net."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
-        self.folder, self._graph = folder, NextItemGraph(folder, threads=threads)
+    def __init__(self, folder: Path, threads: int, device: str) -> None:
+        self.folder, self._graph = folder, NextItemGraph(folder, threads=threads, device=device)
         about = self._graph.about
         self.spec = RecommendSpec(
             about["name"], about["model"]["sha256"], self._graph.type, int(about["items"]), int(about["k"])

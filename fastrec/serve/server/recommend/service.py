@@ -46,6 +46,6 @@ class RecommendService(Service):
         return best, seconds
 
     def _load(self, folder: str | Path, version: int | None = None) -> Any:
-        model = open_model(folder, threads=self.limits.threads)
+        model = open_model(folder, threads=self.limits.threads, device=self.limits.device)
         model.warm()
         return model
