@@ -18,6 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 BENCH = ROOT / "tests" / "bench"
 NAMES = ("_gpu_trace", "_gpu_floors", "_gpu_goals", "_gpu_programs", "_gpu_report", "_gpu_training", "_gpu_transfers")
+NAMES += ("_gpu_cluster", "_gpu_sessions")
 CPU = torch.device("cpu")
 FIELDS = {"case", "system", "rows", "seconds", "rows_per_s", "ratio"}
 
@@ -248,6 +249,40 @@ def test_goals_find_their_figures_of_steps_and_batches(bench: SimpleNamespace) -
     assert found["CUDA graphs over float32, every batch to 65,536"] == (1.4, "missed")
     assert found["AUC lost at batch 204,800"] == (0.0004, "met")
     assert found["loader, rows on the device"] == (299.0, "missed")
+
+
+def test_goals_find_their_figures_of_serving_placement_and_dask(bench: SimpleNamespace) -> None:
+    net = {"case": "serving, batch 16,384", "system": "net, codes", "batch": 16_384, "part": "serving"}
+    net |= {"rows_per_s": 1_600_000, "p99_seconds": 0.011}
+    raw = {**net, "system": "graph, raw columns", "rows_per_s": 300_000, "p99_seconds": 0.06}
+    cached = {"case": "train", "system": "cached", "rows": 20_000_000, "speed": 0.85, "hit_rate": 0.86}
+    whole = {
+        "case": "features, dask",
+        "system": "one frame",
+        "same": True,
+        "part": "dask",
+        "ratio": 1.0,
+        "seconds": 1.0,
+    }
+    cut = {**whole, "system": "8 partitions", "same": False, "ratio": 3.0}
+    found = figures(bench, [raw, net, {**cached, "part": "placement"}, whole, cut])
+    assert found["a net served, batches of 16,384"] == (1.6, "met")
+    assert found["the same, 99th percentile"] == (11.0, "missed")
+    assert found["speed with a twentieth of a table on the device"] == (0.85, "met")
+    assert found["features of dask-cuDF that differ from cuDF's"] == (1, "missed")
+    small = figures(bench, [{**net, "batch": 256}, {**cached, "rows": 20_000, "part": "placement"}, whole])
+    assert small["a net served, batches of 16,384"][1] == "not at full size"
+    assert small["speed with a twentieth of a table on the device"][1] == "not at full size"
+    assert small["features of dask-cuDF that differ from cuDF's"][0] is None  # one frame alone shows nothing
+
+
+def test_sessions_and_dask_run_on_a_cpu(bench: SimpleNamespace) -> None:
+    found = list(bench.sessions.measure(CPU, sessions=200, items=50))
+    assert [r["case"] for r in found].count("sessions, an epoch") == 4
+    assert all(set(r) >= FIELDS and r["rows_per_s"] > 0 for r in found)
+    pytest.importorskip("dask.dataframe")
+    whole, cut = bench.cluster.measure(CPU, rows=1_000)
+    assert [whole["same"], cut["same"]] == [True, True]
 
 
 @pytest.mark.parametrize(

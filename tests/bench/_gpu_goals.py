@@ -11,6 +11,8 @@ from _timing import Record
 
 LARGEST = 65_536  # the batch up to which 16 bits and graphs are to help
 EXTREME = 204_800
+SERVED = 16_384  # rows of a request that the goals of serving speak of
+PLACED = 20_000_000  # rows of the table that does not fit
 ROWS = 40_000_000  # of the end-to-end benchmark and of that of extreme batches
 BEFORE = ("read", "features", "preprocess", "train")  # from the files to a trained net
 
@@ -125,6 +127,34 @@ def _faster(kind: str) -> Callable[[Sequence[Record]], Found | None]:
     return find
 
 
+def _placed(records: Sequence[Record]) -> Found | None:
+    found = _case(records, "train", system="cached")
+    if not found or "speed" not in found[0]:
+        return None
+    one = found[0]
+    return _of(one, one["speed"], f"{one['rows']:,} rows, hit rate {one['hit_rate']:.1%}", full=one["rows"] >= PLACED)
+
+
+def _served(field: str, scale: float) -> Callable[[Sequence[Record]], Found | None]:
+    """A figure of the net from codes; what raw columns take is said beside."""
+
+    def find(records: Sequence[Record]) -> Found | None:
+        found = {r["system"]: r for r in _case(records, "serving")}
+        if "net, codes" not in found:
+            return None
+        one, raw = found["net, codes"], found.get("graph, raw columns")
+        beside = f"raw columns {raw['rows_per_s']:,} rows/s, p99 {raw['p99_seconds'] * 1e3:.1f} ms" if raw else ""
+        return _of(one, one[field] * scale, beside, full=one["batch"] >= SERVED)
+
+    return find
+
+
+def _dask(records: Sequence[Record]) -> Found | None:
+    found = [r for r in _case(records, "features, dask") if r["system"] != "one frame"]
+    each = ", ".join(f"{r['system']} {r['seconds']:.2f} s, {r['ratio']:.1f} × one frame's" for r in found)
+    return Found(sum(not r["same"] for r in found), notes=each) if found else None
+
+
 # End to end ----------------------------------------------------------------------------------------------------------
 
 
@@ -201,9 +231,13 @@ GOALS = (
     Goal("memory", "out of memory: what, how much and what to lower are named", 1, "at least", "{:.0f}", _named),
     Goal("loader", "loader, rows on the device", 300, "at least", "{:,.0f} M rows/s", _loader),
     Goal("embeddings", "embeddings' backward pass, of a step", 2.3, "at most", "{:.1f} %", _tables),
+    Goal("placement", "speed with a twentieth of a table on the device", 0.8, "at least", "{:.2f}", _placed),
     Goal("steps", "16 bits over float32, every batch to 65,536", 1.5, "at least", "{:.2f}×", _faster("16 bits")),
     Goal("steps", "CUDA graphs over float32, every batch to 65,536", 1.5, "at least", "{:.2f}×", _faster("graph")),
     Goal("busy", "device busy while training", 85, "at least", "{:.0f} %", _busy),
+    Goal("dask", "features of dask-cuDF that differ from cuDF's", 0, "at most", "{:.0f}", _dask),
+    Goal("serving", "a net served, batches of 16,384", 1.5, "at least", "{:.2f} M rows/s", _served("rows_per_s", 1e-6)),
+    Goal("serving", "the same, 99th percentile", 10, "at most", "{:.1f} ms", _served("p99_seconds", 1e3)),
     Goal("e2e", "40 M rows, from files to a trained net", 10, "at most", "{:.1f} s", _trained),
     Goal("e2e", "end to end over stock fastai", 15.6, "at least", "{:.1f}×", _times_stock),
     Goal("e2e", "the same, as the stretch", 30, "at least", "{:.1f}×", _times_stock),

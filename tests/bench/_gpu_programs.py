@@ -123,6 +123,16 @@ def extreme(
     return _read("bench_extreme.py", command, out, log, device=device, limit=limit)
 
 
+def placement(device: str, *, rows: int, bs: int, limit: float, folder: Path) -> list[Record]:
+    """``bench_embeddings.py`` on a device that has room for a twentieth of the rows, and its records."""
+    out, log = folder / "gpu-placement.json", folder / "gpu-placement.log"
+    out.unlink(missing_ok=True)
+    command = [str(ROOT / "tests/bench/bench_embeddings.py"), "--device", device, "--rows", str(rows)]
+    command += ["--bs", str(bs), "--warm", "10", "--batches", "50", "--out", str(out.resolve())]
+    found = _read("bench_embeddings.py", command, out, log, device=device, limit=limit)
+    return [{**r, "rows_per_s": round(r["batch"] / r["seconds"]), "ratio": None} for r in found]
+
+
 def _read(name: str, command: Sequence[str], out: Path, log: Path, *, device: str, limit: float) -> list[Record]:
     status, _ = program(command, device=device, limit=limit, log=log)
     if not out.exists():

@@ -17,7 +17,11 @@ PARTS = {
     "loader": "rows a second of a shuffled epoch, rows on the device",
     "steps": "a training step in float32, bf16, fp16 and by CUDA graphs, batches of 4,096 to 65,536",
     "embeddings": "the share of a step that the embeddings' backward pass takes",
+    "placement": "a table of 20 M rows of which a twentieth has room on the device, beside one that is all there",
     "busy": "how busy the device is while it trains, before and after, with pictures",
+    "sessions": "an epoch of SASRec and GRU4Rec over every event, and the best items of every session",
+    "dask": "features of a dask-cuDF frame beside those of one cuDF frame",
+    "serving": "an exported run by onnxruntime's CUDA provider: from raw columns, and the net alone from codes",
     "e2e": "from raw files to scores beside pandas and stock fastai (`make bench-e2e`), 40 M rows",
     "extreme": "AUC at batches of 4,096 to 819,200 (`make bench-extreme`), 40 M rows, five seeds",
 }
@@ -52,6 +56,8 @@ A machine without a package index takes wheels that another one has fetched, of 
     pip download -d wheels -c constraints-gpu.txt '.[dev,gpu]' 'setuptools>=77'         # there
     pip install --no-index --find-links wheels -c constraints-gpu.txt -e '.[dev,gpu]'   # here
     make gpu GPU_PYTHON=python3
+
+The part `serving` wants `onnxruntime-gpu` in place of `onnxruntime`, with `onnx` and `onnxscript`.
 
 Where torch with CUDA is installed already, leave it out of what is carried over. Without cuDF everything else is
 measured all the same: frames are pandas', their columns are copied to the device once.

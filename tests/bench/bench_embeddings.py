@@ -56,10 +56,13 @@ def train(args: argparse.Namespace) -> dict:
         asked = placement(args.system, limit, folder)
         sizes = [(args.rows, WIDTH)]
         net = TabularNet(sizes, args.conts, 1, [256, 128], cat_names=["id"], grads="rows", placement=asked)
+        net = net.to(args.device)
         opt = AdamW(net.parameters(), lr=1e-3, weight_decay=0.01)
         ids = power_law(args.rows, args.bs * (args.warm + args.batches), args.skew, 1).view(-1, args.bs, 1)
+        ids = ids.to(args.device)
         g = torch.Generator().manual_seed(2)
         x, y = torch.randn(args.bs, args.conts, generator=g), torch.rand(args.bs, 1, generator=g).round()
+        x, y = x.to(args.device), y.to(args.device)
         loss_func = torch.nn.BCEWithLogitsLoss()
         caches = list(net.embeds.placed.values())
         if caches:  # as rec_learner does it with the training rows
@@ -102,6 +105,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=30)
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1, help="each system so often, by turns")
+    parser.add_argument("--device", default="cpu", help="where the nets are trained")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--folder", help="where the files lie; by default the system's temporary folder")
     parser.add_argument("--systems", nargs="*", default=SYSTEMS, choices=SYSTEMS)

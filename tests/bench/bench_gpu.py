@@ -1,10 +1,9 @@
 """The whole check on an NVIDIA GPU, beside goals and floors: ``make gpu``, or this file.
 
-Parts (``--cases``), each in a process of its own: ``suite``, ``floors``, ``copies``, ``memory``, ``loader``, ``steps``,
-``embeddings``, ``busy``, ``e2e``, ``extreme``; ``_gpu_report.py`` says what each is. Records of parts that are not run
-stay in the file of results, and the report is of all of them. Fields besides those of ``_timing.py``: ``part``;
-``floor_s``, ``floor_share`` and ``floor_of``, the seconds below which it cannot be, the share of that speed that is
-reached, and what the floor is made of; ``error``, where a part failed.
+Parts (``--cases``), each in a process of its own, are the names in ``_PARTS``; ``_gpu_report.py`` says what each is.
+Records of parts that are not run stay in the file of results, and the report is of all of them. Fields besides those of
+``_timing.py``: ``part``; ``floor_s``, ``floor_share`` and ``floor_of``, the seconds below which it cannot be, the share
+of that speed that is reached, and what the floor is made of; ``error``, where a part failed.
 
 ``--device cpu --small`` runs the same code on a CPU at small sizes; it writes beside, never ``GPU.md``.
 """
@@ -112,6 +111,32 @@ def _busy(options: Options, device: torch.device, floors: Floors | None) -> list
     return found
 
 
+def _placement(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    rows, bs = (20_000, 64) if options.small else (20_000_000, 16_384)
+    return programs.placement(options.device, rows=rows, bs=bs, limit=options.limit, folder=options.out.parent)
+
+
+def _sessions(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_sessions
+
+    sessions, items = (600, 300) if options.small else (500_000, 50_000)
+    return list(_gpu_sessions.measure(device, sessions=sessions, items=items))
+
+
+def _dask(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_cluster
+
+    return list(_gpu_cluster.measure(device, rows=5_000 if options.small else 10_000_000))
+
+
+def _serving(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
+    import _gpu_serving
+
+    rows, calls = (2_000, 3) if options.small else (20_000, 300)
+    batch = 256 if options.small else _gpu_serving.BATCH
+    return list(_gpu_serving.measure(device, floors, rows=rows, batch=batch, calls=calls))
+
+
 def _e2e(options: Options, device: torch.device, floors: Floors | None) -> list[Record]:
     import _e2e_data
     from _gpu_floors import share
@@ -148,7 +173,11 @@ _PARTS: dict[str, Callable[[Options, torch.device, Floors | None], list[Record]]
     "loader": _loader,
     "steps": _steps,
     "embeddings": _embeddings,
+    "placement": _placement,
     "busy": _busy,
+    "sessions": _sessions,
+    "dask": _dask,
+    "serving": _serving,
     "e2e": _e2e,
     "extreme": _extreme,
 }
