@@ -50,6 +50,10 @@ demo: $(STAMP)  ## simulate the trivago files, train everything, print the leade
 demo-alive: $(STAMP)  ## 14 simulated days in which tastes change: drift, retraining behind a gate, rollback; runs/alive/
 	$(BIN)/python competitions/trivago2019/alive.py --out runs/alive
 
+# Some hundred processes of the tests and notebooks import the library: what Python compiles is kept, in the environment.
+test docs: export PYTHONDONTWRITEBYTECODE =
+test docs: export PYTHONPYCACHEPREFIX = $(abspath $(VENV))/pycache
+
 # One thread in each process: two workers that each take every core wait for one another.
 test: $(STAMP)  ## run the whole test-suite (JOBS=2 processes; DEVICE=cuda; PYTEST_ARGS='-k mrr' passes more)
 	$(if $(filter-out auto,$(DEVICE)),FASTREC_DEVICE=$(DEVICE) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
