@@ -260,6 +260,13 @@ def test_functions_that_a_library_has_compiled_count_by_their_names():
     assert digest(drawn) != digest(lambda x: x + np.random.default_rng(2).normal(size=len(x)))
 
 
+def test_a_tensors_digest_goes_by_its_values_whatever_its_strides():
+    whole = torch.arange(6.0).view(2, 3)
+    assert digest(whole[:, 1]) == digest(torch.tensor([1.0, 4.0]))
+    assert digest(whole[:1, 1]) == digest(torch.tensor([1.0]))  # one element, of stride 3
+    assert digest(torch.arange(9).bfloat16()[::7][:1]) == digest(torch.zeros(1, dtype=torch.bfloat16))
+
+
 def test_what_refers_to_itself_has_a_digest():
     assert digest(LOOP) == digest(LOOP)
     assert digest(KNOT.run) == digest(KNOT.run)

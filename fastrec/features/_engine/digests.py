@@ -173,6 +173,8 @@ def _of_tensor(tensor: torch.Tensor) -> str:
     if tensor.layout != torch.strided:
         raise NoDigestError(f"a {tensor.layout} tensor has no digest")
     flat = tensor.detach().cpu().contiguous().reshape(-1)
+    if len(flat) == 1:  # one element counts as contiguous whatever its stride, but has no view as bytes then
+        flat = flat.as_strided((1,), (1,))
     return _of_bytes(flat.view(torch.uint8).numpy() if len(flat) else np.zeros(0, np.uint8))
 
 
