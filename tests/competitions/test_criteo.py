@@ -257,7 +257,7 @@ def test_ctrl_c_promises_nothing_that_a_streamed_recipe_cannot_keep(shop, tmp_pa
     def stop(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fastrec.competition.run.run_streamed", stop)
+    monkeypatch.setattr(OfParquet, "frame", stop)
     monkeypatch.setattr(sys.modules["fastrec.cli.app"], "load_competition", lambda folder: OfParquet())
     words = ["run", str(tmp_path), "--data", str(shop), "--out", str(tmp_path / "run"), "--device", "cpu"]
     said = CliRunner().invoke(app, words)
