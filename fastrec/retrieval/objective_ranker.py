@@ -147,11 +147,12 @@ class ObjectiveRanker:
             raise NotFittedError("no trees have been grown", remedy="Call learn first")
         trees = {n: torch.frombuffer(bytearray(t.save_raw("ubj")), dtype=torch.uint8) for n, t in self._trees.items()}
         settings = {n: getattr(self, n) for n in ("objectives", "event", "k", "negatives", "rounds")}
-        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed, "instead": self.instead}
+        state = {"settings": settings, "items": items.to_state(), "trees": trees, "timed": self._timed}
         save_state(
             folder,
             {
                 **state,
+                "instead": self.instead,
                 "candidates": self.candidates.to_state(),
                 "popular": self._popular.to_state(),
                 "kinds": self._kinds.to_state(),

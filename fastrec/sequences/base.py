@@ -167,9 +167,7 @@ class SessionModel(ABC):
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a model of another class, or of one that is not known.
         """
-        return load_as(
-            cls, folder, SESSION_MODELS, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"]))
-        )
+        return load_as(cls, folder, SESSION_MODELS, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"])))
 
     def _known(self) -> Vocab:
         if self.items is None:
