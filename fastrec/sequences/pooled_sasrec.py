@@ -44,5 +44,6 @@ class PooledSASRec(SASRec):
         place = torch.arange(inputs.shape[1], device=inputs.device)
         apart = place.unsqueeze(1) - place
         near = self.ago[apart.clamp_min(0)].masked_fill(apart < 0, -torch.inf)
-        pooled = F.scaled_dot_product_attention(self.ask(x), self.offer(x), inputs, attn_mask=near)
-        return pooled + self.share * x
+        read = (t.unsqueeze(1) for t in (self.ask(x), self.offer(x), inputs))  # one head
+        pooled = F.scaled_dot_product_attention(*read, attn_mask=near)
+        return pooled.squeeze(1) + self.share * x
