@@ -25,7 +25,7 @@ class Diginetica(NextItemCompetition):
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
         own = {} if bs is None else {"tokens": bs}
-        net = NextItemNet("PooledSASRec", epochs=8, options={"dropout": 0.4}, **own)
+        net = NextItemNet("PooledSASRec", epochs=6, negatives=8192, options={"dropout": 0.4}, **own)
         return {"net": net, "ranked": RankedCandidates()}
 
 

@@ -22,7 +22,7 @@ class PooledSASRec(SASRec):
     The mean is CORE's (arXiv 2204.11067), whose session is the mean alone, once it has ended. Here every event has
     weights of its own for the events up to it, which depend on how many events ago these were too, so that all
     positions are learned from at once; and a learned share of SASRec's output is added: a mean of the items seen would
-    never be nearer to another one.
+    never be nearer to another one. It is for logs in which items come back; where none does, SASRec alone is better.
 
     Args:
         items: the items' vectors.
