@@ -24,7 +24,9 @@ class Diginetica(NextItemCompetition):
     name = "Diginetica"
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        return {"net": NextItemNet(**({} if bs is None else {"tokens": bs})), "ranked": RankedCandidates()}
+        own = {} if bs is None else {"tokens": bs}
+        net = NextItemNet("PooledSASRec", epochs=6, negatives=8192, options={"dropout": 0.4}, **own)
+        return {"net": net, "ranked": RankedCandidates()}
 
 
 if __name__ == "__main__":

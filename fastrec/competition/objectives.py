@@ -45,6 +45,9 @@ class ObjectiveData:
 class ObjectiveCompetition(Competition):
     """A recipe for sessions with several kinds of events: for each kind the items that it will come to.
 
+    Where a source alone finds more than the trees on held-out sessions, for some kind, its order is submitted for that
+    kind.
+
     Attributes:
         objectives: kind of event → its weight in the score, which is the weighted sum of the kinds' recalls.
         next_only: kinds of which only the next event is asked for, not all.
@@ -74,7 +77,7 @@ class ObjectiveCompetition(Competition):
 
     @abstractmethod
     def sources(self) -> Mapping[str, SessionModel]:
-        """The models that find candidates; the first one's order is scored beside the trees'."""
+        """The models that find candidates; each one's order is scored beside the trees'."""
 
     def wanted(self, later: SessionFrame) -> dict[str, SessionFrame]:
         """Goal → the items that sessions reach it with in what comes later."""
@@ -104,7 +107,6 @@ def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: R
     if not bool(found.test.any()):
         raise DataError("no session is asked for", file=data, remedy="Give the competition's test file")
     ranker = ObjectiveRanker(list(recipe.objectives), recipe.sources(), event=recipe.event, **recipe.ranker)
-    first = next(iter(ranker.models))
     held = _learn(recipe, ranker, found, asked.seed, stages)
     sessions = found.known.take(found.test)
     with stages.stage("candidates", len(found.known.values), unit="events") as advance:
@@ -115,12 +117,14 @@ def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: R
     with stages.stage("predict", len(sessions), unit="sessions") as advance:
         best = ranker.recommend(sessions, recipe.k)
         advance(len(sessions))
-    scores = {"ranker": recipe.score(best, found.wanted)} if found.wanted is not None else {}
+    scores = {}
     if found.wanted is not None:
-        scores[first] = recipe.score(_alone(recipe, ranker, sessions, first), found.wanted)
+        scores = {n: recipe.score(_alone(recipe, ranker, sessions, n), found.wanted) for n in ranker.models}
+        scores["ranker"] = recipe.score(best, found.wanted)
     about = {
         "rows": {"events": len(found.known.values), "test sessions": len(sessions)},
         "seconds_per_million_events": ranker.candidates.seconds,
+        "instead": ranker.instead,
     }
     with atomic_folder(out) as part:
         with stages.stage("write"):
@@ -138,7 +142,10 @@ def run_objectives(recipe: ObjectiveCompetition, data: Path, out: Path, asked: R
 def _learn(
     recipe: ObjectiveCompetition, ranker: ObjectiveRanker, found: ObjectiveData, seed: int, stages: Stages
 ) -> dict[str, dict[str, float]]:
-    """Grow the trees on the last training sessions; name → scores of half of them, by trees of the other half."""
+    """Grow the trees on the last training sessions; name → scores of half of them, by trees of the other half.
+
+    ``'ranker'`` is what is submitted: of each goal the trees, or the source that finds more there.
+    """
     train = found.known.take(~found.test)
     if train.times is None:
         raise DataError("the events have no times", remedy="Name the column of times (order=…)")
@@ -161,12 +168,16 @@ def _learn(
     with stages.stage("trees, held out", int(half.sum()), unit="sessions") as advance:
         ranker.learn(asked.take(half), recipe.wanted(later.take(half)), seed=seed)
         advance(int(half.sum()))
-    first, rest = next(iter(ranker.models)), asked.take(~half)
-    wanted = recipe.wanted(later.take(~half))
-    held = {
-        first: recipe.score(_alone(recipe, ranker, rest, first), wanted),
-        "ranker": recipe.score(ranker.recommend(rest, recipe.k), wanted),
-    }
+    rest, wanted = asked.take(~half), recipe.wanted(later.take(~half))
+    held = {n: recipe.score(_alone(recipe, ranker, rest, n), wanted) for n in ranker.models}
+    held["trees"] = recipe.score(ranker.recommend(rest, recipe.k), wanted)
+    ranker.instead = {}
+    for goal in recipe.objectives:
+        best = max(ranker.models, key=lambda n: held[n][goal])
+        if held[best][goal] > held["trees"][goal]:
+            ranker.instead[goal] = best
+            stages.say(f"{goal}: {best} alone finds more than the trees, and is taken")
+    held["ranker"] = recipe.score(ranker.recommend(rest, recipe.k), wanted)
     for name, values in held.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{n}@{recipe.k} {v:.4f}" for n, v in values.items()))
     with stages.stage("trees", len(asked), unit="sessions") as advance:

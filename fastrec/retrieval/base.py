@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._matrix import interactions, pack, unpack
-from fastrec.table import Column, Table, Vocab, as_column, load_state, save_state
+from fastrec.table import Column, Table, Vocab, as_column, save_state
+from fastrec.table.saved_class import load_as
 
 COLLABORATIVE_FILTERS: dict[str, type[CollaborativeFilter]] = {}  # by name
 _CELLS = 1 << 23  # scores that are in memory at a time
@@ -197,22 +198,7 @@ class CollaborativeFilter(ABC):
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a filter of another class, or of one that is not known.
         """
-        state = load_state(folder)
-        name = state.get("class")
-        found = COLLABORATIVE_FILTERS.get(name)
-        if found is None or not issubclass(found, cls):
-            known = "not known here" if found is None else f"no {cls.__name__}"
-            raise DataError(
-                f"it holds a {name!r}, which is {known}",
-                file=folder,
-                remedy="Use CollaborativeFilter.load, and import the module that defines a class of your own first",
-            )
-        try:
-            return found.from_state(state)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableFileError(
-                f"the saved filter cannot be read ({error})", file=folder, remedy="Save it again"
-            ) from error
+        return load_as(cls, folder, COLLABORATIVE_FILTERS, CollaborativeFilter.from_state)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:

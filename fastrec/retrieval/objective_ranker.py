@@ -41,6 +41,8 @@ class ObjectiveRanker:
 
     Attributes:
         candidates: the sources as they were fitted last; ``candidates.seconds`` says how long each took.
+        instead: goal → the source whose order is taken in place of the trees', which put the others behind; set it
+            where held-out sessions say that a source alone is better, as with few sessions to learn from.
 
     Source: the solutions of the OTTO competition (Kaggle 2022): co-visitation by kinds of events, then boosted trees.
     """
@@ -65,6 +67,7 @@ class ObjectiveRanker:
         self.negatives, self.rounds = negatives, rounds
         self.items: Vocab | None = None
         self._trees: dict[str, xgb.Booster] = {}
+        self.instead: dict[str, str] = {}
 
     def find(self, sessions: SessionFrame) -> Self:
         """Fit what finds candidates, and what is counted of items; the trees stay as they are.
@@ -127,6 +130,9 @@ class ObjectiveRanker:
             matrix = xgb.DMatrix(self._numbers(table, asked).numpy())
             for name in self.objectives:
                 score = torch.from_numpy(self._trees[name].predict(matrix))
+                if name in self.instead:  # below 1, the trees' probabilities stand behind
+                    rank = table[f"{self.instead[name]}_rank"].values
+                    score = torch.where(rank.isnan(), score, 1 + 1 / rank)
                 best[name][first : first + count] = best_of_pairs(session - first, item, score, count, k)[0]
         return best
 
@@ -146,6 +152,7 @@ class ObjectiveRanker:
             folder,
             {
                 **state,
+                "instead": self.instead,
                 "candidates": self.candidates.to_state(),
                 "popular": self._popular.to_state(),
                 "kinds": self._kinds.to_state(),
@@ -175,6 +182,7 @@ class ObjectiveRanker:
         models = {n: s.model for n, s in candidates.sources.items() if isinstance(s, ModelSource)}
         made = cls(models=models, **state["settings"])
         made.items, made.candidates, made._timed = Vocab.from_state(state["items"]), candidates, bool(state["timed"])
+        made.instead = dict(state.get("instead", {}))  # earlier saves have none
         made._popular = CandidateFeatures.from_state(state["popular"])
         made._kinds = EventFeatures.from_state(state["kinds"])
         for name, raw in state["trees"].items():

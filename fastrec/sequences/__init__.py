@@ -7,9 +7,9 @@ ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions t
 (``popularity.py``), several together (``session_blend.py``).
 
 Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
-changed in training), ``sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py`` turn a session into a
-vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the two,
-``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
+changed in training), ``sasrec.py``, ``pooled_sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py``
+turn a session into a vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the
+two, ``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
 """
 
 from fastrec.sequences.base import SessionModel
@@ -22,6 +22,7 @@ from fastrec.sequences.losses import GBCE, BPRMax, FullSoftmax, SampledSoftmax, 
 from fastrec.sequences.narm import NARM
 from fastrec.sequences.next_item_net import NextItemNet
 from fastrec.sequences.one_cycle_in_time import OneCycleInTime
+from fastrec.sequences.pooled_sasrec import PooledSASRec
 from fastrec.sequences.popularity import PopularItems
 from fastrec.sequences.ranked import best_items
 from fastrec.sequences.sasrec import ESASRec, SASRec
@@ -55,6 +56,7 @@ __all__ = [
     "NextItemMetric",
     "NextItemNet",
     "OneCycleInTime",
+    "PooledSASRec",
     "PopularItems",
     "SASRec",
     "SampledSoftmax",

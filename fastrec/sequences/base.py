@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import torch
 
-from fastrec.errors import DataError, NotFittedError, UnreadableFileError
+from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.session_frame import SessionFrame
-from fastrec.table import Vocab, load_state, save_state
+from fastrec.table import Vocab, save_state
+from fastrec.table.saved_class import load_as
 
 __all__ = ["SESSION_MODELS", "SessionModel"]
 
@@ -166,22 +167,7 @@ class SessionModel(ABC):
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a model of another class, or of one that is not known.
         """
-        state = load_state(folder)
-        found = SESSION_MODELS.get(str(state.get("class")))
-        if found is None or not issubclass(found, cls):
-            known = "not known here" if found is None else f"no {cls.__name__}"
-            raise DataError(
-                f"it holds a {state.get('class')!r}, which is {known}",
-                file=folder,
-                remedy="Use SessionModel.load, and import the module that defines a class of your own first",
-            )
-        try:
-            made = cls.from_state(state, Vocab.from_state(state["items"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnreadableFileError(
-                f"the saved model cannot be read ({error})", file=folder, remedy="Save it again"
-            ) from error
-        return made  # type: ignore[return-value]
+        return load_as(cls, folder, SESSION_MODELS, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"])))
 
     def _known(self) -> Vocab:
         if self.items is None:

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["linear_cross_entropy"]
 
-_CELLS = 1 << 22  # logits of a block
+_CELLS = 1 << 21  # logits of a block, which stay in the cache between the steps
 _FEWEST = 32  # positions of a block: below, a matrix product is slow
 _TINY = 1e-38  # a probability below is taken for it: a loss is 87 at most
 

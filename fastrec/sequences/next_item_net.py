@@ -23,6 +23,7 @@ from fastrec.sequences.losses import FullSoftmax, SampledSoftmax, SessionLoss
 from fastrec.sequences.narm import NARM
 from fastrec.sequences.net_scores import item_keys, net_scores
 from fastrec.sequences.one_cycle_in_time import OneCycleInTime
+from fastrec.sequences.pooled_sasrec import PooledSASRec
 from fastrec.sequences.sasrec import ESASRec, SASRec
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_learner import session_learner
@@ -33,7 +34,8 @@ from fastrec.sequences.xlnet import XLNet
 
 __all__ = ["NETS", "NextItemNet"]
 
-NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in (SASRec, ESASRec, GRU4Rec, NARM, BERT4Rec, XLNet)}
+_NETS = (SASRec, PooledSASRec, ESASRec, GRU4Rec, NARM, BERT4Rec, XLNet)
+NETS: dict[str, type[SessionNet]] = {n.__name__: n for n in _NETS}
 
 
 class NextItemNet(SessionModel):

@@ -42,7 +42,7 @@ def export_pt2(estimator: Estimator | NextItemNet, out: str | Path) -> list[Path
 
     Raises:
         NotFittedError: it has not learned yet.
-        DataError: it has no nets.
+        DataError: it has no nets, or one that reads events (``SessionRanker``).
         WriteError: the folder holds other things.
     """
     if isinstance(estimator, NextItemNet):
@@ -50,6 +50,12 @@ def export_pt2(estimator: Estimator | NextItemNet, out: str | Path) -> list[Path
     if isinstance(estimator, NetModel):
         nets = estimator._nets
     elif isinstance(estimator, NetRanker):
+        if estimator.reads_events:
+            kind = type(estimator).__name__
+            raise DataError(
+                f"{estimator.name} ({kind}) reads the events before a list, which a program has no input for",
+                remedy="Give a NetRanker, or serve the run itself",
+            )
         nets = [] if estimator._trained is None else [estimator._trained]
     else:
         kind = type(estimator).__name__

@@ -3,6 +3,11 @@
 The sources learn from all training sessions but the last; on these the ranker learns to put candidates in order; then
 the sources learn from all, and every row of the test file is ranked. ``seconds`` of a source are for a million events
 of learning, ``rows`` the test rows; ``hr@20`` and ``mrr@20`` are of all items.
+
+    python tests/bench/bench_candidates.py --events 10000000
+
+simulates a log of so many events, some items of which are in very many sessions, and shows what each source takes to
+learn from it: ``cpu`` seconds for a million events, and by how many ``bytes`` the process grew at most meanwhile.
 """
 
 from __future__ import annotations
@@ -11,9 +16,10 @@ import argparse
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from _public import data_folder
-from _timing import Record, command_line, cores, heading, use_threads, write
+from _timing import Record, command_line, cores, cpu_time, forget_peak, heading, resident, use_threads, write
 from rich.console import Console
 
 from fastrec.estimators import XGBModel
@@ -37,17 +43,58 @@ def sources() -> Candidates:
     )
 
 
+def simulated(events: int, items: int = 200_000, topics: int = 4_000) -> SessionFrame:
+    """A log of sessions of five events on average, each about a topic, whose first items are in most of them."""
+    random = torch.Generator().manual_seed(0)
+    lengths = 2 + torch.empty(events // 5).geometric_(0.25, generator=random).long().clamp_max(200)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    last = int(torch.searchsorted(offsets, events, right=True)) - 1
+    offsets, count = offsets[: last + 1], int(offsets[last])
+    topic = (topics * torch.rand(last, generator=random) ** 3).long().repeat_interleave(offsets.diff())
+    inside = (items // topics * torch.rand(count, generator=random) ** 3).long()
+    vocab = SessionFrame(pa.table({"items": [list(range(items))]}), item="items").items
+    return SessionFrame.of(1 + topic * (items // topics) + inside, offsets, vocab)
+
+
+def learn_from_many(events: int, console: Console) -> list[Record]:
+    """What each source takes for a simulated log."""
+    log = simulated(events)
+    asked = log.take(torch.arange(len(log) - 2_000, len(log)))
+    busiest = int(torch.bincount(log.values).max())
+    console.print(f"{len(log.values):,} events, {len(log):,} sessions, the busiest item in {busiest:,} events")
+    made: list[Record] = []
+    every = sources()
+    for name, source in every.sources.items():
+        source.fit(asked)  # loops are compiled, memory of libraries is there
+        forget_peak()
+        before, started, spent = resident(), time.perf_counter(), cpu_time()
+        source.fit(log)
+        cpu = (cpu_time() - spent) / len(log.values) * 1e6
+        found = {"seconds": time.perf_counter() - started, "cpu": cpu, "bytes": resident(peak=True) - before}
+        wide = source.best(asked, every.k[name])[0]
+        made.append({"case": "learn from many", "system": name, "rows": len(log.values), **found})
+        console.print(
+            f"{name:8} {found['seconds']:.1f} s, {cpu:.2f} CPU s per million events, "
+            f"+{found['bytes'] / 2**20:,.0f} MiB at most, {float((wide > 0).sum(1).double().mean()):.0f} candidates"
+        )
+    return made
+
+
 def main() -> None:
     """Run the stages, print what each gives, write the files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=data_folder("diginetica"), help="folder of the Parquet files")
     parser.add_argument("--rows", type=int, default=None, help="test rows, drawn at random (default: all)")
+    parser.add_argument("--events", type=int, default=None, help="events of a simulated log: nothing else is run")
     parser.add_argument("--threads", type=int, default=cores(), help="that may be used (default: all cores)")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/candidates.json"), help="the file of results")
     options = parser.parse_args()
     use_threads(options.threads)
     console = Console(record=True, width=140)
     console.print(heading(command_line()), highlight=False)
+    if options.events is not None:
+        write(options.out, learn_from_many(options.events, console), console.export_text())
+        return
     log = SessionFrame(options.data / "train.parquet", item="items")
     test = log.new(options.data / "test.parquet", target="target")
     if options.rows is not None:

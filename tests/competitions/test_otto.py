@@ -108,7 +108,15 @@ def test_a_run_scores_what_a_loop_scores(run, data):
     total = sum(w * scores[f"{kind}@20"] for kind, w in WEIGHTS.items())
     assert scores["recall@20"] == scores["models"]["ranker"] == pytest.approx(total)
     assert scores["recall@20"] > 0.3
-    assert set(scores["held_out"]) == {"near", "ranker"}
+    sources = ["near", "to_cart", "bought", "late", "popular"]  # of equal ones the first is taken
+    held = scores["held_out"]
+    assert set(held) == {*sources, "trees", "ranker"}
+    assert set(scores["models"]) == {*sources, "ranker"}
+    for kind in KINDS:  # never below the best source, nor the trees, where that can be known
+        best = max(sources, key=lambda n: held[n][f"{kind}@20"])
+        better = held[best][f"{kind}@20"] > held["trees"][f"{kind}@20"]
+        assert scores["instead"].get(kind) == (best if better else None)
+        assert held["ranker"][f"{kind}@20"] == pytest.approx(held[best if better else "trees"][f"{kind}@20"])
     assert set(scores["seconds_per_million_events"]) == {"near", "to_cart", "bought", "late", "popular", "own"}
     assert (run / "report.html").stat().st_size > 1000
 

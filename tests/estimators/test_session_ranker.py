@@ -223,3 +223,15 @@ def test_ranks_are_given_the_item_that_is_no_feature(monkeypatch):
     other = one.fresh()
     _on_ranks.fit_on_ranks(one, train, test, seed=1, device=None)
     assert torch.equal(one.predict(test), other.fit(train, test, seed=1).predict(test))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_is_refused_by_name(kind, tmp_path):
+    """It is a NetRanker, whose form in a graph lacks the events: never scored without them."""
+    from fastrec.serve import export_pt2
+    from fastrec.serve.graph.estimators import prediction
+
+    with pytest.raises(DataError, match=rf"{kind} \(SessionRanker, {kind}\) reads the events before a list"):
+        prediction(fitted(kind), None)
+    with pytest.raises(DataError, match=rf"{kind} \(SessionRanker\) reads the events before a list"):
+        export_pt2(fitted(kind), tmp_path / "nets")

@@ -66,6 +66,28 @@ def test_a_session_alone_is_scored_as_beside_others(trained):
         assert all(torch.equal(alone[n][0], whole[n][i]) for n in KINDS)
 
 
+def test_a_source_in_place_of_the_trees(trained, tmp_path):
+    """Its order first, what it did not find behind, by the trees; the other goal as before."""
+    ranker, asked, _ = trained
+    before = ranker.recommend(asked, 12)
+    alone, there = ranker.candidates.sources["near"].best(asked, 8)
+    ranker.instead = {"carts": "near"}
+    try:
+        best = ranker.recommend(asked, 12)
+        ranker.save(tmp_path / "kept")
+    finally:
+        ranker.instead = {}
+    assert torch.equal(best["clicks"], before["clicks"])
+    for row, items in enumerate(best["carts"]):
+        own = alone[row][there[row] > -torch.inf].tolist()
+        behind = [i for i in before["carts"][row].tolist() if i and i not in own][: 12 - len(own)]
+        shown = items.tolist()
+        assert shown[: len(own)] == own
+        assert shown[len(own) : len(own) + len(behind)] == behind
+    again = ObjectiveRanker.load(tmp_path / "kept")
+    assert torch.equal(again.recommend(asked, 12)["carts"], best["carts"])
+
+
 def test_a_saved_one_recommends_the_same(trained, tmp_path):
     ranker, asked, _ = trained
     ranker.save(tmp_path / "kept")

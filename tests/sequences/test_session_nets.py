@@ -62,6 +62,23 @@ def test_a_later_item_moves_no_earlier_output(name):
         assert float((other[:, place] - outputs[:, place]).abs().max()) > 1e-4
 
 
+def test_a_pooled_session_is_a_mean_of_its_items_by_weights_of_distance_and_attention():
+    net = net_of("PooledSASRec")
+    torch.nn.init.normal_(net.ask.weight), torch.nn.init.normal_(net.ago)
+    items, lengths = torch.tensor([[3, 4, 5], [6, 4, 0]]), torch.tensor([3, 2])
+    inputs = net.input(items)
+    x = SASRec.hidden(net, inputs, lengths)
+    found = net(items, lengths)
+    for row, place in ((0, 0), (0, 1), (0, 2), (1, 1)):
+        logits = [
+            float(net.ask(x[row, place]) @ net.offer(x[row, j])) / WIDTH**0.5 + float(net.ago[place - j])
+            for j in range(place + 1)
+        ]
+        weights = torch.tensor(logits).softmax(0)
+        mean = sum(w * inputs[row, j] for j, w in enumerate(weights))
+        torch.testing.assert_close(found[row, place], mean + net.share * x[row, place])
+
+
 def test_a_hidden_event_is_told_by_others_and_not_by_itself():
     for name in ("BERT4Rec", "XLNet"):
         net = net_of(name)
@@ -105,6 +122,7 @@ def test_parameters_are_as_many_as_the_papers_parts_have():
     d, table = WIDTH, (CODES + 1) * WIDTH
     block = 4 * d + 4 * d * d + 4 * d + (2 * d * d + 2 * d) + (2 * d * d + d)
     assert count(net_of("SASRec", blocks=3)) == table + 7 * d + 3 * block + 2 * d
+    assert count(net_of("PooledSASRec")) == table + 7 * d + block + 2 * d + 2 * (d * d + d) + 7 + 1
     gates, swiglu = 2 * (d * d + d), 3 * d * (4 * d // 3)
     assert count(net_of("ESASRec")) == table + 7 * d + 4 * d + 4 * d * d + 4 * d + gates + swiglu + 2 * d
     gru = 6 * d * d + 6 * d

@@ -91,6 +91,15 @@ def _net_ranker(model: Any, rows: GraphRows) -> Any:
     return net_outputs(model._trained, rows.table)[:, 0]
 
 
+@writer("SessionRanker")
+def _session_ranker(model: Any, rows: GraphRows) -> Any:
+    raise NotInGraphError(  # a graph's inputs are rows of lists: the events before a list are none
+        f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a list, "
+        "which no graph has",
+        remedy="Leave the model out of the recipe, or serve the run itself",
+    )
+
+
 @writer("NetModel")
 def _net_model(model: Any, rows: GraphRows) -> Any:
     return mean([model._head.predict(net_outputs(net, rows.table)) for net in model._nets])
