@@ -25,9 +25,9 @@ _TIME_NAME = re.compile(
 _DATE_FORMS = (
     None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
-    "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%B %d, %Y", "%m/%d/%y", "%d/%m/%y",
-    "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%m/%d/%y %I:%M %p", "%d.%m.%y", "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S",
-    "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
+    "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y",
+    "%B %d, %Y", "%m/%d/%y", "%d/%m/%y", "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%m/%d/%y %I:%M %p", "%d.%m.%y",
+    "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
 )  # fmt: skip
 _SEPARATORS = ("|", ";", ",", " ")
 _NUMBER_TEXT = re.compile(r"[$€£]?\s*[-+]?[\d,' ]*\.?\d+\s*[%$€£]?$")
