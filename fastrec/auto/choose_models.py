@@ -33,8 +33,8 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """The base models of a recipe: LightGBM, XGBoost and CatBoost as far as they are installed, and a net.
 
-    Where features were found to pay, one model and CatBoost learn from the files' own columns alone; that model is the
-    first where the trials had too little time to be believed.
+    Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
+    had too little time to be believed that model is the first, and one alone learns from the features.
 
     Args:
         problem: what is known of the table.
@@ -49,13 +49,14 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     if tried:
         plain = "LGBMModel" if lgbm else "XGBModel"
         line = ModelLine(plain, f'{plain}("plain", columns=OWN{large if lgbm else ""})')
-        # A model that was stopped before it had learned all it could finds help where there is none.
         made.insert(0 if chosen.hurried else 1, line)
+    # A model that was stopped before it had learned all it could finds help where there is none.
+    own = ", columns=OWN" if tried and chosen.hurried else ""
     few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5" if wide else _DEEP if large else ""
-    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{few})'))
+    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
     if lgbm and not large:  # of many rows they learn too slowly
         share = 0.3 if wide else 0.5
-        made.append(ModelLine("LGBMModel", f'LGBMModel("extra", extra_trees=True, feature_fraction={share})'))
+        made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
     made.append(ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)'))
     if len(problem.train) <= _FOREST_ROWS and not wide:
