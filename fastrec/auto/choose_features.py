@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from fastrec.features import (
     Combine,
     CountEncode,
     Cross,
+    DateOf,
     DatePart,
     DeviationFromGroup,
     FeatureSet,
@@ -43,6 +45,7 @@ from fastrec.validate import Folds, Rows, Target
 _ROWS = 50_000  # that a trial is made on
 _FOLDS = 3
 _FITS = 24  # fits that the time for trials is shared among: a few more than there are
+_HURRIED = 0.9  # of its time that a trial's model has used: it was stopped by it
 _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
@@ -53,6 +56,9 @@ _CLASSES = 10  # of a multiclass target, at most, whose means are made
 _WORTH = 1.0  # standard errors that a gain must be above 0
 _PARTS = ("year", "month", "day", "dayofweek", "dayofyear")
 _CLOCK = ("hour", "minute")
+_MONTH = re.compile(r"(month|mnth|mon)$")
+_DAYS, _YEARS = ("day", "dayofmonth", "day_of_month", "dom"), ("year", "yr")  # after what stands before the month
+_MONTH_DAYS = 25  # different days of a month, at least: fewer may be days of the week
 
 
 @dataclass
@@ -82,11 +88,13 @@ class Chosen:
         families: all that was thought of.
         metric: what gains are measured in.
         rows: how many rows a trial is made on.
+        hurried: the trials' models had too little time to learn all they could.
     """
 
     families: list[Family] = field(default_factory=list)
     metric: str = ""
     rows: int = 0
+    hurried: bool = False
 
     @property
     def features(self) -> list[Feature]:
@@ -124,6 +132,7 @@ def choose_features(problem: Problem, *, seconds: float = 60.0, say: Callable[[s
             continue
         family = trial.family(name, features)
         chosen.families.append(family)
+        chosen.hurried = trial.hurried
         if say is not None:
             word = "kept" if family.kept else "left out"
             say(f"{name}: {trial.metric.name} {family.gain:+.5f} ± {family.error:.5f}, {word}")
@@ -147,6 +156,9 @@ def _asked_for(problem: Problem) -> list[Family]:
         ]
         since = [DatePart(c.name, "elapsed") for c in times]
         made.append(Family("times taken apart", [*parts, *since, *between]))
+    dates = _dates(problem)
+    if dates:
+        made.append(Family("dates put together", dates))
     lists = problem.kinds("list")
     if lists:
         found: list[Feature] = []
@@ -161,6 +173,31 @@ def _asked_for(problem: Problem) -> list[Family]:
         made[-1].features += [ListLength(Tokens(c.name, "words")) for c in texts]
     made += _joins(problem)
     return made
+
+
+def _dates(problem: Problem) -> list[Feature]:
+    """Days in the order of the calendar, of columns of months and days: rows of days side by side are alike."""
+    columns = {c.name.lower(): c for c in problem.kinds("number", "category") if c.whole}
+    made: list[Feature] = []
+    for low, month in columns.items():
+        found = _MONTH.search(low)
+        if found is None or not _within(problem, month, 1, 12):
+            continue
+        stem = found.string[: found.start()]
+        day = next((columns[stem + d] for d in _DAYS if stem + d in columns), None)
+        if day is None or day.distinct < _MONTH_DAYS or not _within(problem, day, 1, 31):
+            continue
+        year = next((columns[stem + y] for y in _YEARS if stem + y in columns), None)
+        known = year is not None and _within(problem, year, 1600, 2400)
+        name = stem + ("date_of" if f"{stem}date" in columns else "date")
+        date = DateOf(month.name, day.name, *([year.name] if known and year else []), name=name)
+        made += [date, *([DatePart(date, ["dayofweek", "dayofyear"])] if known else [])]
+    return made
+
+
+def _within(problem: Problem, c: ColumnInfo, low: int, high: int) -> bool:
+    found = pc.min_max(problem.train[c.name])
+    return low <= found["min"].as_py() <= found["max"].as_py() <= high
 
 
 def _common_values(problem: Problem, c: ColumnInfo) -> list[str]:
@@ -281,6 +318,7 @@ class _Trial:
 
     def __init__(self, problem: Problem, base: Sequence[Feature], seconds: float) -> None:
         self.problem, self.base, self.seconds = problem, list(base), seconds
+        self.hurried = False
         table = Table.read(problem.train)
         self.target = Target.fit(table, problem.target, problem.task, positive=problem.positive)
         known = self.target.known(table).nonzero().squeeze(1)
@@ -366,7 +404,9 @@ class _Trial:
             outputs = [] if made is None else [n for n in made.outputs if train[n].plain().kind == "number"]
             model = _judge()
             model.time_limit = self.seconds / _FITS
+            began = time.monotonic()
             model.fit(self._rows(train, outputs), None, seed=0)
+            self.hurried |= time.monotonic() - began > _HURRIED * model.time_limit
             said = model.predict(self._rows(valid, outputs))
             if oof is None:
                 oof = torch.zeros((len(self.table), *said.shape[1:]), dtype=torch.float64)

@@ -9,6 +9,9 @@ from fastrec.auto.choose_features import Chosen
 from fastrec.auto.problem import Problem
 
 _FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
+_MANY_ROWS = 30_000  # from which larger trees, of some of the columns each, learn more in less time
+_LARGE = ", num_leaves=127, feature_fraction=0.5, min_data_in_leaf=50"
+_DEEP = ", max_depth=9, colsample_bytree=0.5, min_child_weight=5"
 _WIDE = 100  # columns from which a tree sees a third of them
 
 
@@ -30,7 +33,8 @@ class ModelLine:
 def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """The base models of a recipe: LightGBM, XGBoost and CatBoost as far as they are installed, and a net.
 
-    Where features were found to pay, one model and CatBoost learn from the files' own columns alone.
+    Where features were found to pay, one model and CatBoost learn from the files' own columns alone. Where the trials
+    had too little time to be believed that model is the first, and one alone learns from the features.
 
     Args:
         problem: what is known of the table.
@@ -38,17 +42,21 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     tried = any(f.kept for f in chosen.families if f.gain is not None)
-    made = [ModelLine("LGBMModel", 'LGBMModel("lgbm")')] if lgbm else []
+    wide = len(problem.learned) > _WIDE
+    large = _LARGE if len(problem.train) >= _MANY_ROWS and not wide and problem.task != "multiclass" else ""
+    made = [ModelLine("LGBMModel", f'LGBMModel("lgbm"{"" if tried else large})')] if lgbm else []
     # What helps a trial's few rows may stand in the way of many: the stack sees which it is.
     if tried:
         plain = "LGBMModel" if lgbm else "XGBModel"
-        made.append(ModelLine(plain, f'{plain}("plain", columns=OWN)'))
-    wide = len(problem.learned) > _WIDE
-    few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5" if wide else ""
-    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{few})'))
-    if lgbm:
+        line = ModelLine(plain, f'{plain}("plain", columns=OWN{large if lgbm else ""})')
+        made.insert(0 if chosen.hurried else 1, line)
+    # A model that was stopped before it had learned all it could finds help where there is none.
+    own = ", columns=OWN" if tried and chosen.hurried else ""
+    few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5" if wide else _DEEP if large else ""
+    made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
+    if lgbm and not large:  # of many rows they learn too slowly
         share = 0.3 if wide else 0.5
-        made.append(ModelLine("LGBMModel", f'LGBMModel("extra", extra_trees=True, feature_fraction={share})'))
+        made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
     made.append(ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)'))
     if len(problem.train) <= _FOREST_ROWS and not wide:

@@ -25,11 +25,14 @@ _TIME_NAME = re.compile(
 _DATE_FORMS = (
     None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
-    "%Y/%m/%d %H:%M:%S", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%B %d, %Y", "%m/%d/%y", "%d/%m/%y",
-    "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
+    "%Y/%m/%d %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p", "%d %b %Y", "%b %d, %Y", "%d-%b-%Y", "%d-%b-%y",
+    "%B %d, %Y", "%m/%d/%y", "%d/%m/%y", "%m/%d/%y %H:%M", "%d/%m/%y %H:%M", "%m/%d/%y %I:%M %p", "%d.%m.%y",
+    "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
 )  # fmt: skip
 _SEPARATORS = ("|", ";", ",", " ")
 _NUMBER_TEXT = re.compile(r"[$€£]?\s*[-+]?[\d,' ]*\.?\d+\s*[%$€£]?$")
+_COMMA_TEXT = re.compile(r"[$€£]?\s*[-+]?(?:\d{1,3}(?:[.' \u00a0]\d{3})+|\d+)(?:,\d+)?\s*[%$€£]?$")
+_COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d")  # no comma between thousands is so
 _KEY_REPEATS, _KEY_DISTINCT = 5.0, 20_000  # a number may be a key: rows a value, values
 _FEW = 30  # whole numbers of so few values are looked at as categories too
 _PARSED = 0.98  # of the values have to be what the column is taken for
@@ -49,6 +52,7 @@ class ColumnInfo:
         whole: its numbers are whole.
         key: its values come again often enough for what is known of one value to be known of the next row with it.
         numeric_text: its numbers stand in text, with signs around them.
+        decimal_comma: of numbers in text: a comma parts the decimals.
         parse: its times stand in text or whole numbers.
     """
 
@@ -61,6 +65,7 @@ class ColumnInfo:
     whole: bool = False
     key: bool = False
     numeric_text: bool = False
+    decimal_comma: bool = False
     parse: bool = False
 
 
@@ -141,6 +146,9 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     filled = n * (1 - missing)
     if not len(texts):
         return ColumnInfo(name, "constant", distinct, missing, "empty texts")
+    if _has_decimal_commas(texts) and distinct > 2:
+        why = "numbers with a decimal comma"
+        return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if texts.str.fullmatch(_NUMBER_TEXT).mean() >= _PARSED and texts.str.contains(r"\d").all() and distinct > 2:
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
     form = _time_form(name, texts)
@@ -158,6 +166,24 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         )
         return ColumnInfo(name, kind, distinct, missing, why)  # type: ignore[arg-type]
     return ColumnInfo(name, "category", distinct, missing, f"{distinct} different texts", key=filled / distinct >= 2)
+
+
+def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
+    """What a column of text is where that is numbers; None: it is something else.
+
+    Args:
+        name: the column.
+        column: its values.
+    """
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return None
+    info = _look(name, column)
+    return info if info.numeric_text else None
+
+
+def _has_decimal_commas(texts: pd.Series) -> bool:
+    some = texts.str.fullmatch(_COMMA_TEXT).mean() >= _PARSED
+    return bool(some and texts.str.contains(r"\d").all() and texts.str.contains(_COMMA_DECIMALS).any())
 
 
 def _time_form(name: str, texts: pd.Series) -> str | None:

@@ -87,9 +87,17 @@ def _paths(data: Path) -> list[Path]:
     if not found:
         raise MissingFileError(
             f"there is no table in it (there is {', '.join(p.name for p in own) or 'nothing'})", file=data,
-            remedy="Give a folder with CSV or Parquet files",
+            remedy=_how_to_read({p.suffix.lower() for p in own}),
         )  # fmt: skip
     return found
+
+
+def _how_to_read(endings: set[str]) -> str:
+    if endings & {".zip", ".7z", ".rar", ".tar", ".tgz"}:
+        return "Unpack it: give a folder with CSV or Parquet files"
+    if endings & {".xls", ".xlsx", ".ods"}:
+        return "Save its sheet as CSV: give a folder with CSV or Parquet files"
+    return "Give a folder with CSV or Parquet files"
 
 
 def _known_ending(name: str) -> bool:

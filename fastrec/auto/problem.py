@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.auto.columns import ColumnInfo, look_at
+from fastrec.auto.columns import ColumnInfo, look_at, numbers_in_text
 from fastrec.auto.files import Files
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
@@ -114,6 +114,7 @@ def understand(
     """
     decisions = [Decision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
+    _amounts_in_text(files, names)
     known = _with_known_target(files, names)
     found_task, why_task = _task(files, names, known, task, metric)
     decisions += [how, why_task]
@@ -135,6 +136,7 @@ def understand(
     made = Problem(files, look_at(known, skip=names), names, found_task, metric, decisions=decisions)
     made.classes = _classes(known, made)
     _reading(made)
+    known = _with_known_target(files, names)  # its times and numbers as such
     _ids(made)
     _drop(made, known)
     _split(made)
@@ -174,6 +176,16 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
             "target", only[-1], f"one of {', '.join(only)}, which the test rows lack", sure=False
         )
     return [own[-1]], Decision("target", own[-1], "the last column: nothing else says which it is", sure=False)
+
+
+def _amounts_in_text(files: Files, names: list[str]) -> None:
+    """Targets that are numbers with signs around them are amounts."""
+    found = [c for n in names if (c := numbers_in_text(n, files.tables["train"][n])) and c.distinct > _FEW]
+    if found:
+        reading = files.reading
+        reading.numbers = [*reading.numbers, *(c.name for c in found)]
+        reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
+        files.tables["train"] = reading.convert(files.tables["train"])
 
 
 def _with_known_target(files: Files, names: list[str]) -> pa.Table:
@@ -257,10 +269,15 @@ def _classes(known: pa.Table, made: Problem) -> list[Any]:
 
 
 def _reading(made: Problem) -> None:
-    """What text is times or numbers goes into the recipe, and is seen as such from here on."""
+    """What text is times or numbers goes into the recipe, and is seen as such from here on.
+
+    (What an earlier look has made of the tables stands in the recipe already.)
+    """
     reading = made.files.reading
-    reading.dates = {c.name: c.form for c in made.columns if c.kind == "time" and c.parse}
-    reading.numbers = [c.name for c in made.columns if c.numeric_text]
+    reading.dates = {**reading.dates, **{c.name: c.form for c in made.columns if c.kind == "time" and c.parse}}
+    found = [c for c in made.columns if c.numeric_text]
+    reading.numbers = [*reading.numbers, *(c.name for c in found)]
+    reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
 

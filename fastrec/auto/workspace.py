@@ -7,10 +7,13 @@ import keyword
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
+import pandas as pd
 
 from fastrec._core.atomic import atomic_folder
 from fastrec.auto.choose_features import Chosen, Family, choose_features
@@ -19,6 +22,7 @@ from fastrec.auto.code_text import laid_out
 from fastrec.auto.files import read_files
 from fastrec.auto.problem import Decision, Problem, understand
 from fastrec.competition.reading import Reading
+from fastrec.competition.recipe import Competition
 from fastrec.errors import DataError
 from fastrec.features.base import Feature
 from fastrec.validate.tasks import Task
@@ -265,6 +269,8 @@ def _attributes(name: str, problem: Problem) -> list[str]:
         if problem.mirror is not None and problem.mirror.by == "time":
             add("time_gap", _plain(problem.mirror.gap))
             add("time_horizon", _plain(problem.mirror.horizon), "folds last as long as the test")
+            if problem.mirror.folds != Competition.n_folds:
+                add("n_folds", problem.mirror.folds)
     else:
         made.append(f"# folds: {reason('folds')}") if reason("folds") else None
     if _has_reading(problem.files.reading):
@@ -273,7 +279,10 @@ def _attributes(name: str, problem: Problem) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else str(value) if hasattr(value, "total_seconds") else value
+    """A number, or a length of time in pandas' words: a recipe imports nothing that writes one otherwise."""
+    if isinstance(value, np.timedelta64 | timedelta):
+        return str(pd.Timedelta(value)).removesuffix(" 00:00:00")
+    return value.item() if hasattr(value, "item") else value
 
 
 def _categories(problem: Problem) -> str:

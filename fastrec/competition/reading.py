@@ -30,6 +30,7 @@ class Reading:
         dates: columns of text, or of whole numbers such as 20240131, that are times → their format, as in
             ``'%d/%m/%Y'``; None: ISO 8601.
         numbers: columns of text that are numbers with signs around them: ``'$1,200'``, ``'5 %'``.
+        decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Reading:
     missing: Sequence[str] = ()
     dates: Mapping[str, str | None] = field(default_factory=dict)
     numbers: Sequence[str] = ()
+    decimal_commas: Sequence[str] = ()
 
     def __repr__(self) -> str:
         """What is not as usual, as Python."""
@@ -50,8 +52,9 @@ class Reading:
             "missing": [],
             "dates": {},
             "numbers": [],
+            "decimal_commas": [],
         }
-        own = {n: list(v) if n in ("missing", "numbers") else v for n, v in vars(self).items()}
+        own = {n: list(v) if n in ("missing", "numbers", "decimal_commas") else v for n, v in vars(self).items()}
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in own.items() if v != usual[n])})"
 
     def read(self, path: str | Path) -> pa.Table:
@@ -73,13 +76,20 @@ class Reading:
                 table = _set(table, name, _by_value(table[name], lambda v, f=form, n=name: parse_times(v, f, n, file)))
         for name in self.numbers:
             if name in table.column_names and pa.types.is_string(_plain(table[name]).type):
-                table = _set(table, name, _by_value(table[name], lambda v, n=name: parse_numbers(v, n, file)))
+                comma = name in self.decimal_commas
+                made = _by_value(table[name], lambda v, n=name, c=comma: parse_numbers(v, n, file, decimal_comma=c))
+                table = _set(table, name, made)
         return table
 
     def to_state(self) -> dict[str, Any]:
         """As JSON values."""
         made = asdict(self)
-        return {**made, "header": None if self.header is None else list(self.header), "numbers": list(self.numbers)}
+        return {
+            **made,
+            "header": None if self.header is None else list(self.header),
+            "numbers": list(self.numbers),
+            "decimal_commas": list(self.decimal_commas),
+        }
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Reading:
@@ -104,12 +114,22 @@ def parse_times(values: pa.Array, form: str | None, column: str, file: str | Pat
     return pa.Array.from_pandas(made.dt.as_unit("us"))
 
 
-def parse_numbers(values: pa.Array, column: str, file: str | Path | None = None) -> pa.Array:
-    """Texts as numbers: currency and percent signs, spaces and commas between thousands are passed over."""
+def parse_numbers(
+    values: pa.Array, column: str, file: str | Path | None = None, *, decimal_comma: bool = False
+) -> pa.Array:
+    """Texts as numbers: currency and percent signs, spaces and what parts thousands are passed over.
+
+    Args:
+        values: text.
+        column: for messages.
+        file: for messages.
+        decimal_comma: dots part thousands, a comma the decimals.
+    """
     import pandas as pd
 
     text = pd.Series(values.to_pandas(), dtype="object")
-    made = pd.to_numeric(text.str.replace(_AROUND, "", regex=True), errors="coerce")
+    plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False) if decimal_comma else text
+    made = pd.to_numeric(plain.str.replace(_AROUND, "", regex=True), errors="coerce")
     _tell_of_lost(text, made.isna() & (text.str.strip() != ""), column, file, "is no number")
     return pa.array(made.to_numpy(dtype="float64"), from_pandas=True)
 

@@ -51,6 +51,7 @@ class Competition(ABC):
         time: a column of times: folds are in its order, each trained on what came before; None: at random.
         time_gap: what is left out between training and scored rows, in the unit of ``time``.
         time_horizon: how long a scored block lasts, in the unit of ``time``; None: a share of the rows.
+        n_folds: how many validation folds there are.
         history: features look back to training rows from the rows to predict (lags of a series): the target of rows
             that are scored is hidden from them.
         refit: test rows are predicted by models of all training rows; False: by the mean of the folds' models, which is
@@ -81,6 +82,7 @@ class Competition(ABC):
     time: str | None = None
     time_gap: Any = 0
     time_horizon: Any = None
+    n_folds: int = FOLDS
     history = False
     refit: bool | None = None
     list_column = "list_id"
@@ -127,14 +129,14 @@ class Competition(ABC):
         """
         train = found.train
         if self.time is not None:
-            return Folds.time_series(train, self.time, FOLDS, gap=self.time_gap, horizon=self.time_horizon)
+            return Folds.time_series(train, self.time, self.n_folds, gap=self.time_gap, horizon=self.time_horizon)
         if target is None:
-            return Folds.group(train, self.fold_key or self.list_column, FOLDS)
+            return Folds.group(train, self.fold_key or self.list_column, self.n_folds)
         if self.fold_key is not None:
-            return Folds.group(train, self.fold_key, FOLDS)
+            return Folds.group(train, self.fold_key, self.n_folds)
         if target.task in ("binary", "multiclass"):
-            return Folds.stratified(train, target.encode(train).long(), FOLDS)
-        return Folds.kfold(len(train), FOLDS)
+            return Folds.stratified(train, target.encode(train).long(), self.n_folds)
+        return Folds.kfold(len(train), self.n_folds)
 
     def baselines(self) -> Sequence[Estimator]:
         """Rules to compare with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Literal
 
 import torch
@@ -35,6 +36,25 @@ def learnable(rows: Rows, *, name: str) -> Rows:
     if rows.task in ("binary", "multiclass"):
         refuse_one_class(rows, name=name)
     return rows
+
+
+def check_whole(name: str, **given: object) -> None:
+    """Refuse what is no whole number of 1 or more where one is needed; None is passed over.
+
+    Args:
+        name: whose arguments they are, for messages.
+        **given: argument → value.
+
+    Raises:
+        DataError: naming the argument.
+    """
+    for argument, value in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+            raise DataError(
+                f"{name}: {argument} is {value!r}", remedy=f"Give {argument} as a whole number of 1 or more"
+            )
 
 
 def refuse_one_class(rows: Rows, *, name: str, remedy: str = "Give rows of both classes") -> None:

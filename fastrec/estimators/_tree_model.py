@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +19,7 @@ from fastrec.estimators._learnable import (
     assembled,
     check_class_weight,
     check_classes,
+    check_whole,
     constant_of,
     learnable,
     output_weight,
@@ -28,6 +30,8 @@ from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
+
+_SAID = 300  # letters of a library's message, at most
 
 
 @dataclass
@@ -95,6 +99,7 @@ class TreeModel(Estimator, abstract=True):
         objective: str | None = None,
         **params: Any,
     ) -> None:
+        check_whole(name, rounds=rounds, early_stopping_rounds=early_stopping_rounds)
         self.name, self.rounds, self.early_stopping_rounds = name, rounds, early_stopping_rounds
         self.columns = None if columns is None else list(columns)
         self.class_weight = check_class_weight(class_weight, name=name)
@@ -128,11 +133,27 @@ class TreeModel(Estimator, abstract=True):
             if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(self._constant(label, train))
             else:
-                grown.append(self._grow(*[self._data(rows, values, i) for rows, values in parts], params=params))
+                data = [self._data(rows, values, i) for rows, values in parts]
+                with self._refusals_as_errors():
+                    grown.append(self._grow(*data, params=params))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
         self._task, self._n_outputs, self._pace = train.task, train.n_outputs, None
         self.trace = _trace(grown, self._inputs.names)
         return self
+
+    @contextmanager
+    def _refusals_as_errors(self) -> Iterator[None]:
+        """Libraries raise classes of their own, among others for a parameter of the wrong kind."""
+        try:
+            yield
+        except Exception as error:
+            library = type(error).__module__.split(".")[0].strip("_")
+            if library not in ("lightgbm", "xgboost", "catboost"):
+                raise
+            said = " ".join(str(error).split())[:_SAID]
+            raise DataError(
+                f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
+            ) from error
 
     def _constant(self, label: torch.Tensor, train: Rows) -> float:
         """What is predicted of an output that is the same in all rows that are learned from."""

@@ -19,7 +19,14 @@ from fastrec.estimators._architecture import Architecture, name_of
 from fastrec.estimators._head import Head
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
-from fastrec.estimators._learnable import ClassWeight, check_class_weight, check_classes, learnable, output_weight
+from fastrec.estimators._learnable import (
+    ClassWeight,
+    check_class_weight,
+    check_classes,
+    check_whole,
+    learnable,
+    output_weight,
+)
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
 from fastrec.estimators._net_start import NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
@@ -96,8 +103,7 @@ class NetModel(Estimator):
         smoothing: float = 0.0,
         keep_best: bool = True,
     ) -> None:
-        if seeds < 1:
-            raise DataError(f"a bag of {seeds} nets", remedy="Give seeds=1 or more")
+        check_whole(name, epochs=epochs, max_rows=max_rows, bs=bs, patience=patience, seeds=seeds)
         self.name, self.model, self.options = name, model, dict(options or {})
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing

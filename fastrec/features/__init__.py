@@ -18,6 +18,7 @@ from fastrec.features.cum_count import CumCount
 from fastrec.features.cum_target import CumTarget
 from fastrec.features.cumulative import CumStat, LastKnown
 from fastrec.features.cyclic import Cyclic
+from fastrec.features.date_of import DateOf
 from fastrec.features.date_part import DatePart
 from fastrec.features.deviation import DeviationFromGroup
 from fastrec.features.digits import Digits, RoundTo
@@ -77,6 +78,7 @@ __all__ = [
     "CumStat",
     "CumTarget",
     "Cyclic",
+    "DateOf",
     "DatePart",
     "DeviationFromGroup",
     "Diff",

@@ -69,6 +69,24 @@ def test_numbers_in_text_and_keys():
     assert not found["amount"].key
 
 
+@pytest.mark.parametrize(
+    ("values", "comma"),
+    [
+        (["1.234,50", "12,75", "7"], True),
+        (["0,125", "0,250", "1,375"], True),
+        (["€ 1 234,5", "17,0", "12"], True),
+        (["1,200", "12,300", "999,000"], False),
+        (["1,234.50", "12.75", "7"], False),
+        (["$5", "$17", "$1,200"], False),
+    ],
+)
+def test_decimal_commas_are_told_from_commas_between_thousands(values, comma):
+    (info,) = look_at(pa.table({"x": values * 20}))
+    assert info.kind == "number", info
+    assert info.numeric_text
+    assert info.decimal_comma == comma
+
+
 def test_the_second_of_two_equal_columns_is_a_duplicate():
     table = pa.table({"a": COLUMNS["amount"], "b": COLUMNS["amount"], "c": COLUMNS["amount"][::-1]})
     assert [c.kind for c in look_at(table)] == ["number", "duplicate", "number"]

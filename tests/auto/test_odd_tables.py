@@ -161,3 +161,73 @@ def test_a_class_of_one_row_is_told_of(tmp_path):
     with pytest.warns(DataWarning, match="fewer rows than"):
         _, scores, _ = run_it(tmp_path, frame)
     assert scores["task"] == "multiclass"
+
+
+def test_later_days_of_stores(tmp_path):
+    """Kaggle's manner with dates in text: folds by time, and a side table that is joined."""
+    days = pd.date_range("2022-01-01", periods=60)
+    frame = pd.MultiIndex.from_product([range(12), days], names=["shop", "date"]).to_frame(index=False)
+    frame["promo"] = frame.date.dt.day_of_week % 2
+    frame["sold"] = 100 + 50 * frame.promo + 30 * frame["shop"] + RNG.normal(size=len(frame))
+    shops = pd.DataFrame({"shop": range(12), "size": RNG.normal(size=12)})
+    data = tmp_path / "data"
+    data.mkdir()
+    frame[frame.date < days[50]].to_csv(data / "train.csv", index=False)
+    frame[frame.date >= days[50]].drop(columns="sold").to_csv(data / "test.csv", index=False)
+    shops.to_csv(data / "shops.csv", index=False)
+    made = new_competition(tmp_path / "mine", data, seconds=0)
+    recipe = load_competition(made.folder)
+    assert (recipe.time, recipe.target, recipe.time_horizon) == ("date", "sold", "10 days")
+    assert recipe.n_folds == 4  # the first ten days are left to learn from
+    assert "shops_size" in recipe.features().outputs
+    recipe.models = lambda *, bs: [XGBModel("xgb", rounds=30, eta=0.3, early_stopping_rounds=None)]
+    run = run_competition(recipe, data, tmp_path / "run")
+    assert len(pd.read_csv(run / "submission.csv")) == 120
+
+
+def european(amount):
+    return f"{amount:,.2f}".translate(str.maketrans(",.", ".,"))
+
+
+def test_a_european_file(tmp_path):
+    x = RNG.gamma(2, 900, size=400)
+    frame = pd.DataFrame({"Betrag": x, "Tag": pd.date_range("2020-01-01", periods=400), "Preis": 2 * x})
+    text = frame.assign(Betrag=x, Tag=frame.Tag.dt.strftime("%d.%m.%Y"))
+    text[["Betrag", "Preis"]] = text[["Betrag", "Preis"]].map(european)
+    data = tmp_path / "data"
+    data.mkdir()
+    text[:300].to_csv(data / "train.csv", sep=";", index=False, encoding="utf-8-sig")
+    text[300:].drop(columns="Preis").to_csv(data / "test.csv", sep=";", index=False, encoding="utf-8-sig")
+    made = new_competition(tmp_path / "mine", data, seconds=0)
+    assert (made.problem.task, made.problem.target) == ("regression", ["Preis"])
+    recipe = load_competition(made.folder)
+    found = recipe.reading.read(data / "train.csv")
+    assert found["Betrag"].to_pylist() == pytest.approx(x[:300].round(2))
+    assert found["Preis"].to_pylist() == pytest.approx((2 * x[:300]).round(2))
+    assert recipe.reading.read(data / "test.csv")["Betrag"].to_pylist() == pytest.approx(x[300:].round(2))
+
+
+def test_numbers_with_signs_beside_a_binary_target(tmp_path):
+    x = RNG.gamma(2, 900, size=300)
+    frame = pd.DataFrame({"pay": [f"${v:,.2f}" for v in x], "y": (noisy(x / 900) > 1.6).astype(int)})
+    frame.to_csv(tmp_path / "people.csv", index=False)
+    made = new_competition(tmp_path / "mine", tmp_path / "people.csv", target="y", seconds=0)
+    assert [(c.name, c.kind) for c in made.problem.learned] == [("pay", "number")]
+
+
+def test_months_and_days_become_dates(tmp_path):
+    days = pd.date_range("2019-01-01", periods=500)
+    frame = pd.DataFrame({"Year": days.year, "Month": days.month, "Day": days.day, "n": np.arange(500.0), "month": 1.5})
+    frame["weekday_day"] = days.day_of_week
+    frame["weekday_month"] = days.month
+    (tmp_path / "data").mkdir()
+    frame.sample(frac=1, random_state=0).drop(columns="month").to_csv(tmp_path / "data" / "train.csv", index=False)
+    made = new_competition(tmp_path / "mine", tmp_path / "data", target="n", seconds=0)
+    (family,) = [f for f in made.chosen.families if f.name == "dates put together"]
+    assert [o for f in family.features for o in f.outputs] == ["date", "date_dayofweek", "date_dayofyear"]
+
+
+def test_what_is_to_be_unpacked_is_said(tmp_path):
+    (tmp_path / "train.csv.zip").write_bytes(b"PK")
+    with pytest.raises(FastrecError, match="Unpack it"):
+        new_competition(tmp_path / "mine", tmp_path, seconds=0)

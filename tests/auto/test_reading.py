@@ -26,6 +26,13 @@ def test_numbers():
     assert made["m"].to_pylist() == [1200.5, 5.0, -3.0, None, None]
 
 
+def test_decimal_commas_are_those_of_the_columns_named():
+    texts = ["1.200,50", "5 %", "€ -3,125", "1 000,0"]
+    made = Reading(numbers=["m", "n"], decimal_commas=["m"]).convert(pa.table({"m": texts, "n": ["1,200.50"] * 4}))
+    assert made["m"].to_pylist() == [1200.5, 5.0, -3.125, 1000.0]
+    assert made["n"].to_pylist() == [1200.5] * 4
+
+
 def test_values_that_are_none_are_told_of():
     with pytest.warns(DataWarning, match=r"'soon' is no time .*1 different"):
         made = Reading(dates={"d": None}).convert(pa.table({"d": ["2024-01-01", "soon"]}))
@@ -40,8 +47,9 @@ def test_a_dictionary_column():
 
 def test_its_text_makes_it_again():
     reading = Reading(
-        files={"train": "x.data"}, tables=[], header=["a"], missing=["?"], dates={"d": None}, numbers=["m"]
-    )
+        files={"train": "x.data"}, tables=[], header=["a"], missing=["?"], dates={"d": None}, numbers=["m", "c"],
+        decimal_commas=["c"],
+    )  # fmt: skip
     assert eval(repr(reading)) == reading
     assert repr(Reading()) == "Reading()"
     assert Reading.from_state(reading.to_state()) == reading

@@ -8,6 +8,7 @@ from fastrec.features import (
     Clip,
     Combine,
     CountEncode,
+    DateOf,
     DatePart,
     Digits,
     FillMissing,
@@ -42,6 +43,10 @@ EXAMPLES = {
         lambda: Clip(["price", "clicks"], 0, 2),
         lambda: Clip("clicks", high=1.5),
         lambda: Clip(TargetEncode("city", "y"), scope="all"),
+    ],
+    "DateOf": [
+        lambda: DateOf("clicks", "clicks"),
+        lambda: DateOf("clicks", Lag("clicks", by="user", order="when"), "views", name="then"),
     ],
     "DatePart": [
         lambda: DatePart("time"),
