@@ -24,7 +24,7 @@ def retrain(
     window: Annotated[
         int | None, typer.Option(min=1, help="Learn from so many of the newest periods only; all if not given.")
     ] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Nets begin with the weights of the run's nets.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Begin with the run's nets and trees where they fit.")] = False,
     margin: Annotated[float, typer.Option(min=0, help="Share of the metric by which it may be worse.")] = 0.01,
     export: Annotated[
         bool | None, typer.Option(help="Promote its export too; if not given, as the current version has it.")
@@ -66,8 +66,8 @@ def retrain(
         if len(v.by_period):
             typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
         typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
-        if made.warmed:
-            typer.echo(f"began with the run's weights: {', '.join(made.warmed)}")
+        for name, how in made.began.items():
+            typer.echo(f"{name}: {how}")
         typer.echo(f"run {made.run}")
         typer.echo(f"{'passed' if v.promote else 'kept what serves'}: {'; '.join(v.reasons)}")
         if made.version is not None:
