@@ -14,7 +14,7 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator, NetRanker, SessionRanker
 from fastrec.estimators._list_events import EventCoder, with_items
 from fastrec.estimators._net_start import values_of_codes
-from fastrec.table import Table
+from fastrec.table import Table, as_column
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import ListEvents, Lists
 
