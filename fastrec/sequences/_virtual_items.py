@@ -32,6 +32,11 @@ def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
     return torch.where(item.is_missing().cpu(), table[coded.encode(says).cpu().long()], 0)
 
 
+def has_virtual(items: Vocab) -> bool:
+    """Whether some codes of a vocabulary are virtual items."""
+    return any(name.startswith(_PREFIX) for name in items.reserved)
+
+
 def _texts(values: Vocab) -> list[str]:
     """The names of all codes of a vocabulary; the first is no value."""
     return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]

@@ -53,7 +53,7 @@ def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task):
     assert log_loss(part.label.numpy(), said, labels=range(2 if task == "binary" else 3)) == pytest.approx(
         best, rel=1e-5
     )
-    assert len(made.trace.curves) < 30  # half of 60 at most
+    assert len(made.trace.curves) <= 30  # half of 60 at most
 
 
 def test_xgboost_goes_on_as_it_does_by_itself():
