@@ -218,7 +218,7 @@ def visits() -> pd.DataFrame:
 
 def test_events_without_an_item_become_virtual_ones():
     frame = SessionFrame(visits(), item="item", session="s", order="t", virtual="what")
-    assert frame.items.reserved == ("#missing#", "virtual: page 2", "virtual: shoes")
+    assert frame.items.reserved == ("#na#", "virtual: page 2", "virtual: shoes")
     named = [[frame.items.classes[c] for c in frame.values[a:b]] for a, b in pairwise(frame.offsets.tolist())]
     assert named == [[7, "virtual: shoes", 5, "virtual: page 2"], ["virtual: shoes", 7]]  # the last says nothing
     assert frame.times.tolist() == [0, 1, 2, 3, 0, 1]
