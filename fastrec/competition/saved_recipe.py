@@ -98,7 +98,7 @@ class SavedRecipe(Competition):
             return None
         positive = known.classes.values[1].as_py() if known.task == "binary" and known.classes is not None else None
         if known.task == "multiclass" and known.classes is not None:  # a window may lack a class
-            own = Table({known.names[0]: known.classes.values.to_pylist()})
+            own = Table({known.names[0]: known.classes.values.to_pylist()}).to(train.device)
             train = concat([train.select(known.names), own])
         found = Target.fit(train, known.names, known.task, positive=positive, scale=known.scale)
         self._grow_form(known, found)

@@ -161,7 +161,8 @@ class Estimator(ABC):
         check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
             about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
-            about |= {"began": self.trace.began} if self.trace.began else {}
+            began = getattr(getattr(self, "trace", None), "began", "")  # one of a user's own may keep no trace
+            about |= {"began": began} if began else {}
             about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
@@ -202,7 +203,8 @@ class Estimator(ABC):
                 raise ValueError("its files are not those that were written")
             made = found(**settings)
             made.read(folder, about)
-            made.trace.began = str(about.get("began", ""))
+            if "began" in about:
+                made.trace.began = str(about["began"])
         except (MissingFileError, UnreadableFileError):
             raise
         except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file

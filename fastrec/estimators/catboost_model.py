@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -174,7 +175,9 @@ class CatBoostModel(TreeModel):
         return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
 
     def _text_of(self, trees: Any) -> bytes:
-        return bytes(trees._serialize_model())
+        with tempfile.TemporaryDirectory() as folder:
+            self._write_trees(trees, Path(folder) / "trees")
+            return (Path(folder) / "trees").read_bytes()
 
     def _write_trees(self, trees: Any, path: Path) -> None:
         trees.save_model(str(path))

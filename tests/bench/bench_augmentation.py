@@ -2,7 +2,7 @@
 
 Sessions (hit rate of the item that follows, among ten): ``no order``: a session keeps to one topic, and its items come
 in any order; ``an order``: every item has a successor, which comes next in eight of ten cases.
-Tables (AUC of rows that were not trained on): ``few labels``: 300 rows with labels, one in ten of them wrong, and 4,000
+Tables (AUC, and log loss, of rows that were not trained on): ``few labels``: 300 rows with labels, one in ten of them wrong, and 4,000
 without, 30 noisy columns that repeat six hidden ones; ``many labels``: 4,000 rows with labels, and a rule of two
 columns' signs.
 
@@ -101,8 +101,8 @@ def many_labels(rng: np.random.Generator) -> tuple[pd.DataFrame, np.ndarray, int
     return pd.DataFrame(x, columns=[f"x{j}" for j in range(8)]), x[:, 0] * x[:, 1] > 0, 4000
 
 
-def table_auc(world: Callable[..., Any], change: str, seed: int) -> float:
-    """The AUC of the last two thousand rows."""
+def table_score(world: Callable[..., Any], change: str, seed: int, *, logloss: bool = False) -> float:
+    """The AUC of the last two thousand rows, or their log loss."""
     frame, y, labelled = world(np.random.default_rng(seed))
     names = list(frame)
     frame["y"] = y.astype(np.float32)
@@ -133,8 +133,11 @@ def table_auc(world: Callable[..., Any], change: str, seed: int) -> float:
     test.process()
     net.eval()
     with torch.no_grad():
-        said = net(test.x_cat, test.x_cont).squeeze(1)
-    return float(auc(said.double(), torch.from_numpy(frame["y"][-2000:].to_numpy(dtype=np.float64))))
+        said = net(test.x_cat, test.x_cont).squeeze(1).double()
+    truth = torch.from_numpy(frame["y"][-2000:].to_numpy(dtype=np.float64))
+    if logloss:
+        return float(torch.nn.functional.binary_cross_entropy_with_logits(said, truth))
+    return float(auc(said, truth))
 
 
 def cases() -> Mapping[str, Mapping[str, Callable[[int], float]]]:
@@ -148,7 +151,9 @@ def cases() -> Mapping[str, Mapping[str, Callable[[int], float]]]:
         }
     for name, world in (("few labels", few_labels), ("many labels", many_labels)):
         changes = ("none", "mixup", "swap noise", "denoising")
-        made[name] = {n: lambda s, w=world, n=n: table_auc(w, n, s) for n in changes}
+        made[name] = {n: lambda s, w=world, n=n: table_score(w, n, s) for n in changes}
+        own = f"{name}, log loss"
+        made[own] = {n: lambda s, w=world, n=n: table_score(w, n, s, logloss=True) for n in changes[:3]}
     return made
 
 
