@@ -2,9 +2,9 @@
 
 Sessions (hit rate of the item that follows, among ten): ``no order``: a session keeps to one topic, and its items come
 in any order; ``an order``: every item has a successor, which comes next in eight of ten cases.
-Tables (AUC, and log loss, of rows that were not trained on): ``few labels``: 300 rows with labels, one in ten of them wrong, and 4,000
-without, 30 noisy columns that repeat six hidden ones; ``many labels``: 4,000 rows with labels, and a rule of two
-columns' signs.
+Tables (AUC, and log loss, of rows that were not trained on): ``few labels``: 300 rows with labels, one in ten of them
+wrong, and 4,000 without, 30 noisy columns that repeat six hidden ones; ``many labels``: 4,000 rows with labels, and a
+rule of two columns' signs.
 
 Figures are means over seeds, of one training each; ``+-``: the standard error of the paired difference to none.
 """
