@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fastrec.cli._options import Every, Trust
 from fastrec.cli.app import app, readable_errors, trusted
 from fastrec.errors import DataError
 
@@ -22,7 +23,7 @@ def event_metrics(
     request: Annotated[str, typer.Option(help="Column of both with the request's id.")] = "request_id",
     item: Annotated[str, typer.Option(help="Column of both with the item.")] = "item_id",
     time: Annotated[str | None, typer.Option(help="Column of the lists: when it was.")] = None,
-    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    every: Every = "day",
     segment: Annotated[str | None, typer.Option(help="Column of the lists to tell apart.")] = None,
     k: Annotated[int | None, typer.Option(min=1, help="Look at the first so many places only.")] = None,
     json: Annotated[Path | None, typer.Option(help="File for the figures, .json.", show_default=False)] = None,
@@ -55,7 +56,7 @@ def monitor(
         Path | None, typer.Option(help="Labels of the new rows, in their order; it wants --scores and --time.")
     ] = None,
     time: Annotated[str | None, typer.Option(help="Column of the new rows, or of the labels: when it was.")] = None,
-    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    every: Every = "day",
     metric: Annotated[str | None, typer.Option(help="Metric of the labels; a run's own if not given.")] = None,
     groups: Annotated[str | None, typer.Option(help="Column of the new rows with their list, for rankings.")] = None,
     drop: Annotated[list[str] | None, typer.Option(help="A column not to compare, such as ids that grow.")] = None,
@@ -71,7 +72,7 @@ def monitor(
     trees: Annotated[bool, typer.Option(help="Let trees tell new rows from old ones.")] = True,
     out: Annotated[Path | None, typer.Option(help="File for the page, .html.", show_default=False)] = None,
     json: Annotated[Path | None, typer.Option(help="File for all figures, .json.", show_default=False)] = None,
-    trust: Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")] = None,
+    trust: Trust = None,
 ) -> None:
     """Tell what has changed in new rows; exit with 3 where something is beyond a threshold.
 
@@ -81,17 +82,8 @@ def monitor(
         from fastrec.monitor import Thresholds
         from fastrec.monitor import monitor as compare
 
-        limits = Thresholds(
-            alpha=alpha,
-            correction=correction,  # type: ignore[arg-type] - it says itself what it knows
-            psi=psi,
-            js=js,
-            ks=ks,
-            missing=missing,
-            unseen=unseen,
-            auc=auc,
-            metric=metric_loss,
-        )
+        sizes = {"psi": psi, "js": js, "ks": ks, "missing": missing, "unseen": unseen, "auc": auc}
+        limits = Thresholds(alpha=alpha, correction=correction, metric=metric_loss, **sizes)  # type: ignore[arg-type] - it says itself what it knows
         given = _scores(scores)
         over_time = None
         if labels is not None:

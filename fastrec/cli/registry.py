@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from fastrec.cli._options import Trust
 from fastrec.cli.app import app, readable_errors, trusted
 from fastrec.errors import MissingFileError
 
@@ -23,7 +24,7 @@ def promote(
     registry: _REGISTRY,
     why: _WHY = "",
     export: Annotated[bool, typer.Option(help="Of a run: make its export too, which a server needs.")] = True,
-    trust: Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")] = None,
+    trust: Trust = None,
 ) -> None:
     """Make a run, an export or an earlier version the current one, at once; a server of the registry takes it over."""
     with readable_errors("what was current still is"):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fastrec.cli._options import Device, Every, Seed, Trust
 from fastrec.cli.app import app, load_competition, readable_errors, trusted
+
+if TYPE_CHECKING:
+    from fastrec.monitor import Retrained
 
 
 @app.command()
@@ -19,12 +23,12 @@ def retrain(
         Path | None, typer.Option(help="Where it is promoted if it is no worse.", show_default=False)
     ] = None,
     time: Annotated[str | None, typer.Option(help="Column that says when a row was; else the recipe's.")] = None,
-    every: Annotated[str, typer.Option(help="`hour`, `day`, `week`, or `value`: each value is a period.")] = "day",
+    every: Every = "day",
     scored: Annotated[int, typer.Option(min=1, help="So many of the newest periods are scored.")] = 3,
     window: Annotated[
         int | None, typer.Option(min=1, help="Learn from so many of the newest periods only; all if not given.")
     ] = None,
-    warm: Annotated[bool, typer.Option("--warm", help="Nets begin with the weights of the run's nets.")] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Begin with the run's nets and trees where they fit.")] = False,
     margin: Annotated[float, typer.Option(min=0, help="Share of the metric by which it may be worse.")] = 0.01,
     export: Annotated[
         bool | None, typer.Option(help="Promote its export too; if not given, as the current version has it.")
@@ -32,9 +36,9 @@ def retrain(
     competition: Annotated[
         Path | None, typer.Option(help="The recipe's folder; without it the run's own features and models.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
-    device: Annotated[str, typer.Option(help="`auto`, `cpu` or `cuda`.")] = "auto",
-    trust: Annotated[list[str] | None, typer.Option(help="A module of the run's own that may be imported.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    trust: Trust = None,
 ) -> None:
     """Train a run again with new rows; exit with 3 where the gate keeps what serves.
 
@@ -62,15 +66,20 @@ def retrain(
             trust=trusted(trust),
             stages=stages,
         )
-        v = made.verdict
-        if len(v.by_period):
-            typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
-        typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
-        if made.warmed:
-            typer.echo(f"began with the run's weights: {', '.join(made.warmed)}")
-        typer.echo(f"run {made.run}")
-        typer.echo(f"{'passed' if v.promote else 'kept what serves'}: {'; '.join(v.reasons)}")
-        if made.version is not None:
-            typer.echo(f"version {made.version} is current")
-    if not v.promote:
+        _tell(made)
+    if not made.verdict.promote:
         raise typer.Exit(3)
+
+
+def _tell(made: Retrained) -> None:
+    """What came of it, the verdict last but for the version."""
+    v = made.verdict
+    if len(v.by_period):
+        typer.echo(v.by_period.to_string(index=False, float_format=lambda x: f"{x:.5f}"))
+    typer.echo(f"{v.metric}: serving {v.serving:.5f}, new {v.candidate:.5f}, better by {v.gain}")
+    for name, how in made.began.items():
+        typer.echo(f"{name}: {how}")
+    typer.echo(f"run {made.run}")
+    typer.echo(f"{'passed' if v.promote else 'kept what serves'}: {'; '.join(v.reasons)}")
+    if made.version is not None:
+        typer.echo(f"version {made.version} is current")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fastrec.competition.predict import SavedRun
 from fastrec.errors import UnreadableFileError
 
 _SETTINGS = ("competition", "task", "metric", "seed", "device", "rows", "folds", "folds_method", "git_revision")
+_REFUSED = re.compile(r"[^\w\-. /:]")  # characters that MLflow takes in no name
 _FILES = ("report.html", "config.json", "scores.json", "gate.json")
 
 
@@ -61,4 +63,4 @@ def _metrics(scores: dict[str, Any]) -> dict[str, float]:
     made = {f"oof_{model}": v for model, v in scores["oof"].items()}
     made |= {f"test_{model}": v for model, v in scores["models"].items()}
     made["seconds"] = sum(scores.get("seconds", {}).values())
-    return {n: float(v) for n, v in made.items() if v is not None}
+    return {_REFUSED.sub("_", n): float(v) for n, v in made.items() if v is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -92,6 +92,7 @@ class Competition(ABC):
     touched: str | None = None
     reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
+    cold_folds: Collection[int] = ()  # of a retrain: folds that score rows which a warm start has learned from
 
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.

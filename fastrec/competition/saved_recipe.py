@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -13,12 +14,12 @@ from fastrec.competition.form import SubmissionFormat
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.recipe import Competition
 from fastrec.competition.value_form import ValueForm
-from fastrec.errors import MissingFileError
+from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
 from fastrec.stacking import Stack, StackModel
-from fastrec.table import Table
+from fastrec.table import Table, concat
 from fastrec.validate import Folds, Rows, Target
 
 
@@ -51,6 +52,8 @@ class SavedRecipe(Competition):
         folds: how they are validated.
         trust: modules of generators of one's own that may be imported.
         warm: models that can begin with what the run's have learned.
+        cold_folds: folds whose rows the run has learned from: their models begin from nothing all the same, lest the
+            second level take what they know by heart for skill.
         recipe: the recipe where its code is at hand: its features, models and stack are taken, not the run's.
     """
 
@@ -64,11 +67,14 @@ class SavedRecipe(Competition):
         *,
         trust: Sequence[str] = (),
         warm: bool = False,
+        cold_folds: Collection[int] = (),
         recipe: Competition | None = None,
     ) -> None:
         self.saved, self.found, self._folds = saved, found, folds
         self._trust, self._warm, self._recipe = tuple(trust), warm, recipe
-        self.warmed: list[str] = []
+        self.cold_folds = tuple(cold_folds)
+        self.asked: list[str] = []  # models that learn
+        self.warmed: list[str] = []  # those that can begin with what the run's have learned
         config = saved.config
         self.name, self.task, self.metric = config["competition"], saved.task, config["metric"]
         self.ids, self.history = tuple(config.get("ids", ())), bool(config["history"])
@@ -86,12 +92,35 @@ class SavedRecipe(Competition):
         return self.found
 
     def find_target(self, train: Table) -> Target | None:
-        """What the run predicts; classes may have joined."""
+        """What the run predicts; of a multiclass task all classes that it knew, and those that have joined."""
         known = self.saved.target
         if known is None:
             return None
         positive = known.classes.values[1].as_py() if known.task == "binary" and known.classes is not None else None
-        return Target.fit(train, known.names, known.task, positive=positive, scale=known.scale)
+        if known.task == "multiclass" and known.classes is not None:  # a window may lack a class
+            own = Table({known.names[0]: known.classes.values.to_pylist()}).to(train.device)
+            train = concat([train.select(known.names), own])
+        found = Target.fit(train, known.names, known.task, positive=positive, scale=known.scale)
+        self._grow_form(known, found)
+        return found
+
+    def _grow_form(self, known: Target, found: Target) -> None:
+        """Let a submission with a column for each class have one for each that has joined.
+
+        Raises:
+            DataError: its columns have names of their own.
+        """
+        form = self.submission
+        joined = [n for n in found.outputs if n not in known.outputs]
+        if not joined or not isinstance(form, ValueForm) or len(form.values) < 2:
+            return
+        if list(form.values) != known.outputs:
+            raise DataError(
+                f"the new rows have classes that the run did not know ({', '.join(joined)}), and the columns of its "
+                f"submission ({', '.join(form.values)}) have names of their own", column=found.names[0],
+                remedy="Leave these rows out, or run the recipe with a form of its own for all classes",
+            )  # fmt: skip
+        self.submission = replace(form, values=tuple(found.outputs))
 
     def features(self) -> FeatureSet | None:
         """The run's features, to be fitted anew."""
@@ -125,6 +154,7 @@ class SavedRecipe(Competition):
         """The run's models, untrained; warm ones begin with what they have learned."""
         known = {m.name: m for m in self._trained if m.learns}
         asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
+        self.asked = [m.name for m in asked]
         if self._warm:
             self.warmed = [m.name for m in asked if m.name in known and m.start_from(known[m.name])]
         return asked

@@ -108,7 +108,7 @@ def cross_fit_in_time(
 def _crossing(
     made: Fitted, models: Sequence[Estimator], device: torch.device, seed: int, store: KeptModels | None
 ) -> CrossFit:
-    return CrossFit(
+    crossing = CrossFit(
         models,
         len(made.train),
         0 if made.test is None else len(made.test),
@@ -118,6 +118,8 @@ def _crossing(
         repeated=made.folds.is_repeated,
         store=store,
     )
+    crossing.cold_folds = made.recipe.cold_folds
+    return crossing
 
 
 def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -> None:

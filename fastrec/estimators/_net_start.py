@@ -16,20 +16,23 @@ from fastrec.models.one_hot import OneHotTables
 from fastrec.tabular import TabularFrame
 from fastrec.tabular.procs import Categorify
 
+STARTED = "began with the weights that were there"  # what is said of a net that did
+
 
 class NetStart:
     """The weights that a net begins with.
 
     Rows of embedding tables go by the value that they are of: a vocabulary may have grown, and rows of new values keep
-    their first weights. An ``EventNet``'s vectors of items go by value as well; those of events' kinds, whose values
-    are not known here, keep their first weights. Everything else goes by name where its shape is the same.
+    their first weights. An ``EventNet``'s vectors of items and of events' categories go by value as well, the latter by
+    the name of their column. Everything else goes by name where its shape is the same.
 
     Args:
         trained: the net to begin with.
+        events: of a net of events, each of their categorical columns → the values of its codes, in their order.
     """
 
-    def __init__(self, trained: TrainedNet) -> None:
-        self._trained = trained
+    def __init__(self, trained: TrainedNet, *, events: Mapping[str, list[Any]] | None = None) -> None:
+        self._trained, self._events = trained, dict(events or {})
 
     def __deepcopy__(self, memo: Any) -> NetStart:
         return self  # it is never changed, and may be large
@@ -58,17 +61,20 @@ class NetStart:
         """How long to train: half as long as from the beginning."""
         return math.ceil(usual / 2)
 
-    def give_to(self, net: nn.Module, frame: TabularFrame) -> list[str]:
+    def give_to(
+        self, net: nn.Module, frame: TabularFrame, *, events: Mapping[str, list[Any]] | None = None
+    ) -> list[str]:
         """Put the weights into a net.
 
         Args:
             net: a net of the same class, with first weights.
             frame: knows its vocabularies.
+            events: as in ``NetStart``, of the events that this net reads.
 
         Returns:
             The names of the parameters that keep their first weights, as their shape is another.
         """
-        old, new = _classes(self._trained.frame), _classes(frame)
+        old, new = values_of_codes(self._trained.frame), values_of_codes(frame)
         if any(isinstance(m, OneHotTables) for m in net.modules()) and old != new:
             return list(net.state_dict())  # which number stands for which value has changed
         mine, theirs = dict(net.named_modules()), dict(self._trained.net.named_modules())
@@ -85,6 +91,7 @@ class NetStart:
                 by_value |= _give_items(
                     self._trained.net, net, old[self._trained.frame.cat_names[-1]], new[frame.cat_names[-1]]
                 )
+                _give_kinds(self._trained.net, net, self._events, events or {})
             kept, given = [], self._trained.net.state_dict()
             for name, values in net.state_dict().items():
                 if name in by_value:
@@ -120,6 +127,18 @@ def _give_items(old: nn.Module, new: EventNet, before: list[Any], now: list[Any]
     return {n for n in new.state_dict() if n == "item.weight" or n.startswith("kinds.")}
 
 
+def _give_kinds(old: nn.Module, new: EventNet, before: Mapping[str, list[Any]], now: Mapping[str, list[Any]]) -> None:
+    """Copy the vectors of the events' categories that both know, column by column."""
+    if not isinstance(old, EventNet) or old.width != new.width:
+        return
+    known = dict(zip(before, old.kinds, strict=True))
+    for name, table in zip(now, new.kinds, strict=True):
+        if name in known:
+            to, source = _both(before[name], now[name])
+            weight, given = table.weight, known[name].weight
+            weight[to.to(weight.device)] = given[source.to(given.device)].to(weight.device, weight.dtype)
+
+
 def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
     """Where the values that both have stand now, and where they stood: int64 ``[m]`` each."""
     places = {value: i for i, value in enumerate(before)}
@@ -128,7 +147,7 @@ def _both(before: list[Any], now: list[Any]) -> tuple[Tensor, Tensor]:
     return torch.tensor(to, dtype=torch.int64), torch.tensor(source, dtype=torch.int64)
 
 
-def _classes(frame: TabularFrame) -> dict[str, list[Any]]:
-    """Column → the values of its ids, in their order."""
+def values_of_codes(frame: TabularFrame) -> dict[str, list[Any]]:
+    """Categorical column of a frame → the values of its codes, in their order."""
     procs = [p for p in frame.procs.fs if isinstance(p, Categorify)]
     return {n: list(c) for p in procs for n, c in p.classes.items()}

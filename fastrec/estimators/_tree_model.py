@@ -27,6 +27,7 @@ from fastrec.estimators._learnable import (
 )
 from fastrec.estimators._pace import Pace
 from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators._tree_start import TreeStart
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
@@ -104,6 +105,7 @@ class TreeModel(Estimator, abstract=True):
         self.columns = None if columns is None else list(columns)
         self.class_weight = check_class_weight(class_weight, name=name)
         self.objective, self.params = objective, params
+        self.start_anew()
         self.forget()
 
     def forget(self) -> None:
@@ -113,7 +115,27 @@ class TreeModel(Estimator, abstract=True):
         self._task: Task | None = None
         self._n_outputs = 1
         self._pace: Pace | None = None  # while an output's trees grow in a limit of time
+        self._before: Any = None  # while an output's trees grow: those that they grow on
         self._parts: list[Any] = []  # for each output its trees, or the constant that it is
+
+    def start_from(self, other: Estimator) -> bool:
+        """Grow on another's trees, where columns, values of categories and outputs are the same; half the rounds
+        follow.
+        """
+        if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
+            return False
+        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats")):
+            return False
+        trees = [p for p in other._parts if not isinstance(p, float)]
+        texts = [self._text_of(t) for t in trees]
+        self._start = TreeStart(other._inputs, other._parts, other._task, other._n_outputs, texts)
+        self.began_with = repr(self._start)
+        return True
+
+    def start_anew(self) -> None:
+        """Let the next trees grow from nothing."""
+        self._start: TreeStart | None = None
+        self.began_with = ""  # which trees: what is kept of a run goes by it
 
     def fit(self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None) -> Self:
         """Grow the trees; ``valid`` is not looked at."""
@@ -125,6 +147,7 @@ class TreeModel(Estimator, abstract=True):
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
         self._inputs = TreeInputs.fit(used, self.columns)
+        start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []
         whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
@@ -133,12 +156,14 @@ class TreeModel(Estimator, abstract=True):
             if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
                 grown.append(self._constant(label, train))
             else:
+                self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
                 data = [self._data(rows, values, i) for rows, values in parts]
                 with self._refusals_as_errors():
                     grown.append(self._grow(*data, params=params))
         self._parts = [g.trees if isinstance(g, Grown) else g for g in grown]
-        self._task, self._n_outputs, self._pace = train.task, train.n_outputs, None
+        self._task, self._n_outputs, self._pace, self._before = train.task, train.n_outputs, None, None
         self.trace = _trace(grown, self._inputs.names)
+        self.trace.began = began
         return self
 
     @contextmanager
@@ -154,6 +179,25 @@ class TreeModel(Estimator, abstract=True):
             raise DataError(
                 f"{self.name}: {library} refuses to learn ({said})", remedy=f"Check the parameters {self.params}"
             ) from error
+
+    def _started(self, used: Rows, device: torch.device | None) -> tuple[TreeStart | None, str]:
+        """The trees to grow on and what is said of it; where there are some, the columns are read as they read them."""
+        if self._start is None:
+            return None, ""
+        differs = self._start.differs(self._inputs, used) or self._cannot_go_on(device)
+        if differs:
+            return None, f"grown anew: {differs}"
+        self._inputs = self._start.inputs
+        return self._start, "grown on the trees that were there"
+
+    def _cannot_go_on(self, device: torch.device | None) -> str:
+        """Why the library grows nothing on trees of these columns; empty: it does."""
+        return ""
+
+    @property
+    def _rounds(self) -> int:
+        """How many trees of the output at hand are grown at most."""
+        return self.rounds if self._before is None else TreeStart.rounds(self.rounds)
 
     def _constant(self, label: torch.Tensor, train: Rows) -> float:
         """What is predicted of an output that is the same in all rows that are learned from."""
@@ -245,6 +289,10 @@ class TreeModel(Estimator, abstract=True):
         """The constructor's arguments."""
         names = ("name", "rounds", "early_stopping_rounds", "columns", "class_weight", "objective")
         return {**{n: getattr(self, n) for n in names}, **self.params}
+
+    @abstractmethod
+    def _text_of(self, trees: Any) -> bytes:
+        """One output's trees in the library's own form."""
 
     @abstractmethod
     def _write_trees(self, trees: Any, path: Path) -> None:

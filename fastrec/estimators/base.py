@@ -30,10 +30,12 @@ class Trace:
     Args:
         curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``.
         importance: feature → total gain.
+        began: after ``start_from``: what it began with, or why it was trained from nothing all the same.
     """
 
     curves: list[dict[str, float]] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
+    began: str = ""
 
 
 class Estimator(ABC):
@@ -117,9 +119,12 @@ class Estimator(ABC):
             other: a trained estimator of the same class.
 
         Returns:
-            Whether it will; False: this kind is always trained from nothing.
+            Whether it will try; False: this kind is always trained from nothing. ``trace.began`` says what came of it.
         """
         return False
+
+    def start_anew(self) -> None:  # noqa: B027 - most kinds always do
+        """Let the next ``fit`` begin from nothing, whatever ``start_from`` was given."""
 
     def not_fitted(self) -> NotFittedError:
         """What to raise where something was asked of an untrained estimator."""
@@ -156,6 +161,8 @@ class Estimator(ABC):
         check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
             about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
+            began = getattr(getattr(self, "trace", None), "began", "")  # one of a user's own may keep no trace
+            about |= {"began": began} if began else {}
             about["digests"] = digests_below(part, but="estimator.json")
             try:
                 text = json.dumps(about, indent=1, ensure_ascii=False)
@@ -196,6 +203,8 @@ class Estimator(ABC):
                 raise ValueError("its files are not those that were written")
             made = found(**settings)
             made.read(folder, about)
+            if "began" in about:
+                made.trace.began = str(about["began"])
         except (MissingFileError, UnreadableFileError):
             raise
         except Exception as error:  # safetensors and XGBoost raise classes of their own for a damaged file

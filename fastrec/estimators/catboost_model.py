@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +142,9 @@ class CatBoostModel(TreeModel):
         if self._pace is not None:  # the rate that CatBoost takes follows from the number of rounds
             pace = {"callbacks": [CatBoostPace(self._pace)]}
             params = {**params, "iterations": min(self.rounds, rounds_in_time(self._pace, catboost(), params, pool))}
+        if self._before is not None:
+            params = {**params, "iterations": min(params["iterations"], self._rounds)}
+            pace["init_model"] = self._before
         trees = catboost().CatBoost(params)
         if held is None:
             trees.fit(pool, **pace)
@@ -163,6 +167,17 @@ class CatBoostModel(TreeModel):
         said = trees.predict(pool, prediction_type=kind, thread_count=torch.get_num_threads())
         said = said[:, 1] if self._task in ("binary", "multilabel") else said
         return torch.from_numpy(np.array(said, dtype=np.float64))
+
+    def _cannot_go_on(self, device: torch.device | None) -> str:
+        # With statistics of categories CatBoost joins the trees but not what they look up: predictions go wrong.
+        if self._inputs.vocabs:
+            return f"CatBoost goes on without categories only, and {next(iter(self._inputs.vocabs))} is one"
+        return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
+
+    def _text_of(self, trees: Any) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            self._write_trees(trees, Path(folder) / "trees")
+            return (Path(folder) / "trees").read_bytes()
 
     def _write_trees(self, trees: Any, path: Path) -> None:
         trees.save_model(str(path))

@@ -145,9 +145,9 @@ class LGBMModel(TreeModel):
         lgb, params = lightgbm(), self._by_place(params)
         own = self._dataset(data, params)
         found: dict[str, dict[str, list[float]]] = {}
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"init_model": self._before}
         if self._pace is not None:
-            rate, wanted = float(params["learning_rate"]), min(WANTED, self.rounds)
+            rate, wanted = float(params["learning_rate"]), min(WANTED, self._rounds)
             options["callbacks"] = [lightgbm_pace(self._pace, rate, wanted, lgb.callback.EarlyStopException)]
         if held is not None:
             stop = lgb.early_stopping(self.early_stopping_rounds, first_metric_only=True, verbose=False)
@@ -155,11 +155,12 @@ class LGBMModel(TreeModel):
             options["callbacks"] = [stop, lgb.record_evaluation(found), *options.get("callbacks", [])]
             higher_is_better = _Direction()
             options["callbacks"].append(higher_is_better)
-        trees = lgb.train(params, own, self.rounds, **options)
+        trees = lgb.train(params, own, self._rounds, **options)
         best = trees.best_iteration
         if held is not None and self._pace is not None and self._pace.is_over:  # stopped before it was known to be over
             curve = np.array(next(iter(found["held"].values())))
             best = int(curve.argmax() if higher_is_better.found else curve.argmin()) + 1
+            best += 0 if self._before is None else self._before.current_iteration()
         if held is not None and 0 < best < trees.current_iteration():
             trees = lgb.Booster(model_str=trees.model_to_string(num_iteration=best))
         gains = dict(zip(self._inputs.names, map(float, trees.feature_importance("gain")), strict=True))
@@ -173,8 +174,11 @@ class LGBMModel(TreeModel):
         """The constructor's arguments."""
         return {**super().settings(), "native_cats": self.native_cats}
 
+    def _text_of(self, trees: Any) -> bytes:
+        return trees.model_to_string().encode()
+
     def _write_trees(self, trees: Any, path: Path) -> None:
-        path.write_text(trees.model_to_string(), encoding="utf-8")
+        path.write_bytes(self._text_of(trees))
 
     def _read_trees(self, path: Path) -> Any:
         trees = lightgbm().Booster(model_str=path.read_text(encoding="utf-8"))

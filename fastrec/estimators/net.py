@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture
 from fastrec.estimators._batch_rule import fit_options
-from fastrec.estimators._net_start import NetStart
+from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_columns
 from fastrec.estimators.base import Estimator, Ranker, Trace
@@ -84,8 +84,7 @@ class NetRanker(Ranker):
         given = {n: v for n, v in (("layers", layers), ("ps", ps), ("embed_p", embed_p)) if v is not None}
         own = _TABULAR if Architecture(model).model is TabularNet else {}
         self.architecture = Architecture(model, {**own, **given, **(options or {})})
-        self._start: NetStart | None = None
-        self.began_with = ""  # which weights: what is kept of a run goes by it
+        self.start_anew()
         if issubclass(self.architecture.model, EventNet) and not self.reads_events:
             raise DataError(f"{self.architecture.model.__name__} reads events", remedy="Give it to a SessionRanker")
         self.forget()
@@ -101,9 +100,14 @@ class NetRanker(Ranker):
             return False
         if other.architecture.model is not self.architecture.model:
             return False
-        self._start = NetStart(other._trained)
+        self._start = NetStart(other._trained, events=other._event_values())
         self.began_with = repr(self._start)
         return True
+
+    def start_anew(self) -> None:
+        """Let the next net begin with first weights."""
+        self._start: NetStart | None = None
+        self.began_with = ""  # which weights: what is kept of a run goes by it
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -159,13 +163,13 @@ class NetRanker(Ranker):
         )
         epochs = max(1, min(self.epochs, math.ceil(self.max_rows / len(train))))
         if self._start is not None:
-            self._start.give_to(net, frame)
+            self._start.give_to(net, frame, events=self._event_values())
             epochs = self._start.epochs(epochs)
         with learn.no_bar(), learn.no_logging(), learn.distrib_ctx():
             learn.fit_one_cycle(epochs, pct_start=0.25, **schedule)
         # What scoring needs is the net and the procs: not the training rows, nor the optimizer's state.
         self._trained = TrainedNet(self.architecture, plan, net.eval(), frame.new_empty(), flags)
-        self.trace = Trace(curves=_curves(learn, valid))
+        self.trace = Trace(curves=_curves(learn, valid), began=STARTED if self._start is not None else "")
         return self
 
     def _cats(self, train: Lists) -> list[str]:
@@ -184,6 +188,10 @@ class NetRanker(Ranker):
             frame: their columns.
         """
         return {}, {}
+
+    def _event_values(self) -> dict[str, list[Any]]:
+        """Column of events → the values of its codes, in their order."""
+        return {}
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU."""

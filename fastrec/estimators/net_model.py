@@ -28,7 +28,7 @@ from fastrec.estimators._learnable import (
     output_weight,
 )
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
-from fastrec.estimators._net_start import NetStart
+from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
 from fastrec.estimators._one_cycle import train_one_cycle
 from fastrec.estimators._pace import Pace
@@ -109,8 +109,7 @@ class NetModel(Estimator):
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
         self.keep_best = keep_best
-        self._starts: list[NetStart] = []
-        self.began_with = ""  # which weights: what is kept of a run goes by it
+        self.start_anew()
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
@@ -160,6 +159,11 @@ class NetModel(Estimator):
         self.began_with = str(self._starts)
         return True
 
+    def start_anew(self) -> None:
+        """Let the next nets begin with first weights."""
+        self._starts: list[NetStart] = []
+        self.began_with = ""  # which weights: what is kept of a run goes by it
+
     def fit(
         self, train: Rows, valid: Rows | None = None, *, seed: int = 0, device: torch.device | None = None
     ) -> NetModel:
@@ -180,7 +184,7 @@ class NetModel(Estimator):
             found = self._train(train, valid, head, seed=seed + i * _SEEDS_APART, device=device)
             curves += found if self.seeds == 1 else [{"seed": i, **record} for record in found]
         self._pace = None
-        self.trace = Trace(curves=curves)
+        self.trace = Trace(curves=curves, began=self._began())
         return self
 
     def predict(self, data: Rows) -> Tensor:
@@ -269,6 +273,12 @@ class NetModel(Estimator):
         net.eval()
         self._nets.append(trained)
         return best.records
+
+    def _began(self) -> str:
+        if not self._starts:
+            return ""
+        same = self._starts[0].model is self._nets[0].architecture.model
+        return STARTED if same else f"trained anew: the net that was there is a {self._starts[0].model.__name__}"
 
     def _architecture(self, data: Rows) -> Architecture:
         asked = Architecture(default_model(data) if self.model == "auto" else self.model, self.options)

@@ -67,6 +67,16 @@ class OffsetModel(Estimator):
         self.trace = self.model.trace
         return self
 
+    def start_from(self, other: Estimator) -> bool:
+        """Let the model of the corrections begin with another's."""
+        known = isinstance(other, OffsetModel) and other.model is not None and self.model is not None
+        return known and self.model.start_from(other.model)
+
+    def start_anew(self) -> None:
+        """Let the model of the corrections begin from nothing."""
+        if self.model is not None:
+            self.model.start_anew()
+
     def predict(self, data: Rows) -> torch.Tensor:
         """The column and the correction: float64 ``[n]`` on the CPU."""
         if self.model is None or self._mean is None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.estimators._list_events import ITEM, AddEvents, EventCoder, with_items
+from fastrec.estimators._net_start import values_of_codes
 from fastrec.estimators._trained_net import net_columns
 from fastrec.estimators.net import NetRanker
 from fastrec.models import DIN
@@ -75,6 +76,12 @@ class SessionRanker(NetRanker):
         coded = [self._events(part, _items(frame)) for part in rows]
         events = coded[0] if len(coded) == 1 else coded[0].joined(coded[1])
         return {"after_batch": AddEvents(events)}, self._events.sizes
+
+    def _event_values(self) -> dict[str, list[Any]]:
+        if self._events is None:
+            return {}
+        values = values_of_codes(self._events.frame)
+        return {n: values[n] for n in self._events.frame.cat_names}
 
     def predict(self, data: Lists) -> Tensor:
         """Scores of the candidates: float64 ``[n]`` on the CPU.

@@ -11,6 +11,7 @@ import xgboost as xgb
 
 from fastrec.estimators._held_out import some_held_out
 from fastrec.estimators._tree_inputs import TreeInputs
+from fastrec.estimators._tree_start import TreeStart
 from fastrec.estimators._xgb_calls import (
     gains,
     handed,
@@ -19,7 +20,7 @@ from fastrec.estimators._xgb_calls import (
     predicted,
     refuse_names_of_other_interfaces,
 )
-from fastrec.estimators.base import Ranker, Trace
+from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.validate import Lists, whole_lists
 
 _DEFAULTS = {
@@ -73,6 +74,7 @@ class XGBRanker(Ranker):
         self.name, self.objective, self.rounds, self.columns = name, objective, rounds, columns
         self.margin, self.early_stopping_rounds, self.params = margin, early_stopping_rounds, params
         refuse_names_of_other_interfaces(params, "XGBRanker")
+        self.start_anew()
         self.forget()
 
     def forget(self) -> None:
@@ -80,6 +82,22 @@ class XGBRanker(Ranker):
         super().forget()
         self._booster: xgb.Booster | None = None
         self._inputs = TreeInputs([], {})
+
+    def start_from(self, other: Estimator) -> bool:
+        """Grow on another's trees, where columns and values of categories are the same; half the rounds follow."""
+        if type(other) is not type(self) or not isinstance(other, XGBRanker) or other._booster is None:
+            return False
+        if (other.objective, other.margin) != (self.objective, self.margin):
+            return False
+        text = bytes(other._booster.save_raw("ubj"))
+        self._start = TreeStart(other._inputs, [other._booster], "ranking", 1, [text])
+        self.began_with = repr(self._start)
+        return True
+
+    def start_anew(self) -> None:
+        """Let the next trees grow from nothing."""
+        self._start: TreeStart | None = None
+        self.began_with = ""  # which trees: what is kept of a run goes by it
 
     def fit(
         self, train: Lists, valid: Lists | None = None, *, seed: int = 0, device: torch.device | None = None
@@ -91,15 +109,22 @@ class XGBRanker(Ranker):
         held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
         used = train if held is None else train.take(~held)
         self._inputs = TreeInputs.fit(used, self.columns)
-        data = self._training_matrix(used, params)
+        before, rounds, began = None, self.rounds, ""
+        if self._start is not None:
+            differs = self._start.differs(self._inputs, used)
+            began = f"grown anew: {differs}" if differs else "grown on the trees that were there"
+            if not differs:
+                before, rounds, self._inputs = self._start.parts[0], TreeStart.rounds(rounds), self._start.inputs
+        binned = before is None  # trees that others grow on are asked about the rows first: exactly, not by new bins
+        data = self._training_matrix(used, params, binned=binned)
         if held is None:
-            self._booster = xgb.train(params, data, self.rounds)
+            self._booster = xgb.train(params, data, rounds, xgb_model=before)
         else:
-            evals = [(self._training_matrix(train.take(held), params, ref=data), "held")]
+            evals = [(self._training_matrix(train.take(held), params, ref=data, binned=binned), "held")]
             stop = {"evals": evals, "early_stopping_rounds": self.early_stopping_rounds, "verbose_eval": False}
-            grown = xgb.train(params, data, self.rounds, **stop)
+            grown = xgb.train(params, data, rounds, xgb_model=before, **stop)
             self._booster = grown[: grown.best_iteration + 1]
-        self.trace = Trace(importance=gains(self._booster, self._inputs.names))
+        self.trace = Trace(importance=gains(self._booster, self._inputs.names), began=began)
         return self
 
     @property
@@ -128,7 +153,9 @@ class XGBRanker(Ranker):
         self._booster, self._inputs = trees, TreeInputs(columns, {})
         self.trace = Trace(importance=gains(trees, columns))
 
-    def _training_matrix(self, train: Lists, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
+    def _training_matrix(
+        self, train: Lists, params: Mapping[str, Any], ref: Any = None, *, binned: bool = True
+    ) -> xgb.DMatrix:
         """Lists with labels as XGBoost takes them; ``ref``: the matrix whose bins it is to have."""
         on_gpu = params["device"] != "cpu"
         options: dict[str, Any] = {}
@@ -139,14 +166,13 @@ class XGBRanker(Ranker):
             first = torch.cumsum(sizes, 0) - sizes
             options["weight"] = (train.weight[first] if self.ranks else train.weight).double().numpy()
         assert train.label is not None
-        return xgb.QuantileDMatrix(
+        options |= {"max_bin": params["max_bin"], "ref": ref} if binned else {}
+        return (xgb.QuantileDMatrix if binned else xgb.DMatrix)(
             handed(self._inputs.matrix(train.table), on_gpu=on_gpu),
             train.label.float().numpy(),
             feature_names=names_for_xgboost(self._inputs.names),
-            max_bin=params["max_bin"],
             nthread=params["nthread"],
-            base_margin=handed(self._start(train), on_gpu=on_gpu),
-            ref=ref,
+            base_margin=handed(self._margins(train), on_gpu=on_gpu),
             **options,
         )
 
@@ -157,7 +183,7 @@ class XGBRanker(Ranker):
         if not len(data):
             return torch.zeros(0, dtype=torch.float64)
         values, names = self._inputs.matrix(data.table), self._inputs.names
-        return predicted(self._booster, values, names, margin=True, start=self._start(data))
+        return predicted(self._booster, values, names, margin=True, start=self._margins(data))
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
@@ -180,5 +206,5 @@ class XGBRanker(Ranker):
             raise ValueError("the trees are of other columns")
         self._booster = booster
 
-    def _start(self, data: Lists) -> torch.Tensor | None:
+    def _margins(self, data: Lists) -> torch.Tensor | None:
         return None if self.margin is None else data.table[self.margin].number(torch.float32)

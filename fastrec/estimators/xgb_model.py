@@ -112,7 +112,10 @@ class XGBModel(TreeModel):
     def _matrix(self, data: TreeData, params: Mapping[str, Any], ref: Any = None) -> xgb.QuantileDMatrix:
         """Rows with labels as XGBoost takes them; ``ref``: the matrix whose bins they are to have."""
         ranks = params["objective"].startswith("rank:")
-        return xgb.QuantileDMatrix(
+        binned = {"max_bin": params["max_bin"], "ref": ref}
+        # Trees that others grow on are asked about the rows first: exactly, and not by their new bins.
+        make, more = (xgb.QuantileDMatrix, binned) if self._before is None else (xgb.DMatrix, {})
+        return make(
             handed(data.values, on_gpu=params["device"] != "cpu"),
             data.label,
             weight=data.list_weight if ranks else data.weight,
@@ -120,22 +123,22 @@ class XGBModel(TreeModel):
             feature_names=names_for_xgboost(self._inputs.names),
             feature_types=self._types(),
             enable_categorical=self.native_cats,
-            max_bin=params["max_bin"],
             nthread=params["nthread"],
-            ref=ref,
+            **more,
         )
 
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         matrix = self._matrix(data, params)
         found: dict[str, dict[str, list[float]]] = {}
         pace = self._pace
-        own = [] if pace is None else [XGBPace(pace, params["eta"], min(WANTED, self.rounds)).callback()]
+        own = [] if pace is None else [XGBPace(pace, params["eta"], min(WANTED, self._rounds)).callback()]
+        go_on = {"num_boost_round": self._rounds, "xgb_model": self._before, "callbacks": own}
         if held is None:
-            trees = xgb.train(dict(params), matrix, self.rounds, callbacks=own)
+            trees = xgb.train(dict(params), matrix, **go_on)
         else:
             evals = [(self._matrix(held, params, ref=matrix), "held")]
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
-            trees = xgb.train(dict(params), matrix, self.rounds, evals=evals, callbacks=own, **stop)
+            trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
             trees = trees[: trees.best_iteration + 1]
         curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))
@@ -153,8 +156,11 @@ class XGBModel(TreeModel):
         """The constructor's arguments."""
         return {**super().settings(), "native_cats": self.native_cats}
 
+    def _text_of(self, trees: xgb.Booster) -> bytes:
+        return bytes(trees.save_raw("ubj"))
+
     def _write_trees(self, trees: xgb.Booster, path: Path) -> None:
-        path.write_bytes(trees.save_raw("ubj"))  # XGBoost's own writing raises an error of its own for a full disk
+        path.write_bytes(self._text_of(trees))  # XGBoost's own writing raises an error of its own for a full disk
 
     def _read_trees(self, path: Path) -> xgb.Booster:
         trees = xgb.Booster(model_file=path)

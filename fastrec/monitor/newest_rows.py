@@ -38,6 +38,7 @@ class Newest:
         codes: its number, int64 ``[n]``.
         past: the rows that are known when a period begins.
         blend_sees_later: the first judged period has none before it that the second level could learn from.
+        cold_folds: folds that score rows which the run has learned from.
     """
 
     found: CompetitionData
@@ -47,6 +48,7 @@ class Newest:
     codes: np.ndarray
     past: Past
     blend_sees_later: bool = False
+    cold_folds: tuple[int, ...] = ()
 
 
 @dataclass
@@ -135,7 +137,8 @@ def together(
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
     own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
     found = CompetitionData(rows, test, tables={**own, **tables})
-    return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up)
+    cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))
+    return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up, cold)
 
 
 def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:

@@ -36,13 +36,13 @@ class Retrained:
         run: the new run; ``gate.json`` in it holds the verdict.
         verdict: what the gate says.
         version: its number in the registry; None: it was not promoted, or there is no registry.
-        warmed: the models that began with what the run's had learned.
+        began: of a warm start each model → what it began with, or why it was trained from nothing.
     """
 
     run: Path
     verdict: Verdict
     version: int | None
-    warmed: list[str]
+    began: dict[str, str]
 
 
 def retrain(
@@ -82,7 +82,8 @@ def retrain(
         every: what a period is: ``'hour'``, ``'day'``, ``'week'``, or ``'value'``: each value.
         scored: so many of the newest periods are scored.
         window: learn from so many of the newest periods only; None: from all rows.
-        warm: nets begin with what the run's nets have learned, and train half as long; trees grow anew.
+        warm: nets begin with what the run's nets have learned, trees grow on the run's where their columns and the
+            values of their categories are the same; both train half as long.
         margin: share of the serving run's metric by which the new one may be worse.
         export: promote its export too; None: if the current version has one.
         competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
@@ -108,15 +109,26 @@ def retrain(
     saved = SavedRun(source, trust=trust)
     with stages.stage("rows"):
         newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)
-    recipe = SavedRecipe(saved, newest.found, newest.folds, trust=trust, warm=warm, recipe=competition)
+    own = {"trust": trust, "warm": warm, "cold_folds": newest.cold_folds, "recipe": competition}
+    recipe = SavedRecipe(saved, newest.found, newest.folds, **own)
     run_competition(recipe, data, out, device=device, seed=seed, stages=stages, resume=True)
     with stages.stage("gate"):
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
-    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": recipe.warmed}
+    began = _began(out, recipe) if warm else {}
+    about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
     with atomic_file(out / "gate.json") as part:
         part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
     version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust)
-    return Retrained(out, verdict, version, recipe.warmed)
+    return Retrained(out, verdict, version, began)
+
+
+def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
+    """What each model of the new run began with, as it says itself."""
+    made = {}
+    for name in recipe.asked:
+        said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
+        made[name] = said.get("began", "") if name in recipe.warmed else "trained from nothing, as its kind always is"
+    return made
 
 
 def _serving(run: Path) -> Path:
@@ -150,6 +162,8 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     rows = newest.found.train
     if counted is not None and counted in rows:
         scored = scored & (rows[counted].integer().cpu() > 0)
+    unknown = _of_new_classes(saved, made, rows) & scored
+    scored = scored & ~unknown
     metric = scorer.for_choosing()
     candidate = _oof(out, scored)
     table = rows.take(scored.to(rows.device))
@@ -160,15 +174,17 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         groups = table[saved.config["list_column"]].integer().cpu()
     else:
         assert made.target is not None
-        _refuse_other_classes(saved, made)
         label = made.target.restore(made.target.encode(table).double())
-        serving = saved.target.restore(serving)
+        serving = _in_classes(saved.target.restore(serving), saved.target.outputs, made.target.outputs)
         label = label.long() if made.task == "multiclass" else label
     key = made.config.get("recipe", {}).get("fold_key")
     clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
     periods = newest.periods[scored.numpy()]
     options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
     verdict = judge(metric, label, serving, candidate, **options)
+    if bool(unknown.any()):
+        told = f"{int(unknown.sum())} rows of classes that the serving run does not know were left out"
+        verdict = replace(verdict, reasons=[*verdict.reasons, told])
     if newest.blend_sees_later and made.stack.blends[0].learns:
         first = newest.periods[newest.codes == newest.codes[scored.numpy()].min()][0]
         told = f"no older period is left: the new run's blend of {first} has learned from labels of then or later"
@@ -201,17 +217,21 @@ def _oof(run: Path, scored: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
 
 
-def _refuse_other_classes(saved: SavedRun, made: SavedRun) -> None:
+def _of_new_classes(saved: SavedRun, made: SavedRun, rows: Table) -> torch.Tensor:
+    """Which rows are of a class that the serving run does not know: bool ``[n]``, on the CPU."""
     old, new = saved.target, made.target
-    assert old is not None
-    assert new is not None
-    if old.outputs != new.outputs:
-        raise DataError(
-            f"the new rows have other classes ({', '.join(map(str, new.outputs))}; before "
-            f"{', '.join(map(str, old.outputs))}): the two runs cannot be compared",
-            file=made.folder,
-            remedy="Look at the new run, and promote it yourself",
-        )
+    if old is None or new is None or old.classes is None or old.outputs == new.outputs:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    return old.classes.encode(rows[old.names[0]]).cpu() == 0
+
+
+def _in_classes(predicted: torch.Tensor, before: Sequence[str], now: Sequence[str]) -> torch.Tensor:
+    """Probabilities ``[n, k]`` by the classes of now: none for those that were not known before."""
+    if list(before) == list(now):
+        return predicted
+    wider = predicted.new_zeros((len(predicted), len(now)))
+    wider[:, [list(now).index(n) for n in before]] = predicted
+    return wider
 
 
 def _enter(

@@ -12,6 +12,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.sequences._reading import Events, read_events
 from fastrec.sequences._sides import Coding, code_items
+from fastrec.sequences._virtual_items import virtual_codes, with_virtual
 from fastrec.table import Column, Table, Vocab, concat
 from fastrec.table.offsets import lengths_of, offsets_of, runs
 
@@ -23,7 +24,7 @@ class SessionFrame:
 
     Items are coded by a ``Vocab``: 0 is no item (missing, or never seen when the vocabulary was made), known items
     count from 1. Ties in the order keep the order of the rows. Sessions stand in the order in which they first appear;
-    one whose events are all dropped stays, empty. An event without an item is always dropped.
+    one whose events are all dropped stays, empty. An event without an item is dropped, unless ``virtual`` makes it one.
 
     Args:
         source: a log (one event a row), or one session a row with its items as a list: anything that ``Table.read``
@@ -37,6 +38,9 @@ class SessionFrame:
         items: the items' codes; None: those of the events (and targets) at hand.
         item_table: a table of items with ``item`` as its ids: other columns are side features, see ``item_sides``.
         unknown: events with an item that has no code are dropped, or kept with code 0 (``'keep'``).
+        virtual: a column that says what an event without an item was (a search, a page): each of its values becomes a
+            virtual item. Models read these and learn what follows them; none is ever recommended. Their codes come
+            before the items', with the vocabulary's other reserved ones.
 
     Attributes:
         values: item codes, int64 ``[events]``.
@@ -65,12 +69,15 @@ class SessionFrame:
         items: Vocab | None = None,
         item_table: Any = None,
         unknown: Literal["drop", "keep"] = "drop",
+        virtual: str | None = None,
     ) -> None:
         names = [order] if isinstance(order, str) else list(order)
         self.columns: dict[str, Any] = {"item": item, "session": session, "order": names, "features": list(features)}
-        self.unknown = unknown
+        self.unknown, self.virtual = unknown, virtual
         events = self._read(source, target)
         self.items = items if items is not None else _vocab(events.columns.get(item), events.target, item)
+        if items is None and virtual is not None and item in events.columns:
+            self.items = with_virtual(self.items, events.columns[item], events.columns[virtual])
         self.codings: dict[str, Coding] = {n: Coding.fit(events.columns[n]) for n in features}
         self.item_codings: dict[str, Coding] = {}
         self.item_sides: dict[str, torch.Tensor] = {}
@@ -101,7 +108,7 @@ class SessionFrame:
         """
         made = cls.__new__(cls)
         made.columns = {"item": items.name or "item", "session": None, "order": [], "features": []}
-        made.unknown, made.items = "drop", items
+        made.unknown, made.items, made.virtual = "drop", items, None
         made.codings, made.item_codings, made.item_sides = {}, {}, {}
         made.values, made.offsets, made.target = values, offsets, target
         made.sessions, made.times, made.sides = None, None, {}
@@ -110,7 +117,8 @@ class SessionFrame:
     def form(self) -> dict[str, Any]:
         """How these sessions were read and coded, as ``save_state`` takes it: columns and codings, no session."""
         codings = {n: c.to_state() for n, c in self.codings.items()}
-        return {"columns": self.columns, "unknown": self.unknown, "codings": codings}
+        about = {"columns": self.columns, "unknown": self.unknown, "codings": codings}
+        return about if self.virtual is None else {**about, "virtual": self.virtual}
 
     @classmethod
     def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
@@ -121,13 +129,16 @@ class SessionFrame:
             items: the items' codes.
         """
         made = cls.of(torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), items)
-        made.columns, made.unknown = form["columns"], form["unknown"]
+        made.columns, made.unknown, made.virtual = form["columns"], form["unknown"], form.get("virtual")
         made.codings = {n: Coding.from_state(c) for n, c in form["codings"].items()}
         made.sides = {n: c.empty() for n, c in made.codings.items()}
         return made
 
     def _read(self, source: Any, target: str | None) -> Events:
-        return read_events(source, target=target, **self.columns)
+        if self.virtual is None:
+            return read_events(source, target=target, **self.columns)
+        features = list(dict.fromkeys([*self.columns["features"], self.virtual]))
+        return read_events(source, target=target, **{**self.columns, "features": features})
 
     def _fill(self, events: Events) -> None:
         item = self.columns["item"]
@@ -141,7 +152,11 @@ class SessionFrame:
             self.values = torch.zeros(0, dtype=torch.int64)
             return
         self.values = self.items.encode(column)
-        self._keep(~column.is_missing() if self.unknown == "keep" else self.values >= len(self.items.reserved))
+        kept = ~column.is_missing() if self.unknown == "keep" else self.values >= len(self.items.reserved)
+        if self.virtual is not None:
+            codes = virtual_codes(self.items, column, events.columns[self.virtual])
+            self.values, kept = torch.where(codes > 0, codes, self.values), kept | (codes > 0)
+        self._keep(kept)
 
     def _keep(self, kept: torch.Tensor) -> None:
         """Drop all other events; bool ``[events]``."""
@@ -232,7 +247,8 @@ class SessionFrame:
         Args:
             items: the vocabulary; side features of items are left behind.
         """
-        if items is self.items or items.values.equals(self.items.values):
+        same = items.values.equals(self.items.values) and items.reserved == self.items.reserved
+        if items is self.items or same:
             return self
         table = items.encode(_as_column(self.items))
         made = copy.copy(self)
@@ -248,7 +264,7 @@ class SessionFrame:
         return self.items.decode(codes.reshape(-1))
 
     def __repr__(self) -> str:
-        return f"SessionFrame({len(self)} sessions, {len(self.values)} events, {len(self.items) - 1} items)"
+        return f"SessionFrame({len(self)} sessions, {len(self.values)} events, {len(self.items.values)} items)"
 
 
 def _as_times(column: Column) -> torch.Tensor | None:

@@ -106,8 +106,15 @@ class Choice:
         """The place of the blend to take.
 
         Args:
-            among: bool ``[n]``: the rows that may be looked at; None: all.
+            among: bool ``[n]``: the rows that may be looked at; None: all. Of folds by time the first one is not: its
+                blends have learned from those that come after what may be looked at.
         """
+        if among is not None and self.folds.ahead:
+            among = among.clone()
+            for k in self.folds.ahead:
+                among[self.folds.pairs[k][1]] = False
+            if not bool((among & self.judge.counted).any()):
+                return self.usual
         whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
         scores = [self.judge(p.oof, among) for p in self.tried]
         better = range(len(self.tried))

@@ -25,11 +25,13 @@ class LevelTwoFolds:
             row that no base model scored.
         scored: bool ``[n]``: the rows that base models scored.
         digest: what ``folds_digest`` says of the base models' folds.
+        ahead: folds by time that come first: their blends learn from later ones.
     """
 
     pairs: list[tuple[torch.Tensor, torch.Tensor]]
     scored: torch.Tensor
     digest: str
+    ahead: tuple[int, ...] = ()
 
 
 def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
@@ -61,15 +63,16 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
         _refuse_split_lists([v for _, v in given], data)
     if len(given) == 1:
         return LevelTwoFolds(_parts(given[0][1], data), scored, digest)
-    pairs = []
-    for train, valid in given:
+    pairs, ahead = [], []
+    for k, (train, valid) in enumerate(given):
         rows = train[scored[train]]
         if not len(rows):
+            ahead.append(k)
             others = scored.clone()
             others[valid] = False
             rows = others.nonzero().squeeze(1)
         pairs.append((rows.sort().values, valid.sort().values))
-    return LevelTwoFolds(pairs, scored, digest)
+    return LevelTwoFolds(pairs, scored, digest, tuple(ahead))
 
 
 def _are_codes(folds: Any) -> bool:

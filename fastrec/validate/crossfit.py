@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -28,6 +28,10 @@ class Model(Protocol):
 
     def fresh(self) -> Model:
         """An untrained copy with the same settings."""
+        ...
+
+    def start_anew(self) -> None:
+        """Let the next ``fit`` begin from nothing. (Asked for in ``CrossFit.cold_folds`` alone.)"""
         ...
 
     def fit(
@@ -140,6 +144,7 @@ class CrossFit:
         self.models, self.seed, self.device, self.advance = list(models), seed, device, advance
         self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
+        self.cold_folds: Collection[int] = ()  # in these no model begins with what another has learned
         self.watch: Callable[[str, int, torch.Tensor], None] | None = None  # told model, fold and its rows' predictions
         self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
         self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
@@ -228,6 +233,8 @@ class CrossFit:
                 remedy="Give fold(unlabeled=…), test rows whose features hold nothing of the fold's targets",
             )
         fresh = model.fresh()
+        if k in self.cold_folds:
+            fresh.start_anew()
         if self.time_limit is not None:
             fresh.time_limit = self.time_limit
         fitted = fresh.fit(train, valid, seed=self.seed + k, device=self.device, **more)

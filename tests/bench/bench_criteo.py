@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from _timing import (
     command_line,
     cores,
     cpu_time,
+    forget_peak,
     heading,
     record,
+    resident,
     show,
     use_threads,
     write,
@@ -58,7 +61,8 @@ def pack(options: Options, data: Path, work: Path) -> Iterator[Record]:
     """Text to packed rows."""
     here, python = Path(__file__).resolve().parent, Path(options.peer_python).absolute()
     ours = [sys.executable, str(here / "_criteo_fastrec.py"), "--data", str(data), "--work", str(work / "ours")]
-    theirs = [str(python), str(here / "_criteo_peer.py"), "--data", str(data), "--work", str(work / "theirs")]
+    few, few_rows = first_of_days(data, options.peer_rows, work / "few")
+    theirs = [str(python), str(here / "_criteo_peer.py"), "--data", str(few), "--work", str(work / "theirs")]
     peers = {"NVTabular, from text": theirs, "NVTabular, by way of Parquet": [*theirs, "--convert"]}
     if not python.exists():
         print(f"pack: without NVTabular, there is no {python} (--peer-python or NVTABULAR_PYTHON name another)")
@@ -70,12 +74,26 @@ def pack(options: Options, data: Path, work: Path) -> Iterator[Record]:
             made[name].append(child(command, str(work), options.threads, own=False))
     first = made["fastrec"][0]
     own = Timing.of([m["seconds"] for m in made["fastrec"]], [m["cpu_s"] for m in made["fastrec"]])
-    more = {k: first[k] for k in ("passes", "values", "grew_mb")}
+    more = {k: first[k] for k in ("passes", "values", "grew_mb")} | {"notes": f"{first['grew_mb']} MiB"}
     yield record("pack", "fastrec", first["rows"], own, own, **more)
     for name in peers:
         found = Timing.of([sum(m["seconds"].values()) for m in made[name]], [m["cpu_s"] for m in made[name]])
         stages = {k: statistics.median(m["seconds"][k] for m in made[name]) for k in made[name][0]["seconds"]}
-        yield record("pack", name, first["rows"], found, own, stages=stages, peak_rss_mb=made[name][0]["peak_rss_mb"])
+        rows = few_rows or first["rows"]
+        compared = Timing(own.seconds * rows / first["rows"], own.cpu_seconds * rows / first["rows"])
+        yield record("pack", name, rows, found, compared, stages=stages, peak_rss_mb=made[name][0]["peak_rss_mb"])
+
+
+def first_of_days(data: Path, rows: int | None, to: Path) -> tuple[Path, int]:
+    """The first lines of each day, in a folder of their own (the whole folder, and 0, where ``rows`` is None)."""
+    if rows is None:
+        return data, 0
+    to.mkdir()
+    days = sorted(data.glob("day_*.tsv"))
+    for day in days:
+        with day.open("rb") as lines, (to / day.name).open("wb") as kept:
+            kept.writelines(islice(lines, rows // len(days)))
+    return to, rows // len(days) * len(days)
 
 
 def train(options: Options, data: Path, work: Path) -> Iterator[Record]:
@@ -116,17 +134,20 @@ class InMemory(ClickLogFrame):
 
 
 def auc(options: Options, data: Path, work: Path) -> Iterator[Record]:
-    """The recipe's run."""
-    cpu, wall = cpu_time(), time.perf_counter()
+    """The recipe's run, and by how much the process grew meanwhile."""
+    forget_peak()
+    before, cpu, wall = resident(), cpu_time(), time.perf_counter()
     run = run_competition(Criteo(), data, work / "run", device=options.device)
     took = Timing(time.perf_counter() - wall, cpu_time() - cpu)
+    grew_mb = (resident(peak=True) - before) // 2**20
     scores = json.loads((run / "scores.json").read_text())
     best = json.loads((data / "bayes.json").read_text())
     for name, score in scores["models"].items():
         loss = scores["also"]["logloss"][name]
         more = {"auc": round(score, 5), "bayes_auc": round(best["auc"], 5), "logloss": round(loss, 5)}
         note = f"AUC {score:.4f} of {best['auc']:.4f}"
-        more |= {"bayes_logloss": round(best["logloss"], 5), "seconds_of": scores["seconds"], "notes": note}
+        more |= {"bayes_logloss": round(best["logloss"], 5), "seconds_of": scores["seconds"], "grew_mb": grew_mb}
+        more["notes"] = f"{note}, {grew_mb} MiB"
         yield record("auc", name, scores["rows"]["train rows"], took, took, **more)
 
 
@@ -145,6 +166,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--buffer-rows", type=int, default=1_000_000)
     parser.add_argument("--peer-python", default=peer, help="Python of NVTabular's environment")
+    parser.add_argument("--peer-rows", type=int, help="NVTabular gets the first lines of each day, so many in all")
     parser.add_argument("--json", type=Path, default=ROOT / "runs" / "bench" / "criteo.json")
     options = parser.parse_args()
     use_threads(options.threads)

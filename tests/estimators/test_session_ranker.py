@@ -13,8 +13,8 @@ import torch
 from fastrec.errors import DataError, NotFittedError
 from fastrec.estimators import Estimator, NetRanker, SessionRanker
 from fastrec.estimators._list_events import EventCoder, with_items
-from fastrec.estimators._net_start import _classes
-from fastrec.table import Table
+from fastrec.estimators._net_start import values_of_codes
+from fastrec.table import Table, as_column
 from fastrec.tabular import Categorify, TabularFrame
 from fastrec.validate import ListEvents, Lists
 
@@ -189,12 +189,16 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     moved = torch.where(
         later.table["item"].values % 7 == 0, -1.0 - later.table["item"].values, later.table["item"].values
     )
-    later = replace(later, table=later.table.with_columns({"item": moved.long()}))
+    kinds = ["like" if k == "show" else k for k in later.events.log["kind"].to_arrow().to_pylist()]
+    log = later.events.log.with_columns({"kind": as_column(kinds, name="kind")})
+    later = replace(
+        later, table=later.table.with_columns({"item": moved.long()}), events=replace(later.events, log=log)
+    )
     second = second.fresh().fit(later, seed=5)
 
     def of(ranker):
         frame = ranker._trained.frame
-        values = _classes(frame)[frame.cat_names[-1]]
+        values = values_of_codes(frame)[frame.cat_names[-1]]
         return dict(zip(values, ranker._trained.net.item.weight.detach(), strict=True))
 
     old, new = of(first), of(second)
@@ -203,8 +207,11 @@ def test_a_warm_start_gives_each_item_its_own_vector(monkeypatch):
     assert list(new).index(1) != list(old).index(1)
     assert all(torch.equal(old[v], new[v]) for v in both)
     assert not any(torch.equal(new[v], w) for v in new if v not in old for w in old.values())
-    kinds = [net._trained.net.kinds[0].weight for net in (first, second)]
-    assert not torch.equal(*kinds)
+    old, new = ({n: net._trained.net.kinds[0].weight[i] for i, n in enumerate(net._event_values()["kind"])}
+                for net in (first, second))  # fmt: skip
+    assert (list(old)[1:], list(new)[1:]) == (["look", "show"], ["like", "look"])
+    assert torch.equal(old["look"], new["look"])
+    assert not any(torch.equal(new["like"], w) for w in old.values())
     assert torch.equal(first._trained.net.row.weight, second._trained.net.row.weight)
 
 

@@ -16,13 +16,13 @@ from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.competition import Competition, SavedRun, predict_run, run_competition
+from fastrec.competition import Competition, SavedRun, ValueForm, predict_run, run_competition
 from fastrec.errors import DataError, MissingColumnError, MissingFileError
 from fastrec.estimators import NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, Lag, TargetEncode
 from fastrec.metrics import auc, mrr
 from fastrec.monitor import judge, retrain
-from fastrec.monitor.newest_rows import Past, _time_folds
+from fastrec.monitor.newest_rows import Past, _time_folds, together
 from fastrec.monitor.retrain_run import _enter
 from fastrec.registry import Registry
 from fastrec.stacking.level_two_folds import level_two_folds
@@ -96,10 +96,10 @@ def test_after_a_change_the_new_run_is_better_and_promoted(changed):
     assert made.verdict.gain.low > 0.2
     assert made.version == 2 == registry.current.number
     assert registry.previous.number == 1
-    assert made.warmed == ["net"]
+    assert made.began == {"xgb": "grown anew: city has new values (e)", "net": "began with the weights that were there"}
     said = json.loads((made.run / "gate.json").read_text())
     assert said["promote"] is True
-    assert said["warm"] == ["net"]
+    assert said["warm"] == made.began
     assert registry.history[-1]["about"]["gain"] == said["gain"]
 
 
@@ -177,11 +177,55 @@ def test_the_new_run_predicts_and_is_retrained_in_turn(changed, tmp_path):
     assert roc_auc_score(more["clicked"], p) > 0.75
     more.to_parquet(tmp_path / "more.parquet")
     words = ["retrain", registry.folder, "--data", tmp_path / "more.parquet", "--out", tmp_path / "again"]
-    done = CliRunner().invoke(app, [*map(str, words), "--every", "value", "--margin", "0.2"])
+    done = CliRunner().invoke(app, [*map(str, words), "--every", "value", "--margin", "0.2", "--warm"])
     assert done.exit_code == 0, done.output
+    assert "xgb: grown on the trees that were there" in done.output
+    assert "net: began with the weights that were there" in done.output
     assert "version 3 is current" in done.output
     assert len(pq.read_table(tmp_path / "again" / "rows.parquet")) == 1000
     assert [v.number for v in registry.versions] == [1, 2, 3]
+
+
+class Stopping(Clicks):
+    """Models that stop by held-out rows, and every kind of blend."""
+
+    def models(self, *, bs):
+        net = NetModel("net", model="TabularNet", options={"layers": [8]}, epochs=3, bs=128, keep_best=True)
+        return [XGBModel("xgb", **{**TREES, "rounds": 60, "early_stopping_rounds": 3}), net]
+
+
+def test_nothing_that_scores_a_period_has_seen_labels_of_then_or_later(serving, tmp_path):
+    """Other labels on the last day, and no prediction of a judged row changes: of no model, encoding, stop or blend."""
+    new = days(8, 3)
+    oof = {}
+    for name, labels in (
+        ("right", new["clicked"]),
+        ("other", new["clicked"].where(new["day"] < 10, 1 - new["clicked"])),
+    ):
+        new.assign(clicked=labels).to_parquet(tmp_path / f"{name}.parquet")
+        options = {"every": "value", "scored": 2, "warm": True, "competition": Stopping()}
+        made = retrain(serving, tmp_path / f"{name}.parquet", tmp_path / name, **options)
+        files = sorted((made.run / "oof").glob("*.parquet"))
+        oof[name] = {f.stem: pq.read_table(f).to_pandas()[["fold", "prediction"]] for f in files}
+        assert (oof[name]["stack"]["fold"] >= 0).sum() == 750
+    assert {"xgb", "net", "stack"} <= set(oof["right"])
+    # not the day before: its blend has to learn from these
+    judged = (pd.concat([days(0, 8), new])["day"] >= 9).to_numpy()
+    for model, right in oof["right"].items():
+        some = judged if model == "stack" else slice(None)
+        pd.testing.assert_frame_equal(right[some], oof["other"][model][some], obj=model)
+
+
+def test_a_warm_start_is_cold_on_rows_that_the_run_has_learned_from(serving, tmp_path):
+    """From the day before the judged ones the second level learns: warm models would know it by heart."""
+    days(8, 3).to_parquet(tmp_path / "new.parquet")
+    options = {"time": "day", "every": "value"}
+    saved = SavedRun(serving)
+    cold = [
+        together(saved, tmp_path / "new.parquet", **options, scored=scored, window=window).cold_folds
+        for scored, window in ((3, None), (2, None), (2, 3), (1, 3))
+    ]
+    assert cold == [(0,), (), (), ()]
 
 
 def test_corrupted_labels_are_refused_and_written_down(serving, tmp_path):
@@ -245,6 +289,42 @@ def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
     with pytest.raises(MissingFileError, match="keeps no rows"):
         retrain(gone, path, tmp_path / "run", every="value")
     assert not (tmp_path / "run").exists()
+
+
+class Kinds(Competition):
+    name, task, target, metric, ids, time, drop = "kinds", "multiclass", "kind", "logloss", ("id",), "day", ("day",)
+    categories, plain, submission = (), ("x",), ValueForm(ids="id", values=("a", "b", "d"))
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", **TREES)]
+
+
+def test_classes_that_join_are_learned_and_judged_by_the_others(tmp_path):
+    """The serving run cannot say them: rows of theirs are left out of the comparison, which the verdict tells."""
+
+    def kinds(first, count, cuts, names):
+        made = days(first, count)[["day", "id", "x"]]
+        return made.assign(kind=np.array(names)[np.digitize(made["x"], cuts)])
+
+    (tmp_path / "data").mkdir()
+    kinds(0, 6, [-0.5, 0.5], ["a", "b", "d"]).to_csv(tmp_path / "data" / "train.csv", index=False)
+    kinds(6, 1, [0], ["a", "b"]).drop(columns="kind").to_csv(tmp_path / "data" / "test.csv", index=False)
+    run = run_competition(Kinds(), tmp_path / "data", tmp_path / "run", resume=True)
+    new = kinds(6, 2, [0, 1], ["b", "c", "d"])  # a is gone, c has come
+    (tmp_path / "new").mkdir()
+    new.to_parquet(tmp_path / "new" / "train.parquet")
+    new.drop(columns="kind").to_parquet(tmp_path / "new" / "test.parquet")
+    made = retrain(run, tmp_path / "new", tmp_path / "next", every="value", scored=1, window=2, warm=True)
+    assert SavedRun(made.run).target.outputs == ["a", "b", "c", "d"]
+    assert pd.read_csv(made.run / "submission.csv").columns.tolist() == ["id", "a", "b", "c", "d"]
+    last = new[new["day"] == 7]
+    known = (last["kind"] != "c").to_numpy()
+    assert f"{(~known).sum()} rows of classes that the serving run does not know were left out" in made.verdict.reasons
+    assert made.verdict.rows == known.sum()
+    served = SavedRun(run).predict(last.drop(columns="kind")).numpy()[known]
+    place = last["kind"][known].map({"a": 0, "b": 1, "d": 2}).to_numpy()
+    assert made.verdict.serving == pytest.approx(-np.log(served[np.arange(len(place)), place]).mean(), rel=1e-6)
+    assert made.began == {"xgb": "grown anew: the classes or targets are others"}
 
 
 class Sales(Competition):

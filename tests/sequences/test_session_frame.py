@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.sequences import SessionFrame, by_session, by_time, given_split, leave_one_out, prefixes
+from fastrec.sequences import (
+    CoVisitation,
+    NextItemNet,
+    SessionFrame,
+    SessionModel,
+    by_session,
+    by_time,
+    given_split,
+    leave_one_out,
+    prefixes,
+)
 
 
 def lists_of(frame: SessionFrame) -> list[list]:
@@ -188,3 +199,56 @@ def test_some_prefixes_of_a_session_without_end():
     assert torch.equal(some.target, every.target[rows])
     ends = prefixes(frame, last=2, longest=3)  # all of them would be 5,000,000,000 events
     assert lists_of(ends) == [[99_995, 99_996, 99_997], [99_996, 99_997, 99_998]]
+
+
+# Virtual items --------------------------------------------------------------------------------------------------------
+
+
+def visits() -> pd.DataFrame:
+    """Looks at items, and between them searches and pages, which have none."""
+    return pd.DataFrame(
+        {
+            "s": [1, 1, 1, 1, 2, 2, 2],
+            "t": [0, 1, 2, 3, 0, 1, 2],
+            "item": pd.array([7, None, 5, None, None, 7, None], dtype="Int64"),
+            "what": [None, "shoes", "ignored: it has an item", "page 2", "shoes", None, None],
+        }
+    )
+
+
+def test_events_without_an_item_become_virtual_ones():
+    frame = SessionFrame(visits(), item="item", session="s", order="t", virtual="what")
+    assert frame.items.reserved == ("#na#", "virtual: page 2", "virtual: shoes")
+    named = [[frame.items.classes[c] for c in frame.values[a:b]] for a, b in pairwise(frame.offsets.tolist())]
+    assert named == [[7, "virtual: shoes", 5, "virtual: page 2"], ["virtual: shoes", 7]]  # the last says nothing
+    assert frame.times.tolist() == [0, 1, 2, 3, 0, 1]
+    assert frame.decode(frame.values).to_pylist() == [7, None, 5, None, None, 7]
+    later = frame.new(visits().assign(what=["a", "hats", "b", "shoes", "page 2", None, None]))
+    named = [[frame.items.classes[c] for c in later.values[a:b]] for a, b in pairwise(later.offsets.tolist())]
+    assert named == [[7, 5, "virtual: shoes"], ["virtual: page 2", 7]]  # hats were never searched for: left out
+    without = SessionFrame(visits(), item="item", session="s", order="t")
+    assert without.values.tolist() == [2, 1, 2]
+    assert without.recode(frame.items).values.tolist() == [4, 3, 4]
+
+
+def test_virtual_items_are_read_and_never_recommended(tmp_path):
+    rng = np.random.default_rng(0)
+    wished = rng.integers(0, 4, 200)  # a search says which item is looked at next
+    log = pd.DataFrame({"s": np.repeat(np.arange(200), 3), "t": np.tile(np.arange(3), 200)})
+    items = np.stack([rng.integers(0, 9, 200), np.full(200, -1), wished], 1).ravel()
+    log["item"] = pd.array(np.where(items < 0, None, items), dtype="Int64")
+    log["search"] = np.where(log["t"] == 1, np.repeat(wished, 3).astype(str), None)
+    columns = {"item": "item", "session": "s", "order": "t"}
+    frame = SessionFrame(log, **columns, virtual="search")
+    asked = frame.new(log[log["t"] < 2])
+    for model in (CoVisitation(), NextItemNet("GRU4Rec", width=16, epochs=12, half=False)):
+        model.fit(frame)
+        best, _ = model.recommend(asked, 9)
+        assert set(best.unique().tolist()) <= {0, *range(len(frame.items.reserved), len(frame.items))}
+        right = torch.from_numpy(wished) + len(frame.items.reserved)
+        assert float((best[:, 0] == right).double().mean()) > 0.9
+    model.save(tmp_path / "net")
+    again = SessionModel.load(tmp_path / "net")
+    assert torch.equal(again.recommend(asked, 3)[0], best[:, :3])
+    read = SessionFrame.of_form(frame.form(), frame.items).new(log[log["t"] < 2])
+    assert torch.equal(read.values, asked.values)

@@ -20,6 +20,7 @@ from fastrec._core.progress import Stages
 from fastrec.competition.next_item_predict import SavedNextItems
 from fastrec.errors import DataError
 from fastrec.sequences import NextItemNet
+from fastrec.sequences._virtual_items import has_virtual
 from fastrec.serve.graph.builder import OPSET, ROWS, Graph
 from fastrec.serve.graph.nets import quiet
 from fastrec.serve.session_scores import session_program
@@ -81,6 +82,11 @@ def export_next_items(
     name, net = net_of(saved, model)
     items = net.items
     assert items is not None
+    if has_virtual(items):
+        raise DataError(
+            f"{name} reads virtual items, which are no ids that a graph could take", column=items.name or None,
+            remedy="Serve the run directory itself",
+        )  # fmt: skip
     with stages.stage("graph"):
         graph = _graph(net, items, exclude_seen=saved.exclude_seen)
     missing = missing_of(items)
