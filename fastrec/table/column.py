@@ -57,7 +57,7 @@ class Column:
     def __len__(self) -> int:
         if self.kind == "opaque":
             return len(self.values)
-        return self.values.shape[0] - (self.kind == "list")  # a tensor's own len() takes thrice as long
+        return self.values.shape[0] - (self.kind == "list")  # a tensor's own len() takes four times as long
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its values alone, as numpy's arrays: what is kept for later is made anew, a part of a tensor goes alone."""
