@@ -58,6 +58,8 @@ def as_list(value: Any) -> list[Any]:
     """A list from one thing or several; None gives the empty list, a selector the columns that it chose."""
     if value is None:
         return []
+    if isinstance(value, str):
+        return [value]
     things = list(value) if isinstance(value, list | tuple) else [value]
     if not any(isinstance(t, Selector) for t in things):
         return things

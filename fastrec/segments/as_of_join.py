@@ -75,7 +75,7 @@ def _of_few(
     mine, theirs = codes.numpy(), event_codes.numpy()[events]
     inside = (found >= 0) & (mine > 0)
     if e:
-        inside &= theirs[found.clip(0)] == mine
+        inside &= theirs[np.maximum(found, 0)] == mine
     first = np.ones(e, dtype=bool)
     first[1:] = theirs[1:] != theirs[:-1]
     start = np.maximum.accumulate(np.where(first, np.arange(e), 0))

@@ -112,12 +112,22 @@ def export_run(
 
 
 def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path) -> None:
-    """Write the state of events, and add to ``about`` what a server must know of it."""
+    """Write the state of events, and add to ``about`` what a server must know of it.
+
+    Raises:
+        DataError: features are made of a column of lists or vectors, which requests do not have.
+    """
     made = [i["name"] for i in about["inputs"] if i["made"]]
     about["events"], asked = write_events(part, saved, made, data)
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
     for name in asked:
         if name not in known and name in sample:
+            if sample[name].kind not in ("number", "datetime", "category"):
+                raise DataError(
+                    f"is a {sample[name].kind}, which a server takes from no request",
+                    column=name,
+                    remedy="Leave out the features that are made of it, or export without data=",
+                )
             about["inputs"].append(described(name, sample[name]))
 
 

@@ -55,7 +55,9 @@ class Column:
     _lock: RLock = field(init=False, default_factory=RLock, repr=False)
 
     def __len__(self) -> int:
-        return len(self.values) - 1 if self.kind == "list" else len(self.values)
+        if self.kind == "opaque":
+            return len(self.values)
+        return self.values.shape[0] - (self.kind == "list")  # a tensor's own len() takes four times as long
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Its values alone, as numpy's arrays: what is kept for later is made anew, a part of a tensor goes alone."""
@@ -198,6 +200,12 @@ class Column:
             elements=None if self.elements is None else self.elements.copy(),
         )
 
+    def changed(self, **fields: Any) -> Column:
+        """The column with other fields: ``dataclasses.replace`` in a third of its time."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, **fields, _cache={}, _lock=RLock())
+        return made
+
     def take(self, rows: torch.Tensor) -> Column:
         """The rows at ``rows`` (int64 ``[m]``), in that order."""
         missing = None if self.missing is None else self.missing[rows]
@@ -211,7 +219,7 @@ class Column:
             flat = torch.arange(int(offsets[-1]), device=rows.device)
             flat = flat + torch.repeat_interleave(starts - offsets[:-1], lengths)
             return replace(self, values=offsets, elements=self.elements.take(flat), missing=missing)
-        return replace(self, values=self.values[rows], missing=missing)
+        return self.changed(values=self.values[rows], missing=missing)
 
     def slice(self, start: int, stop: int) -> Column:
         """Rows ``start`` up to ``stop`` (0 ≤ start ≤ stop ≤ rows); all but a list column's offsets without a copy."""
@@ -222,7 +230,7 @@ class Column:
             first, last = (int(self.values[at]) for at in (start, stop))
             offsets, elements = self.values[start : stop + 1] - first, self.elements.slice(first, last)
             return replace(self, values=offsets, elements=elements, missing=missing)
-        return replace(self, values=self.values[start:stop], missing=missing)
+        return self.changed(values=self.values[start:stop], missing=missing)
 
     def to(self, device: DeviceLike) -> Column:
         """The column on another device (opaque values and distinct values stay on the host)."""
@@ -252,6 +260,8 @@ class Column:
         if self.kind == "opaque":
             return self.values
         values = self.values.cpu()
+        if self.kind == "number" and self.missing is None:
+            return pa.array(values.numpy(), from_pandas=True)  # NaN is null
         missing = self.is_missing().cpu()
         mask = missing.numpy() if bool(missing.any()) else None
         if self.kind == "category":

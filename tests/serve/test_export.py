@@ -16,7 +16,18 @@ from fastrec.competition import Competition, run_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, MissingFileError, WriteError
 from fastrec.estimators import NetModel, NetRanker, XGBModel, XGBRanker
-from fastrec.features import Cross, Cyclic, DatePart, FeatureSet, GroupRank, GroupStats, Lag, TargetEncode
+from fastrec.features import (
+    Cross,
+    Cyclic,
+    DatePart,
+    FeatureSet,
+    GroupRank,
+    GroupStats,
+    Lag,
+    ListLength,
+    TargetEncode,
+    TextSvd,
+)
 from fastrec.serve import Online, Scorer, export_run, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
@@ -202,6 +213,35 @@ def test_events_go_along(sales, exported):
     said = [online.features(test.loc[[i]].assign(amount=np.nan))["lag1_amount__shop"][0].as_py() for i in first]
     online.close()
     np.testing.assert_array_equal(np.array(said, float), expected.loc[first].to_numpy(float))
+
+
+class Notes(Competition):
+    """Text, and lists of tags, as features that no graph makes."""
+
+    name, task, target, metric = "Notes", "binary", "good", "auc"
+
+    def features(self):
+        return FeatureSet([TextSvd("note", 2, min_count=1), ListLength("tags")])
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", rounds=5, max_depth=2, early_stopping_rounds=None)]
+
+
+def test_text_and_lists_that_a_graph_does_not_make(tmp_path):
+    rng = np.random.default_rng(0)
+    words = rng.choice(["red shoe", "Red boot!", "a hat", None], 120)
+    data = pd.DataFrame({"note": words, "tags": [["x"] * k for k in rng.integers(0, 4, 120)], "price": rng.random(120)})
+    data["good"] = ((words == "a hat") ^ (rng.random(120) < 0.2)).astype(int)
+    (tmp_path / "data").mkdir()
+    data.to_parquet(tmp_path / "data/train.parquet")
+    data.drop(columns="good").to_parquet(tmp_path / "data/test.parquet")
+    run_competition(Notes(), tmp_path / "data", tmp_path / "run")
+    made = export_run(tmp_path / "run", tmp_path / "out")
+    assert {i["name"] for i in made.about["inputs"] if i["made"]} == {"svd0_note", "svd1_note", "length_tags"}
+    assert verify_export(tmp_path / "out", tmp_path / "run").holds
+    with pytest.raises(DataError, match="takes from no request") as found:
+        export_run(tmp_path / "run", tmp_path / "served", data=tmp_path / "data")
+    assert found.value.column == "tags"
 
 
 def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):

@@ -88,11 +88,12 @@ def take_or_missing(column: Column, rows: torch.Tensor) -> Column:
         column = replace(column, values=column.values.new_zeros(1), missing=None)
     taken = column.take(rows.clamp_min(0))
     if column.kind == "category":
-        return replace(taken, values=torch.where(absent, 0, taken.values))
+        return taken.changed(values=torch.where(absent, 0, taken.values))
     if column.kind == "number" and column.values.is_floating_point():
-        return replace(taken, values=torch.where(absent | taken.is_missing(), torch.nan, taken.values), missing=None)
+        values = torch.where(absent | taken.is_missing(), torch.nan, taken.values)
+        return taken.changed(values=values, missing=None)
     missing = taken.is_missing() | absent
-    return replace(taken, missing=missing if bool(missing.any()) else None)
+    return taken.changed(missing=missing if bool(missing.any()) else None)
 
 
 def aligned(

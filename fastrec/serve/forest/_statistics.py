@@ -87,7 +87,9 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     start = graph.node("Where", is_unknown, graph.constant(statistics.unknown[:, None]), found)
     own = graph.node("Gather", start, graph.constant(statistics.of), axis=0)
     places = graph.node("Add", own, graph.constant(statistics.index[:, None]))
-    values = graph.node("Gather", graph.constant(statistics.values), places, axis=0)
+    flat = graph.node("Reshape", places, graph.constant(np.array([-1])))
+    values = graph.node("GatherElements", graph.constant(statistics.values), flat, axis=0)  # faster than Gather
+    values = graph.node("Reshape", values, graph.constant(np.array([len(statistics.of), -1])))
     return graph.double(graph.node("Transpose", values, perm=[1, 0]))
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
 from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest._onnx import onnx
+from fastrec.serve.forest._symmetric import symmetric_nodes, symmetric_trees
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
@@ -118,6 +119,10 @@ class Forest:
         """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
         if self.derived:
             x = derived_nodes(self.derived, x, graph)
+        trees = symmetric_trees(self) if self.dtype == "float64" else None  # float32 is to be added up in their order
+        if trees is not None:
+            sums = symmetric_nodes(trees, x, self.columns + len(self.derived), self.rule == "lt", graph)
+            return sums if base is None else graph.node("Add", sums, graph.constant(base))
         forest = self if base is None else self._with_base(base)
         return graph.node("TreeEnsemble", x, domain="ai.onnx.ml", **forest.attributes())
 

@@ -67,6 +67,7 @@ class Graph:
         self._constants: dict[str, np.ndarray] = {}
         self._named: dict[Any, Any] = {}
         self._count = 0
+        self.known: dict[str, list[tuple[str, np.ndarray]]] = {}  # value → its places among known keys, and the keys
         self.scope = "graph"  # what nets and forests that are written now belong to
         self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
         self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from fastrec.serve.graph.builder import Graph
@@ -34,16 +35,38 @@ def find(graph: Graph, column: Any, values: pa.Array, codes: np.ndarray, *, miss
     made = torch.empty(N, dtype=torch.int64, device="meta")
     if not len(values):
         return torch.where(column.is_missing(), missing, torch.full((N,), absent))
-    keys, value = _comparable(graph, column, values)
-    known = codes[keys[1]]
-    name = graph.op(
-        "LabelEncoder", value, domain="ai.onnx.ml", keys_tensor=keys[0], values_tensor=known.astype(np.int64),
-        default_tensor=np.array([absent], dtype=np.int64),
-    )  # fmt: skip
+    (keys, kept), value = _comparable(graph, column, values)
+    place, among, size = _among_known(graph, value, keys)
+    table = np.full(size + 1, absent, dtype=np.int64)
+    table[among] = codes[kept]
+    is_place = np.array_equal(table, np.arange(size + 1))
+    name = place if is_place else graph.op("GatherElements", graph.constant(table), place, axis=0)
     found = GraphTensor(graph, name, made)
     if missing == absent and (column.marked or column.missing is None):
         return found
     return torch.where(column.is_missing(), missing, found)
+
+
+def _among_known(graph: Graph, value: str, keys: np.ndarray) -> tuple[str, np.ndarray, int]:
+    """A value's place among known keys (0: nowhere), the places of some keys there, and how many are known.
+
+    Keys are looked up once for all vocabularies of a column that one of them contains: a table of numbers is read in a
+    fifth of the time that keys are found in, and takes less memory.
+    """
+    kind = pa.large_string() if keys.dtype == object else None
+    for name, known in graph.known.get(value, ()):
+        if known.dtype != keys.dtype:
+            continue
+        places = pc.index_in(pa.array(keys, kind), value_set=pa.array(known, kind))
+        if not places.null_count:
+            return name, places.to_numpy() + 1, len(known)
+    places = np.arange(1, len(keys) + 1)
+    name = graph.op(
+        "LabelEncoder", value, domain="ai.onnx.ml", keys_tensor=keys, values_tensor=places,
+        default_tensor=np.array([0]),
+    )  # fmt: skip
+    graph.known.setdefault(value, []).append((name, keys))
+    return name, places, len(keys)
 
 
 def recode(graph: Graph, columns: list[Any], known: Keys) -> GraphTensor:

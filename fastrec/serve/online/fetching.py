@@ -250,7 +250,7 @@ class Request:
             source = self.rows[name]
             if more is not None:
                 source = _stacked(source, more[column])
-            fetched.events._columns[column] = replace(source.take(rows), name=column)
+            fetched.events._columns[column] = source.take(rows).changed(name=column)
         fetched.rows = fetched.rows[: len(self.rows)]
 
     def _share_words(self, fetched: Sequence[Fetched]) -> None:

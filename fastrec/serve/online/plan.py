@@ -82,9 +82,15 @@ class Plan:
     columns: dict[str, list[str]]
     orders: dict[str, list[str]]
     deep: set[int]
+    _found: dict[Lookup, Index] = field(default_factory=dict, init=False)
 
     def index_of(self, lookup: Lookup) -> Index:
         """Where a lookup's events are: by its own columns, or by the first of them."""
+        if lookup not in self._found:
+            self._found[lookup] = self._find(lookup)
+        return self._found[lookup]
+
+    def _find(self, lookup: Lookup) -> Index:
         fit = [i for i in self.indexes if i.table == lookup.table and lookup.columns[: len(i.columns)] == i.columns]
         fit = [i for i in fit if i.columns or not lookup.columns]
         return min(fit, key=lambda i: len(i.columns))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -73,6 +75,36 @@ def test_other_ways_to_grow(loss, more, rows, odd_rows, amounts, margins):
     model = trained(rows, LOSSES[loss](amounts), loss=loss, **more)
     got = margins(forest_of_catboost(model), odd_rows)
     np.testing.assert_allclose(got, own_margins(model, odd_rows), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("more", "symmetric"),
+    [({}, True), ({"nan_mode": "Max"}, True), ({"grow_policy": "Lossguide", "max_leaves": 9}, False)],
+    ids=str,
+)
+def test_symmetric_trees_are_tables(more, symmetric, rows, amounts):
+    model = forest_of_catboost(trained(rows, amounts, **more)).model()
+    assert ("TreeEnsemble" in {n.op_type for n in model.graph.node}) != symmetric
+
+
+def test_trees_of_several_depths_are_tables(rows, odd_rows, amounts, margins):
+    """CatBoost itself gives shallow trees where it finds no more splits."""
+    deep, shallow = (forest_of_catboost(trained(rows, amounts, depth=d, iterations=3)) for d in (4, 3))
+    both = joined(deep, shallow)
+    assert "TreeEnsemble" not in {n.op_type for n in both.model().graph.node}
+    expected = margins(deep, odd_rows) + margins(shallow, odd_rows) - shallow.base
+    np.testing.assert_allclose(margins(both, odd_rows), expected, rtol=1e-13, atol=1e-13)
+
+
+def joined(a, b):
+    """The trees of two forests."""
+    nodes, leaves = len(a.feature), len(a.value)
+    moved = {"roots": b.roots + nodes}
+    for side in ("left", "right"):
+        moved[side] = getattr(b, side) + np.where(getattr(b, f"{side}_leaf"), leaves, nodes)
+    names = ("feature", "threshold", "missing_left", "left_leaf", "right_leaf", "value", "target")
+    moved |= {n: getattr(b, n) for n in names}
+    return replace(a, **{n: np.concatenate([getattr(a, n), v]) for n, v in moved.items()})
 
 
 def with_categories(seed: int, unseen: int) -> pd.DataFrame:

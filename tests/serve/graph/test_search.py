@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from fastrec.serve.graph import search
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.search import count_below
 from fastrec.serve.graph.tensor import GraphTensor, N, value_of
@@ -14,13 +13,11 @@ from fastrec.serve.graph.tensor import GraphTensor, N, value_of
 ort = pytest.importorskip("onnxruntime")
 
 
-@pytest.mark.parametrize("way", ["blocks", "trees"])
 @pytest.mark.parametrize("right", [False, True])
-@pytest.mark.parametrize("sizes", [[1], [2, 3], [4, 1, 9], [99, 100, 101, 1000]])
-def test_count_below(way, right, sizes, monkeypatch):
-    monkeypatch.setattr(search, "_IN_BLOCKS", 0 if way == "trees" else 10**6)
+@pytest.mark.parametrize("sizes", [[1], [2, 3], [4, 1, 9], [99, 100, 101, 1000, 1023, 1024], [20_000]])
+def test_count_below(right, sizes):
     rng = np.random.default_rng(len(sizes))
-    edges = [np.unique(rng.normal(size=4 * k).round(3))[:k] for k in sizes]
+    edges = [np.unique(rng.normal(size=4 * k).round(5))[:k] for k in sizes]
     rows = np.stack([np.r_[e[[0, -1, len(e) // 2]], e[0] - 1, e[-1] + 1, rng.normal(size=20)] for e in edges], 1)
     rows = np.r_[
         rows, np.full((1, len(sizes)), np.nan), np.full((1, len(sizes)), np.inf), np.full((1, len(sizes)), -np.inf)

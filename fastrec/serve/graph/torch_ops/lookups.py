@@ -20,9 +20,27 @@ from fastrec.serve.graph.torch_ops._values import INT64, common, pick
 
 @handler("index_select")
 def _index_select(graph: Graph, made: torch.Tensor, table: Any, dim: int, index: Any) -> str:
-    if isinstance(table, GraphTensor) and dim == 0 and table.shape[0] == N:
-        return graph.op("Gather", table.value, value_of(graph, index, INT64), axis=0)
-    return graph.op("Gather", value_of(graph, table, made.dtype), value_of(graph, index, INT64), axis=dim)
+    return _looked_up(graph, table, index, dim)
+
+
+def _looked_up(graph: Graph, table: Any, index: Any, dim: int = 0) -> str:
+    """Places of a table, of any number of dimensions."""
+    value = _table(graph, table)
+    place = value_of(graph, index, INT64)
+    if table.ndim > 1 or not index.ndim:
+        return graph.op("Gather", value, place, axis=dim)
+    # onnxruntime copies single numbers by GatherElements five times as fast
+    if index.ndim == 1:
+        return graph.op("GatherElements", value, place, axis=0)
+    flat = graph.op("Reshape", place, graph.constant(np.array([-1])))
+    found = graph.op("GatherElements", value, flat, axis=0)
+    shape = [-1 if size == N else size for size in index.shape]
+    return graph.op("Reshape", found, graph.constant(np.array(shape)))
+
+
+def _table(graph: Graph, table: Any) -> str:
+    """What entries are taken of: a constant as it is, though it may be as long as rows are in shapes."""
+    return table.value if isinstance(table, GraphTensor) else graph.constant(table.detach().cpu().numpy())
 
 
 @handler("__getitem__")
@@ -30,9 +48,9 @@ def _getitem(graph: Graph, made: Any, a: Any, place: Any) -> Any:
     if isinstance(place, GraphTensor):
         if place.dtype == torch.bool:
             raise NotInGraphError("some rows are taken out", remedy="Compute this column outside of the graph")
-        return graph.op("Gather", value_of(graph, a, made.dtype), place.value, axis=0)
+        return _looked_up(graph, a, place)
     places = place if isinstance(place, tuple) else (place,)
-    value, axis = value_of(graph, a, a.dtype), 0
+    value, axis = _table(graph, a), 0
     for p in places:
         if p is None:
             value = graph.op("Unsqueeze", value, graph.constant(np.array([axis], dtype=np.int64)))

@@ -1,0 +1,69 @@
+"""Vocabularies of one column in a graph, beside ``Vocab.encode``."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import encode, input_column
+from fastrec.serve.graph.tensor import N, value_of
+from fastrec.table import Table, Vocab
+
+ort = pytest.importorskip("onnxruntime")
+
+WORDS = np.array(["é", "b", "c", "", "d\u0000", "e"], dtype=object)
+IDS = (1 << 53) + np.arange(6)
+
+
+def session_of(values, vocabs):
+    """A session that gives each vocabulary's codes of a column, and how many nodes of it look for keys."""
+    graph = Graph()
+    column = input_column(graph, "key", Table.read({"key": values})["key"], no_text="none")
+    for i, vocab in enumerate(vocabs):
+        graph.output(f"code{i}", value_of(graph, encode(vocab, column), torch.int64), np.int64)
+    model = graph.model()
+    found = sum(node.op_type == "LabelEncoder" for node in model.graph.node)
+    return ort.InferenceSession(model.SerializeToString()), found
+
+
+@pytest.mark.parametrize("values", [WORDS, IDS, np.arange(6) / 3])
+@pytest.mark.parametrize(
+    ("parts", "nodes"),
+    [
+        ([slice(0, 6), slice(1, 4), slice(5, 2, -1)], 1),  # the others are in the first
+        ([slice(1, 4), slice(0, 6)], 2),
+        ([slice(0, 3), slice(2, 6), slice(3, 5)], 2),
+    ],
+)
+def test_vocabularies_of_a_column(values, parts, nodes):
+    known = [values[p] for p in parts]
+    vocabs = [Vocab.fit(Table.read({"key": k})["key"]) for k in known]
+    session, found = session_of(values, vocabs)
+    assert found == nodes
+    asked = np.r_[values, values[:2]]
+    asked[-1] = "unseen" if values is WORDS else 7
+    for vocab, said in zip(vocabs, session.run(None, {"key": asked}), strict=True):
+        np.testing.assert_array_equal(said, vocab.encode(Table.read({"key": asked})["key"]).numpy())
+
+
+def test_tables_may_be_as_long_as_rows_are_in_shapes():
+    """``N`` stands for the rows in a graph's shapes, and is no limit to a table."""
+    graph = Graph()
+    column = input_column(graph, "key", Table.read({"key": np.arange(N - 1)})["key"])
+    codes = encode(Vocab.fit(Table.read({"key": np.arange(N - 1)})["key"]), column)
+    table = torch.arange(N) * 0.5
+    wide = torch.stack([table, -table], 1)
+    for name, made in {"one": table[codes], "picked": torch.index_select(table, 0, codes)}.items():
+        graph.output(name, value_of(graph, made, torch.float32), np.float32)
+    graph.output("two", value_of(graph, wide[codes], torch.float32), np.float32, 2)
+    pairs = table[torch.stack([codes, codes * 0], 1)]
+    graph.output("pairs", value_of(graph, pairs, torch.float32), np.float32, 2)
+    session = ort.InferenceSession(graph.model().SerializeToString())
+    said = dict(zip(("one", "picked", "two", "pairs"), session.run(None, {"key": np.array([5, N])}), strict=True))
+    wanted = np.array([6, 0]) * 0.5  # the vocabulary's codes begin at 1
+    np.testing.assert_array_equal(said["one"], wanted)
+    np.testing.assert_array_equal(said["picked"], wanted)
+    np.testing.assert_array_equal(said["two"], np.stack([wanted, -wanted], 1))
+    np.testing.assert_array_equal(said["pairs"], np.stack([wanted, 0 * wanted], 1))
