@@ -238,7 +238,7 @@ def _models(recipe: StreamedRanking, laid: _Laid, folder: Path, asked: RunOption
         files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
         frame = ParquetFrame(
             files,
-            [Categorify, FillMissing, Normalize],
+            [Categorify, FillMissing(add_col=False), Normalize],
             cats,
             conts,
             recipe.label,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,8 @@ from fastrec.tabular import Categorify, Normalize, ParquetFrame
 from fastrec.training import rec_learner
 
 _GROUP, _LENGTH, _CONTS = 100_000, 20, 16
+CONTS = [f"x{i}" for i in range(_CONTS)]
+OPTIONS = {"device": "cpu", "y_dtype": torch.float64}
 
 
 def write(path: Path, rows: int, seed: int) -> None:
@@ -66,8 +69,8 @@ def score(out: Path, test: Path) -> float:
     return mrr(values[0], values[1], values[2].long())
 
 
-def work(folder: Path, bs: int, rounds: int) -> None:
-    """Train both, predict by both."""
+def work(folder: Path, bs: int, rounds: int, models: str) -> None:
+    """Train and predict."""
     torch.set_num_threads(1)
     train, test, began = folder / "train.parquet", folder / "test.parquet", time.monotonic()
 
@@ -75,9 +78,14 @@ def work(folder: Path, bs: int, rounds: int) -> None:
         typer.echo(f"{time.monotonic() - began:7.0f} s  {peak()}  {what}")
 
     said("libraries")
-    conts = [f"x{i}" for i in range(_CONTS)]
-    options = {"device": "cpu", "y_dtype": torch.float64}
-    frame = ParquetFrame(train, [Categorify, Normalize], ["city", "item"], conts, "clicked", **options)
+    if "net" in models:
+        _net(folder, train, test, bs, said)
+    if "trees" in models:
+        _trees(folder, train, test, rounds, said)
+
+
+def _net(folder: Path, train: Path, test: Path, bs: int, said: Callable[[str], None]) -> None:
+    frame = ParquetFrame(train, [Categorify, Normalize], ["city", "item"], CONTS, "clicked", **OPTIONS)
     said("the frame")
     learn = rec_learner(frame.dataloaders(bs=bs, buffer_rows=500_000, seed=0), layers=[64], n_out=1)
     learn.loss_func = lambda p, y: binary_cross_entropy_with_logits(p.squeeze(1), y.view(-1).float())
@@ -86,7 +94,10 @@ def work(folder: Path, bs: int, rounds: int) -> None:
     said("the net")
     write_predictions(learn, frame, test, folder / "net.parquet")
     said(f"its predictions, mrr {score(folder / 'net.parquet', test):.4f}")
-    frame = ParquetFrame(train, [Categorify], ["city"], conts, ["clicked", "list"], **options)
+
+
+def _trees(folder: Path, train: Path, test: Path, rounds: int, said: Callable[[str], None]) -> None:
+    frame = ParquetFrame(train, [Categorify], ["city"], CONTS, ["clicked", "list"], **OPTIONS)
     matrix = external_matrix(frame, folder / "cache", lists="list")
     said("the matrix")
     trees = xgb.train({"objective": "rank:ndcg", "eta": 0.3, "max_depth": 6, "nthread": 1}, matrix, rounds)
@@ -101,11 +112,12 @@ def main(
     memory: Annotated[float, typer.Option(help="GB that it may have; 0: no limit.")] = 0,
     bs: int = 4096,
     rounds: int = 20,
+    models: Annotated[str, typer.Option(help="net, trees, or both in one word.")] = "net,trees",
     limited: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """Write the rows where they are not there yet, and work in a process with the limit."""
     if limited:
-        work(folder, bs, rounds)
+        work(folder, bs, rounds, models)
         return
     folder.mkdir(parents=True, exist_ok=True)
     for name, count, seed in (("train", rows, 0), ("test", rows // 4, 1)):
@@ -113,7 +125,8 @@ def main(
             write(folder / f"{name}.parquet", count, seed)
     sizes = {p.name: f"{p.stat().st_size / 2**30:.2f} GB" for p in folder.glob("*.parquet")}
     typer.echo(f"{rows:,} rows, {sizes}")
-    command = [sys.executable, __file__, "--limited", "--bs", str(bs), "--rounds", str(rounds), str(folder)]
+    command = [sys.executable, __file__, "--limited", "--bs", str(bs), "--rounds", str(rounds)]
+    command += ["--models", models, str(folder)]
     typer.echo(run_limited(command, int((memory or 1024) * 2**30)))
 
 
