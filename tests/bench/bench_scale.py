@@ -3,11 +3,11 @@
     python tests/bench/bench_scale.py [--millions 1 2 4 8 16] [--out runs/bench/scale.json]
 
 Every measurement is a process of its own, which reads candidates from Parquet files (500,000 rows each), makes the
-features and adds their columns up. ``seconds`` is from the first file read to the sums; ``cpu_seconds`` are those of all
-its processes; ``peak_mb`` is the most memory that the process held, with workers that of the client and of the workers
-together, and ``worker_mb`` that of the larger worker; the sums of both must agree. ``exponent`` is the slope of log
-seconds over log rows, ``cpu_exponent`` and ``memory_exponent`` are those of the others. A picture lies beside the
-results. Building the log, starting Python and starting the cluster are not counted.
+features and adds their columns up. ``seconds`` is from the first file read to the sums; ``cpu_seconds`` are those of
+all its processes; ``peak_mb`` is the most memory that the process held, with workers that of the client and of the
+workers together, and ``worker_mb`` that of the larger worker; the sums of both must agree. ``exponent`` is the slope of
+log seconds over log rows, ``cpu_exponent`` and ``memory_exponent`` are those of the others. The results, and a picture
+beside them, are written after every size. Building the log, starting Python and the cluster are not counted.
 """
 
 from __future__ import annotations
@@ -129,7 +129,20 @@ def picture(records: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel("candidate rows")
         axis.set_ylabel(label)
         axis.legend(frameon=False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def write(records: list[dict[str, Any]], path: Path) -> None:
+    """The results with their exponents, and a picture beside them."""
+    for system in SYSTEMS:
+        own = [r for r in records if r["system"] == system]
+        slopes = {fitted: exponent(own, field) for field, (fitted, _) in FITTED.items()}
+        for one in own:
+            one.update(slopes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    picture(records, path.with_suffix(".svg"))
 
 
 def main() -> None:
@@ -162,14 +175,7 @@ def main() -> None:
             numbers |= {"rows_per_s": round(rows / one["seconds"]), "ratio": ratio}
             records.append({**about, **numbers, **{n: round(one[n]) for n in ("peak_mb", "worker_mb") if n in one}})
             print(records[-1], flush=True)
-    for system in SYSTEMS:
-        own = [r for r in records if r["system"] == system]
-        slopes = {fitted: exponent(own, field) for field, (fitted, _) in FITTED.items()}
-        for one in own:
-            one.update(slopes)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    picture(records, given.out.with_suffix(".png"))
+        write(records, given.out)
 
 
 if __name__ == "__main__":
