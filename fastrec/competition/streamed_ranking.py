@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core.atomic import atomic_folder
+from fastrec._core.malloc import give_all_back
 from fastrec._core.optional import require
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.form import SubmissionFormat
@@ -118,6 +119,7 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
         shutil.rmtree(folder / "split")
         with stages.stage("features", sum(laid.counts.values())) as advance:
             features = _features(recipe, laid, advance)
+        give_all_back()  # what the allocator keeps of one stage is of no use to the next
         models = _models(recipe, laid, folder, asked)
         stack = StackModel(list(models), [AverageBlend(list(models), of="rank")])
         with atomic_folder(out) as part:
@@ -250,12 +252,15 @@ def _models(recipe: StreamedRanking, laid: _Laid, folder: Path, asked: RunOption
                 options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
                 options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
                 models[name] = train_streamed(frame, asks, name, **options)
+        del frame
+        give_all_back()
     read = [partial(_lists, recipe, f, cats, conts) for f in laid.files("made-train")]
     for ranker in recipe.models(bs=asked.bs):
         if isinstance(ranker, XGBRanker):
             with asked.stages.stage(f"train {ranker.name}") as advance:
                 models[ranker.name] = fit_on_parts(ranker, read, folder / "trees", seed=asked.seed)
                 advance(rows)
+            give_all_back()
     return models
 
 

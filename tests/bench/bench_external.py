@@ -24,6 +24,7 @@ import xgboost as xgb
 from _limit import run_limited
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fastrec._core.malloc import give_all_back
 from fastrec.metrics import mrr
 from fastrec.scale import external_matrix, write_predictions
 from fastrec.tabular import Categorify, Normalize, ParquetFrame
@@ -80,6 +81,7 @@ def work(folder: Path, bs: int, rounds: int, models: str) -> None:
     said("libraries")
     if "net" in models:
         _net(folder, train, test, bs, said)
+        give_all_back()
     if "trees" in models:
         _trees(folder, train, test, rounds, said)
 
