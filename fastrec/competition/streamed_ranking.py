@@ -97,7 +97,12 @@ class _Laid:
     tables: list[str]
     counts: dict[str, int]
 
+    def lines(self, model: str) -> Path:
+        """A model's submission."""
+        return self.folder / f"{model}.csv"
+
     def files(self, kind: str) -> list[Path]:
+        """The files of one kind of rows."""
         return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
 
 
@@ -109,6 +114,10 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
         asked: what the caller asked for.
     """
     require("dask", "Dask", INSTALL)
+    if not isinstance(recipe.submission, SubmissionFormat):
+        raise DataError(
+            f"{recipe.name}: lists need a SubmissionFormat", remedy="Write submission = SubmissionFormat(…)"
+        )
     from fastrec.features._dask.spill import spilled
 
     started, stages = now(), asked.stages
@@ -128,10 +137,10 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
             _write(part, recipe, features, models, stack, laid)
             about = {"started": started, "finished": now(), "data": data.resolve().name, **asked.notes()}
             write_json(part / "config.json", {**_config(recipe, features, models, laid), **about})
-            truth = data / "ground_truth.csv"
-            test = {}
-            if truth.is_file() and isinstance(recipe.submission, SubmissionFormat):
-                test = {"stack": score_submission(part / "submission.csv", truth, recipe.submission).mrr}
+            test, truth = {}, data / "ground_truth.csv"
+            if truth.is_file():
+                test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in scores}
+            shutil.move(laid.lines("stack"), part / "submission.csv")
             _write_scores(part, recipe, scores, test, laid, asked)
             write_report(part, name=out.resolve().name)
 
@@ -284,7 +293,7 @@ def _predict(
     stack: StackModel,
     advance: Callable[[int], None],
 ) -> dict[str, float]:
-    """Write the predictions of both kinds of rows and the submission, part by part; the scores of those held out."""
+    """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
     cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
@@ -301,10 +310,10 @@ def _predict(
                 writer = writers.get(name) or pq.ParquetWriter(out / folder / f"{name}.parquet", rows.schema)
                 writers[name] = writer
                 writer.write_table(rows)
-                if lists.label is not None:
+                if kind == "test":
+                    _append(laid.lines(name), recipe, laid.files("targets")[i], lists, scores)
+                else:
                     ranks.setdefault(name, []).append(_reciprocal(recipe, lists, scores))
-            if kind == "test":
-                _append(out / "submission.csv", recipe, laid.files("targets")[i], lists, said["stack"])
             advance(len(lists))
         for writer in writers.values():
             writer.close()

@@ -18,6 +18,7 @@ from fastrec.features import (  # noqa: E402
     GroupRank,
     GroupStats,
     History,
+    JaccardToHistory,
     JoinTable,
     TargetEncode,
 )
@@ -101,6 +102,19 @@ def same(expected, made, outputs):
     for name in outputs:
         x, y = expected[name].astype("float64").tolist(), got[name].astype("float64").tolist()
         assert y == pytest.approx(x, nan_ok=True, abs=1e-12), name
+
+
+def test_a_table_whose_part_is_what_the_rows_of_that_part_need(tmp_path):
+    """Each part of the items has its own, with others' words for what it does not need."""
+    train, log = rows(80, 1), rows(80, 3)
+    words = pd.DataFrame({"item": range(6), "words": [["a"], ["a", "b"], ["b"], ["c", "a"], ["d"], ["b", "d"]]})
+    frame, other = in_files(train, tmp_path / "train", ["user"]), in_files(log, tmp_path / "log", ["user"])
+    similar = JaccardToHistory("user", item="item", properties="words", order="time", table="log", items="words")
+    expected = similar.fit_transform(train, tables={"log": log, "words": words})
+    mine = PartFiles(in_files(words.assign(part=0), tmp_path / "words", []).files[:1] * PARTS, ["user"])
+    with dask.config.set(scheduler="synchronous"):
+        same(expected.drop(columns="part"), similar.fit_transform(frame, tables={"log": other, "words": mine}),
+             similar.outputs)  # fmt: skip
 
 
 def test_a_log_that_is_parted_otherwise_is_shuffled_with_the_rows(tmp_path, caplog):

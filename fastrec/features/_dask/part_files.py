@@ -20,8 +20,8 @@ class PartFiles:
 
     Args:
         files: a partition each; some may hold no rows.
-        together: columns of which all rows of one value lie in one file, those of other tables in the file of the same
-            number.
+        together: columns of which all rows of one value lie in one file, and in the file of the same number all that
+            belongs to them of another table that names the column here (it need not have it).
         names: the columns; None: all.
     """
 

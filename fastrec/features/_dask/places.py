@@ -52,7 +52,7 @@ class Others:
         return len(table) if isinstance(table, Blocks) else 0
 
     def beside(self, name: str, blocks: Blocks, column: str) -> bool:
-        """Whether the table's i-th partition has all rows of the values of a column that are in the rows' i-th."""
+        """Whether the table's i-th partition has all that belongs to a column's values in the rows' i-th."""
         table = self.tables.get(name)
         return isinstance(table, Blocks) and len(table) == len(blocks) and column in table.together
 
@@ -117,10 +117,9 @@ def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, blocks: 
     """Whether another table's rows come to where the rows of their group are."""
     if not key or table not in others.tables or step.within is None:
         return False
-    read = set(step.table_inputs[table])
     if key == HERE:
-        return any(others.beside(table, blocks, c) for c in set(step.within) & set(blocks.together) & read)
-    if not set(key) <= read:
+        return any(others.beside(table, blocks, c) for c in set(step.within) & set(blocks.together))
+    if not set(key) <= set(step.table_inputs[table]):
         return False
     return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
 
