@@ -80,7 +80,14 @@ def summed(tensors: Sequence[Tensor], doing: str) -> None:
         tensors: of equal shapes and kinds on every rank, in the same order.
         doing: what for.
     """
-    _exchanged(tensors, doing, group.all_reduce)
+    if world_size() == 1:
+        return
+    for bucket in _buckets(tensors):
+        flat = torch.cat([t.reshape(-1) for t in bucket]) if len(bucket) > 1 else bucket[0].reshape(-1)
+        sent = flat.to(_where(flat))
+        with naming_lost_ranks(doing):
+            group.all_reduce(sent)
+        _put_back(sent, bucket)
 
 
 def broadcast(tensors: Sequence[Tensor], doing: str) -> None:
@@ -90,18 +97,13 @@ def broadcast(tensors: Sequence[Tensor], doing: str) -> None:
         tensors: of equal shapes and kinds on every rank, in the same order.
         doing: what for.
     """
-    _exchanged(tensors, doing, lambda sent: group.broadcast(sent, src=0))
-
-
-def _exchanged(tensors: Sequence[Tensor], doing: str, call: Callable[[Tensor], Any]) -> None:
-    """Replace each tensor by what a collective call leaves in its place; many small ones are sent together."""
     if world_size() == 1:
         return
     for bucket in _buckets(tensors):
-        flat = torch.cat([t.reshape(-1) for t in bucket]) if len(bucket) > 1 else bucket[0].reshape(-1)
-        sent = flat.to(_where(flat))
+        sent = torch.cat([t.reshape(-1) for t in bucket])
+        sent = sent.to(_where(sent))
         with naming_lost_ranks(doing):
-            call(sent)
+            group.broadcast(sent, src=0)
         _put_back(sent, bucket)
 
 

@@ -90,13 +90,17 @@ def made(tmp_path_factory):
     train, test = rows(240, 0, 0), rows(60, 1, 1000)
     for name, frame in {"train": train, "test": test, "log": train[train["clicked"] > 0]}.items():
         frame.to_parquet(folder / f"{name}.parquet", index=False)
+    answers = test[test["clicked"] > 0].rename(columns={"list_id": "asked", "item": "reference"})
+    answers[["user", "asked", "reference"]].to_csv(folder / "ground_truth.csv", index=False)
     run = run_competition(Tiny(), folder, folder / "run", device="cpu")
     return folder, run, train, test
 
 
 def test_nothing_is_left_beside_the_run(made):
     folder, run, _, _ = made
-    assert sorted(p.name for p in folder.iterdir()) == ["log.parquet", "run", "test.parquet", "train.parquet"]
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "ground_truth.csv", "log.parquet", "run", "test.parquet", "train.parquet",
+    ]  # fmt: skip
     assert {p.name for p in (run / "test").iterdir()} == {"net.parquet", "xgb.parquet", "stack.parquet"}
 
 
@@ -123,11 +127,17 @@ def test_the_submission_has_every_list_best_first(made):
     lines = pd.read_csv(run / "submission.csv", dtype=str)
     said = pd.read_parquet(run / "test" / "stack.parquet")
     assert len(lines) == test["list_id"].nunique() == 60
+    ranks = []
     said["asked"] = said["list_id"] & ((1 << 32) - 1)
     for _, line in lines.iterrows():
         own = said[said["asked"] == int(line["asked"])].sort_values("score", ascending=False, kind="stable")
         assert line["items"].split() == own["item"].astype(str).tolist()
+        answer = test[(test["list_id"] == int(line["asked"])) & (test["clicked"] > 0)]["item"].iloc[0]
+        ranks.append(1 / (own["item"].tolist().index(answer) + 1))
         assert set(own["item"]) == set(test[test["list_id"] == int(line["asked"])]["item"])
+    scores = json.loads((run / "scores.json").read_text())["models"]
+    assert set(scores) == {"net", "xgb", "stack"}
+    assert scores["stack"] == pytest.approx(np.mean(ranks))
 
 
 def test_features_and_predictions_are_those_of_memory(made):
