@@ -48,7 +48,7 @@ _TYPES = {c: pa.int64() if c in ("timestamp", "step") else pa.string() for c in 
 _LONGEST_DWELL = 1800.0  # seconds; a longer gap is a person who left
 
 
-def read(folder: Path, *, rows: int | None = None, device: torch.device) -> CompetitionData:
+def read(folder: Path, *, rows: int | None = None, device: torch.device, part: bool = False) -> CompetitionData:
     """Read the official files and lay out the candidates.
 
     Args:
@@ -56,6 +56,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
             ``true_probabilities.parquet`` are used where they are there.
         rows: use only about this many rows of ``train.csv``: the sessions that begin in the first ``rows``, whole.
         device: where the tables go.
+        part: the files are a part of the official ones: there may be no list to rank.
 
     Raises:
         FastrecError: a file is missing, unreadable, or not of the official form.
@@ -64,8 +65,8 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
         raise MissingFileError(
             "there is no such folder", file=folder, remedy="Give the folder of train.csv and test.csv with --data"
         )
-    train = _first_sessions(_read_log(folder / "train.csv"), rows)
-    test = _read_log(folder / "test.csv")
+    train = _first_sessions(_read_log(folder / "train.csv", part=part), rows)
+    test = _read_log(folder / "test.csv", part=part)
     log = _in_order(concat([train, test]), len(train), folder)
     shown = _listed(log, folder)
     is_target = shown["is_target"].values
@@ -75,7 +76,7 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
     candidates = labelled.with_columns({"clicked": clicked}).drop(["reference", "is_target"])
     _warn_of_absent_answers(candidates)
     targets = shown.take(is_target).drop(["reference", "is_target"])
-    if not len(targets):
+    if not len(targets) and not part:
         raise DataError(
             f"no session ends with a {CLICK!r} whose reference is empty: there is nothing to rank",
             file=folder / "test.csv",
@@ -97,9 +98,9 @@ def read(folder: Path, *, rows: int | None = None, device: torch.device) -> Comp
     )
 
 
-def _read_log(path: Path) -> Table:
+def _read_log(path: Path, *, part: bool) -> Table:
     table = Table.read(path, COLUMNS, device="cpu", types=_TYPES)
-    if not len(table):
+    if not len(table) and not part:
         raise DataError("the file has a header and no rows", file=path, remedy="Fetch the file again")
     for name in (*KEYS, "action_type"):
         missing = table[name].is_missing()
@@ -273,9 +274,13 @@ def _read_items(path: Path, seen: Sequence[Table]) -> Table:
         path, ["item_id", "properties"], device="cpu", types={"item_id": pa.string(), "properties": pa.string()}
     )
     ids = table["item_id"].coded()
-    table = table.take(sum(ids.recode(t["item_id"].coded().keys) for t in seen) > 0)
-    split = pc.split_pattern(table["properties"].to_arrow().cast(pa.string()), "|")
-    return table.with_columns({"properties": split})
+    return properties_apart(table.take(sum(ids.recode(t["item_id"].coded().keys) for t in seen) > 0))
+
+
+def properties_apart(items: Table) -> Table:
+    """Items with their properties as lists."""
+    split = pc.split_pattern(items["properties"].to_arrow().cast(pa.string()), "|")
+    return items.with_columns({"properties": split})
 
 
 def _labels(path: Path, targets: Table, keys: Table) -> torch.Tensor:

@@ -11,6 +11,7 @@ environment, or ``with keep_memory():`` around the work. ``fastrec run`` and the
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 import threading
@@ -101,6 +102,15 @@ def give_back() -> None:
         if libc is not None and _changed and not _users:
             libc.mallopt(_TRIM_THRESHOLD, _LEFT)
             libc.malloc_trim(_LEFT)
+
+
+def give_all_back() -> None:
+    """Give back all that is free: between stages of a work that memory is short for."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    libc = _glibc()
+    if libc is not None:
+        libc.malloc_trim(0)
 
 
 def held() -> int:

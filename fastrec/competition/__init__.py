@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fastrec.competition.runs import compare_runs, list_runs
     from fastrec.competition.score import ScoreReport, score_submission
     from fastrec.competition.streamed import StreamedCompetition, StreamedNet
+    from fastrec.competition.streamed_ranking import StreamedRanking
     from fastrec.competition.value_form import ValueForm
     from fastrec.competition.value_score import ValueScore, score_values
     from fastrec.competition.write import write_submission
@@ -57,6 +58,7 @@ __all__ = [
     "ScoreReport",
     "StreamedCompetition",
     "StreamedNet",
+    "StreamedRanking",
     "SubmissionFormat",
     "ValueForm",
     "ValueScore",
@@ -96,6 +98,7 @@ __getattr__ = lazily(
         "NextItemCompetition": "next_item",
         "StreamedCompetition": "streamed",
         "StreamedNet": "streamed",
+        "StreamedRanking": "streamed_ranking",
         "ObjectiveCompetition": "objectives",
         "ObjectiveData": "objectives",
         "NextItemForm": "next_item_form",

@@ -18,7 +18,8 @@ def load_competition(folder: str | Path) -> Competition:
     """The competition that a folder describes.
 
     Args:
-        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above.
+        folder: holds ``competition.py`` with one subclass of ``Competition``; the workspace is two folders above. Or
+            another file of such a folder (``…/streamed.py``), with a recipe of the same data.
 
     Raises:
         MissingFileError: there is no such file.
@@ -26,7 +27,10 @@ def load_competition(folder: str | Path) -> Competition:
     """
     from fastrec.competition.recipe import Competition
 
-    module = load_module(folder, "competition.py")
+    name = "competition.py"
+    if Path(folder).suffix == ".py":
+        folder, name = Path(folder).parent, Path(folder).name
+    module = load_module(folder, name)
     found = [
         c
         for c in vars(module).values()
@@ -35,7 +39,7 @@ def load_competition(folder: str | Path) -> Competition:
     if len(found) != 1:
         raise DataError(
             f"holds {len(found)} subclasses of Competition",
-            file=Path(folder) / "competition.py",
+            file=Path(folder) / name,
             remedy="Write exactly one",
         )
     return found[0]()

@@ -16,6 +16,7 @@ from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.streamed import StreamedCompetition, run_streamed
+from fastrec.competition.streamed_ranking import StreamedRanking, run_streamed_ranking
 from fastrec.competition.table_run import run_table
 from fastrec.errors import DataError, WriteError
 
@@ -39,6 +40,7 @@ _KINDS: dict[type[Competition], _Kind] = {
     Competition: _Kind(run_table, frozenset({"bs", "minutes", "ranks", "scheduler"}), keeps_parts=True),
     NextItemCompetition: _Kind(run_next_item, frozenset({"bs", "minutes"}), keeps_parts=True),
     StreamedCompetition: _Kind(run_streamed, frozenset({"bs", "minutes"})),
+    StreamedRanking: _Kind(run_streamed_ranking, frozenset({"bs"})),
     ObjectiveCompetition: _Kind(run_objectives, frozenset()),
 }
 

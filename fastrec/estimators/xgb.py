@@ -21,6 +21,7 @@ from fastrec.estimators._xgb_calls import (
     refuse_names_of_other_interfaces,
 )
 from fastrec.estimators.base import Estimator, Ranker, Trace
+from fastrec.table import Vocab
 from fastrec.validate import Lists, whole_lists
 
 _DEFAULTS = {
@@ -148,9 +149,15 @@ class XGBRanker(Ranker):
             raise self.not_fitted()
         return list(dict.fromkeys([*self._inputs.names, *([self.margin] if self.margin else [])]))
 
-    def adopt(self, trees: xgb.Booster, columns: Sequence[str]) -> None:
-        """Take trees that were grown elsewhere, of number columns, as what was learned."""
-        self._booster, self._inputs = trees, TreeInputs(columns, {})
+    def adopt(self, trees: xgb.Booster, columns: Sequence[str], vocabs: Mapping[str, Vocab] | None = None) -> None:
+        """Take trees that were grown elsewhere as what was learned.
+
+        Args:
+            trees: grown from these columns, in this order.
+            columns: their names.
+            vocabs: the codes of those that are categories, as ``TreeInputs`` has them.
+        """
+        self._booster, self._inputs = trees, TreeInputs(columns, vocabs or {})
         self.trace = Trace(importance=gains(trees, columns))
 
     def _training_matrix(

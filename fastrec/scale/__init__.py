@@ -4,13 +4,15 @@
 ``join_ranks`` gives each its GPU; ``training_on_ranks`` lets estimators start such processes for their nets.
 ``dask_cluster`` starts Dask workers here or finds others; ``frame_from_dask`` makes streamed batches of a Dask frame,
 ``fit_on_dask`` and ``predict_on_dask`` an ``XGBRanker`` over its workers (``FeatureSet`` takes Dask frames itself).
-``external_matrix`` hands Parquet files larger than memory to XGBoost, ``write_predictions`` predicts such files.
+``external_matrix`` hands Parquet files larger than memory to XGBoost, ``fit_on_parts`` an ``XGBRanker``'s lists part by
+part; ``write_predictions`` predicts such files.
 """
 
 from fastrec.estimators._on_ranks import training_on_ranks
 from fastrec.scale.cluster import dask_cluster
 from fastrec.scale.dask_frame import frame_from_dask
 from fastrec.scale.dask_ranker import fit_on_dask, predict_on_dask
+from fastrec.scale.external_ranker import fit_on_parts
 from fastrec.scale.external_trees import external_matrix
 from fastrec.scale.streamed_predictions import write_predictions
 from fastrec.training.process_group import distributed, join_ranks
@@ -20,6 +22,7 @@ __all__ = [
     "distributed",
     "external_matrix",
     "fit_on_dask",
+    "fit_on_parts",
     "frame_from_dask",
     "join_ranks",
     "predict_on_dask",

@@ -7,7 +7,7 @@ files, and the gradients: some tens of bytes a row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,7 @@ def external_matrix(
     Raises:
         DataError: the frame has no target, or none of the name ``lists``; or it has no such rows.
     """
-    if not hasattr(xgb, "ExtMemQuantileDMatrix"):
-        raise MissingPackageError("this wants XGBoost 3.0 or later", remedy="Install it: pip install -U xgboost")
+    need_external_memory()
     targets = list(frame.recipe.labels.names)
     if not targets:
         raise DataError("the frame has no target to grow trees for", remedy="Give y_names= to the ParquetFrame")
@@ -93,32 +92,58 @@ def tree_columns(frame: ParquetFrame) -> tuple[list[str], list[str]]:
     return names_for_xgboost([*cats, *conts]), ["c"] * len(cats) + ["q"] * len(conts)
 
 
-class _RowsInTurn(xgb.DataIter):
-    """Batches for XGBoost, a list never cut in two."""
+def need_external_memory() -> None:
+    """Refuse an XGBoost that cannot grow trees from files.
 
-    def __init__(self, loader: Any, frame: ParquetFrame, cache: str, lists: int | None) -> None:
-        self.loader, self.lists = loader, lists
-        self.names, self.types = tree_columns(frame)
-        self._batches: Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]] | None = None
+    Raises:
+        MissingPackageError: it is too old.
+    """
+    if not hasattr(xgb, "ExtMemQuantileDMatrix"):
+        raise MissingPackageError("this wants XGBoost 3.0 or later", remedy="Install it: pip install -U xgboost")
+
+
+class TurnIterator(xgb.DataIter):
+    """Batches for XGBoost, from the first one whenever it asks.
+
+    Args:
+        batches: begins anew; each batch is what XGBoost's ``input_data`` takes.
+        cache: what the names of its files begin with.
+    """
+
+    def __init__(self, batches: Callable[[], Iterator[dict[str, Any]]], cache: str) -> None:
+        self._begin = batches
+        self._batches: Iterator[dict[str, Any]] | None = None
         super().__init__(cache_prefix=cache, release_data=True)
 
     def reset(self) -> None:
         """Begin anew."""
         if self._batches is not None:
-            self._batches.close()
-        self._batches = self._read()
+            self._batches.close()  # type: ignore[attr-defined] - a generator: files that it reads are closed
+        self._batches = self._begin()
 
     def next(self, input_data: Any) -> bool:
         """Hand over the next batch; whether there was one."""
         if self._batches is None:
             self.reset()
+        assert self._batches is not None
         found = next(self._batches, None)
-        if found is None:
-            return False
-        values, label, lists = found
-        more = {} if lists is None else {"qid": lists}
-        input_data(data=values, label=label, feature_names=self.names, feature_types=self.types, **more)
-        return True
+        if found is not None:
+            input_data(**found)
+        return found is not None
+
+
+class _RowsInTurn(TurnIterator):
+    """A frame's batches, a list never cut in two."""
+
+    def __init__(self, loader: Any, frame: ParquetFrame, cache: str, lists: int | None) -> None:
+        self.loader, self.lists = loader, lists
+        self.names, self.types = tree_columns(frame)
+        super().__init__(self._handed, cache)
+
+    def _handed(self) -> Iterator[dict[str, Any]]:
+        for values, label, lists in self._read():
+            more = {} if lists is None else {"qid": lists}
+            yield {"data": values, "label": label, "feature_names": self.names, "feature_types": self.types, **more}
 
     def _read(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
         held: list[tuple[np.ndarray, np.ndarray]] = []  # of the list that may go on in the next batch

@@ -3,10 +3,11 @@
     python tests/bench/bench_scale.py [--millions 1 2 4 8 16] [--out runs/bench/scale.json]
 
 Every measurement is a process of its own, which reads candidates from Parquet files (500,000 rows each), makes the
-features and adds their columns up. ``seconds`` is from the first file read to the sums; ``peak_mb`` is the most memory
-that the process held, with workers that of the client and of the workers together; the sums of both must agree.
-``exponent`` is the slope of log seconds over log rows, ``memory_exponent`` that of memory. A picture lies beside the
-results. Building the log, starting Python and starting the cluster are not counted.
+features and adds their columns up. ``seconds`` is from the first file read to the sums; ``cpu_seconds`` are those of
+all its processes; ``peak_mb`` is the most memory that the process held, with workers that of the client and of the
+workers together, and ``worker_mb`` that of the larger worker; the sums of both must agree. ``exponent`` is the slope of
+log seconds over log rows, ``cpu_exponent`` and ``memory_exponent`` are those of the others. The results, and a picture
+beside them, are written after every size. Building the log, starting Python and the cluster are not counted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ import pyarrow.parquet as pq
 
 SYSTEMS = ("one machine", "two workers")
 PART = 500_000
+FITTED = {  # what is drawn over rows: the name of its exponent, and of its axis
+    "cpu_seconds": ("cpu_exponent", "CPU seconds, all processes"),
+    "seconds": ("exponent", "seconds"),
+    "peak_mb": ("memory_exponent", "peak memory, MB, all processes"),
+}
 
 
 def write_candidates(folder: Path, rows: int) -> None:
@@ -75,20 +81,27 @@ def measure(system: str, folder: Path) -> dict[str, Any]:
     if system == "one machine":
         from fastrec.table import Table
 
-        began = time.monotonic()
+        began, cpu = time.monotonic(), time.process_time()
         made = fs.fit_transform(Table.read(folder))
         sums = {n: float(made[n].number().nansum()) for n in fs.outputs}
-        return {"seconds": time.monotonic() - began, "peak_mb": peak_mb(), "sums": sums}
+        took = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu}
+        return {**took, "peak_mb": peak_mb(), "sums": sums}
     import dask.dataframe as dd
 
     from fastrec.scale import dask_cluster
 
     with dask_cluster("local:2") as client:
-        began = time.monotonic()
+        began, cpu = time.monotonic(), all_cpu(client)
         made = fs.fit_transform(dd.read_parquet(folder))
         sums = {n: float(v) for n, v in made[fs.outputs].astype("float64").sum().compute().items()}
-        seconds = time.monotonic() - began
-        return {"seconds": seconds, "peak_mb": peak_mb() + sum(client.run(peak_mb).values()), "sums": sums}
+        took = {"seconds": time.monotonic() - began, "cpu_seconds": all_cpu(client) - cpu}
+        workers = client.run(peak_mb).values()
+        return {**took, "peak_mb": peak_mb() + sum(workers), "worker_mb": max(workers), "sums": sums}
+
+
+def all_cpu(client: Any) -> float:
+    """Seconds that this process and the workers have computed."""
+    return time.process_time() + sum(client.run(time.process_time).values())
 
 
 def exponent(found: list[dict[str, Any]], field: str) -> float | None:
@@ -106,17 +119,30 @@ def picture(records: list[dict[str, Any]], path: Path) -> None:
     mpl.use("agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-    for axis, field, label in zip(axes, ("seconds", "peak_mb"), ("seconds", "peak memory, MB"), strict=True):
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
+    for axis, (field, (fitted, label)) in zip(axes, FITTED.items(), strict=True):
         for system in SYSTEMS:
             own = [r for r in records if r["system"] == system]
-            slope = own[0].get("exponent" if field == "seconds" else "memory_exponent") if own else None
+            slope = own[0].get(fitted) if own else None
             name = system if slope is None else f"{system}, exponent {slope}"
             axis.loglog([r["rows"] for r in own], [r[field] for r in own], marker="o", label=name)
         axis.set_xlabel("candidate rows")
         axis.set_ylabel(label)
         axis.legend(frameon=False)
-    figure.savefig(path, dpi=130)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+def write(records: list[dict[str, Any]], path: Path) -> None:
+    """The results with their exponents, and a picture beside them."""
+    for system in SYSTEMS:
+        own = [r for r in records if r["system"] == system]
+        slopes = {fitted: exponent(own, field) for field, (fitted, _) in FITTED.items()}
+        for one in own:
+            one.update(slopes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    picture(records, path.with_suffix(".svg"))
 
 
 def main() -> None:
@@ -145,17 +171,11 @@ def main() -> None:
         for system, one in done.items():
             ratio = round(one["seconds"] / done["one machine"]["seconds"], 2)
             about = {"case": "features of candidates", "system": system, "rows": rows}
-            numbers = {"seconds": round(one["seconds"], 2), "rows_per_s": round(rows / one["seconds"]), "ratio": ratio}
-            records.append({**about, **numbers, "peak_mb": round(one["peak_mb"])})
+            numbers = {n: round(one[n], 2) for n in ("seconds", "cpu_seconds")}
+            numbers |= {"rows_per_s": round(rows / one["seconds"]), "ratio": ratio}
+            records.append({**about, **numbers, **{n: round(one[n]) for n in ("peak_mb", "worker_mb") if n in one}})
             print(records[-1], flush=True)
-    for system in SYSTEMS:
-        own = [r for r in records if r["system"] == system]
-        slopes = {"exponent": exponent(own, "seconds"), "memory_exponent": exponent(own, "peak_mb")}
-        for one in own:
-            one.update(slopes)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
-    picture(records, given.out.with_suffix(".png"))
+        write(records, given.out)
 
 
 if __name__ == "__main__":

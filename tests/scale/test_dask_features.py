@@ -392,3 +392,13 @@ def test_dask_computes_after_a_fit_in_a_fresh_process():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["[2,", "1,", "2]"], done.stderr[-2000:]
+
+
+def test_dask_knows_what_a_table_and_a_state_weigh():
+    from dask.sizeof import sizeof
+
+    table = Table({"x": np.arange(100_000), "city": [f"c{i}" for i in range(100_000)], "few": ["a", None] * 50_000})
+    weight = 100_000 * (8 + 4 + 4) + table["city"].distinct.nbytes
+    assert weight < sizeof(table) < weight + 5_000
+    state = CountEncode("city").fit(table).state_
+    assert sizeof(state) > 100_000 * 8 + table["city"].distinct.nbytes / 2

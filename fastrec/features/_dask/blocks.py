@@ -6,19 +6,22 @@ a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import dask
 import pyarrow as pa
 import torch
 from dask import delayed
 
+from fastrec.features._dask.spill import kept, loaded, spill_folder
 from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
 _BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
-MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets
+MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
 
 
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
@@ -32,10 +35,19 @@ class Blocks:
     Args:
         names: the columns of ``parts``.
         parts: one task per partition, each gives a Table.
+        together: columns of which all rows of one value are in one partition.
+        read: from some of ``names`` the tasks that read those alone; None: columns are taken from ``parts``.
     """
 
-    def __init__(self, names: Sequence[str], parts: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        parts: Sequence[Any],
+        together: Sequence[str] = (),
+        read: Callable[[list[str]], list[Any]] | None = None,
+    ) -> None:
         self._layers = [(list(names), list(parts))]
+        self.together, self._read = tuple(together), read
 
     def __len__(self) -> int:
         return len(self._layers[0][1])
@@ -47,28 +59,34 @@ class Blocks:
 
     def with_layer(self, names: Sequence[str], parts: Sequence[Any]) -> Blocks:
         """The same rows with more columns (those of a name that is there replace it)."""
-        made = Blocks.__new__(Blocks)
+        made = copy.copy(self)
         made._layers = [*self._layers, (list(names), list(parts))]
         return made
 
     def select(self, names: Sequence[str]) -> list[Any]:
         """One task per partition that gives a Table of these columns; what makes other columns is not run for it."""
         wanted, used = list(dict.fromkeys(names)), []
-        left = set(wanted)
-        for own, parts in reversed(self._layers):
+        left, exact = set(wanted), False  # exact: what is used has no other columns
+        for i in reversed(range(len(self._layers))):
+            own, parts = self._layers[i]
             here = [n for n in own if n in left]
-            if here:
-                used.append((here, parts))
-                left -= set(here)
-        if len(used) == 1 and used[0][0] == wanted == self._layers[0][0]:
+            if not here:
+                continue
+            if i == 0 and self._read is not None:
+                parts, exact = self._read(here), here == wanted
+            used.append((here, parts))
+            left -= set(here)
+        if len(used) == 1 and (exact or used[0][0] == wanted == self._layers[0][0]):
             return list(used[0][1])
         lists = [here for here, _ in used]
         return [task(_joined, wanted, lists, *(parts[i] for _, parts in used)) for i in range(len(self))]
 
     def from_task(self, i: int) -> Blocks:
         """The same without the first ``i`` partitions."""
-        made = Blocks.__new__(Blocks)
+        made = copy.copy(self)
         made._layers = [(names, parts[i:]) for names, parts in self._layers]
+        if self._read is not None:
+            made._read = lambda names: self._read(names)[i:]
         return made
 
 
@@ -92,9 +110,16 @@ class Gathered:
         self._buckets = [s[count] for s in split]
 
     def back(self, made: Sequence[Any]) -> list[Any]:
-        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
+        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from.
+
+        While there is a folder to spill to (``spilled``) this is done now: what is read is split into files, bucket by
+        bucket made, and cut into files, so that one partition or bucket at a time is in memory.
+        """
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
+        if spill_folder() is not None:
+            pieces, buckets = dask.compute([list(p) for p in pieces], self._buckets)
+            return [task(_unsplit, [p[i] for p in pieces], b) for i, b in enumerate(buckets)]
         return [task(_unsplit, [p[i] for p in pieces], buckets) for i, buckets in enumerate(self._buckets)]
 
 
@@ -106,26 +131,27 @@ def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
 def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
     """A partition's rows by bucket, and each row's bucket (int64 ``[n]``)."""
     if count == 1:
-        return table, torch.zeros(len(table), dtype=torch.int64, device=table.device)
+        return kept(table), torch.zeros(len(table), dtype=torch.uint8, device=table.device)
     buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
     order = torch.argsort(buckets, stable=True)
     ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()
     starts = [0, *ends[:-1]]
     pieces = [Table({n: compact(c) for n, c in table.take(order[a:b])._columns.items()}) for a, b in zip(starts, ends)]
-    return *pieces, buckets
+    return *map(kept, pieces), buckets.to(torch.uint8)
 
 
-def _stacked(tables: list[Table]) -> tuple[Table, list[int]]:
+def _stacked(pieces: list[Any]) -> tuple[Table, list[int]]:
+    tables = [loaded(p, last=True) for p in pieces]
     return concat(tables), [len(t) for t in tables]
 
 
-def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
+def _cut(table: Table, sizes: list[int]) -> tuple[Any, ...]:
     ends = torch.tensor(sizes).cumsum(0).tolist()
-    return tuple(table.slice(end - size, end) for end, size in zip(ends, sizes))
+    return tuple(kept(table.slice(end - size, end)) for end, size in zip(ends, sizes))
 
 
-def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
-    whole = concat(pieces)
+def _unsplit(pieces: list[Any], buckets: torch.Tensor) -> Table:
+    whole = concat([loaded(p) for p in pieces])
     return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
 
 

@@ -7,15 +7,17 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import dask
 import torch
 
 from fastrec.errors import DataError, DataWarning
-from fastrec.features._dask.blocks import MAX_BUCKETS, Blocks, Gathered, task
+from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
-from fastrec.features._dask.plan import Group, learns, reads, rounds
+from fastrec.features._dask.places import Others, Place, stays
+from fastrec.features._dask.plan import HERE, Group, learns, reads, rounds
 from fastrec.features._dask.states import merge_all, share
 from fastrec.features._engine.chain import Chain, compute
 from fastrec.features._engine.key_counts import count_keys, merge_counts
@@ -29,84 +31,6 @@ from fastrec.features.selectors import Selector
 from fastrec.table import Column, Keys, Table, concat
 
 _log = logging.getLogger("fastrec.features")
-
-
-class Others:
-    """The other tables that generators read.
-
-    Args:
-        tables: by name: partitions of a Dask frame, or a Table that every worker gets.
-        given: the names of all tables that were given, for errors.
-    """
-
-    def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
-        self.tables, self.given = dict(tables), tuple(given)
-        self._shared: dict[str, Any] = {}
-
-    def whole(self, name: str) -> Any:
-        """A task (or what every worker holds) that gives the whole table."""
-        if name not in self._shared:
-            table = self.tables[name]
-            if isinstance(table, Blocks):
-                self._shared[name] = task(_below, table.select(table.names))
-            else:
-                self._shared[name] = share(table)
-        return self._shared[name]
-
-    def gathered(self, name: str, key: Sequence[str], buckets: int) -> list[Any]:
-        """The table's rows by the same buckets as the rows' own."""
-        table = self.tables[name]
-        blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
-        return Gathered(blocks, blocks.names, key, buckets).tables
-
-    def partitions(self, name: str) -> int:
-        """How many partitions the table has; 0: it is in memory."""
-        table = self.tables.get(name)
-        return len(table) if isinstance(table, Blocks) else 0
-
-
-class _Place:
-    """The tables that a group of generators is computed on.
-
-    Args:
-        blocks: the rows.
-        group: what is computed.
-        names: the columns that it needs of the rows.
-        others: the other tables.
-    """
-
-    def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
-        self._gathered = None
-        apart = {(s, t) for s in group.steps for t in s.table_inputs if _goes_along(s, t, group.key, others)}
-        if group.key is None or (len(blocks) == 1 and not apart):
-            self.tables = blocks.select(names)
-        else:
-            most = max(len(blocks), *(others.partitions(t) for _, t in apart), 1)
-            buckets = min(most, MAX_BUCKETS) if group.key else 1
-            self._gathered = Gathered(blocks, names, group.key, buckets)
-            self.tables = self._gathered.tables
-        split = {t: others.gathered(t, group.key, len(self.tables)) for t in {t for _, t in apart}}
-        self._contexts = [
-            {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
-            for s in group.steps
-        ]
-        self._steps = group.steps
-
-    def contexts(self, i: int, steps: Sequence[Feature]) -> list[dict[str, Any]]:
-        """The other tables for the ``i``-th of ``tables``, for each of some of the group's steps."""
-        found = [self._contexts[self._steps.index(s)] for s in steps]
-        return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
-
-    def back(self, made: Sequence[Any]) -> list[Any]:
-        """Columns of ``tables`` as columns of the partitions."""
-        return list(made) if self._gathered is None else self._gathered.back(made)
-
-
-def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, others: Others) -> bool:
-    """Whether another table's rows come to where the rows of their group are."""
-    if not key or table not in others.tables or not set(key) <= set(step.table_inputs[table]) or step.within is None:
-        return False
-    return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
 
 
 class DaskChain(Chain):
@@ -138,9 +62,10 @@ class DaskChain(Chain):
             learn: whether the steps keep what they learn.
         """
         own = self._own(self.steps if steps is None else steps)
-        for groups in rounds(own, training=True):
+        rows = [work] if extra is None else [work, extra]
+        for groups in rounds(own, training=True, here=partial(stays, rows=rows, others=others)):
             say(groups)
-            places = [_Place(work, g, self._names(g, work, hidden), others) for g in groups]
+            places = [Place(work, g, self._names(g, work, hidden), others) for g in groups]
             beyond = [self._beyond(g, extra, others) for g in groups]
             states = self._collect(groups, places, beyond, hidden, others)
             fits = self._fits(states, hidden, learn=learn)
@@ -159,10 +84,10 @@ class DaskChain(Chain):
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
         """Every step's columns from what was learned."""
         fits = {id(b): share(_learned(s)) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
-        for groups in rounds(self.bare, training=False):
+        for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
             for group in groups:
-                place = _Place(work, group, _outside(group, work, training=False), others)
+                place = Place(work, group, _outside(group, work, training=False), others)
                 jobs = [(s, "learned", None, []) for s in group.steps]
                 work = self._columns(work, group, place, jobs, [fits.get(id(s)) for s in group.steps], others)
         return work
@@ -216,7 +141,7 @@ class DaskChain(Chain):
         rules = [n for s in group.steps for n in self._rule(s, hidden).columns]
         return list(dict.fromkeys([*_outside(group, work, training=True), *rules]))
 
-    def _beyond(self, group: Group, extra: Blocks | None, others: Others) -> tuple[list[Feature], _Place | None]:
+    def _beyond(self, group: Group, extra: Blocks | None, others: Others) -> tuple[list[Feature], Place | None]:
         """Steps whose columns unlabeled rows need, and those rows where they are."""
         if extra is None:
             return [], None
@@ -224,13 +149,13 @@ class DaskChain(Chain):
         whole = Group(group.key, [s for s in group.steps if s in feeding or s.scope == "all"])
         if not whole.steps:
             return [], None
-        return feeding, _Place(extra, whole, _outside(whole, extra, training=False), others)
+        return feeding, Place(extra, whole, _outside(whole, extra, training=False), others)
 
     def _collect(
         self,
         groups: list[Group],
-        places: list[_Place],
-        beyond: list[tuple[list[Feature], _Place | None]],
+        places: list[Place],
+        beyond: list[tuple[list[Feature], Place | None]],
         hidden: Hidden | None,
         others: Others,
     ) -> list[tuple[Fitted, dict[str, Any]]]:
@@ -271,7 +196,7 @@ class DaskChain(Chain):
         return found
 
     def _columns(
-        self, work: Blocks, group: Group, place: _Place, jobs: list[Any], fits: list[Any], others: Others
+        self, work: Blocks, group: Group, place: Place, jobs: list[Any], fits: list[Any], others: Others
     ) -> Blocks:
         """The rows with the columns of a group."""
         made = [
@@ -367,10 +292,6 @@ def _by_side(table: Table, key: list[str], hidden: Hidden) -> tuple[Keys, torch.
     return count_keys(table, key, Cells(hidden.of(table).long(), 2))
 
 
-def _below(tables: list[Table]) -> Table:
-    return concat(tables)
-
-
 def _union(a: Keys, b: Keys) -> Keys:
     return union_keys(a, b)[0]
 
@@ -394,7 +315,7 @@ def say(groups: Sequence[Group]) -> None:
     """Tell what must come together; what comes together on one worker is a warning."""
     for group in groups:
         names = ", ".join(group.outputs)
-        if group.key:
+        if group.key and group.key != HERE:
             _log.info("rows are shuffled by %s for %s", ", ".join(group.key), names)
         elif group.key == ():
             warnings.warn(
@@ -414,7 +335,7 @@ def _leading_to(chosen: Sequence[Feature], steps: Sequence[Feature]) -> list[Fea
     return found[::-1]
 
 
-def _collecting(place: _Place, steps: Sequence[Feature], jobs: list[Any], others: Others) -> list[Any]:
+def _collecting(place: Place, steps: Sequence[Feature], jobs: list[Any], others: Others) -> list[Any]:
     return [task(_collected, t, jobs, place.contexts(i, steps), others.given) for i, t in enumerate(place.tables)]
 
 

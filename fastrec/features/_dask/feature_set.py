@@ -13,7 +13,7 @@ from fastrec._core.optional import is_dask
 from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import Hidden
-from fastrec.features._dask.chain import DaskChain, Others
+from fastrec.features._dask.chain import DaskChain
 from fastrec.features._dask.frames import (
     Profile,
     as_blocks,
@@ -25,6 +25,8 @@ from fastrec.features._dask.frames import (
     with_outer_folds,
     with_row_numbers,
 )
+from fastrec.features._dask.part_files import PartFiles
+from fastrec.features._dask.places import Others
 from fastrec.features._dask.split_table import SplitTable
 from fastrec.features._engine.chain import Chain
 from fastrec.features._engine.naming import check_names, naming_table
@@ -177,7 +179,7 @@ def _table_columns(fs: FeatureSet, tables: Mapping[str, Any] | None) -> dict[str
 
 def _meta(fs: FeatureSet, df: Any, tables: Mapping[str, Any] | None, y: Any = None) -> Any:
     """A frame without rows that the result's partitions look like: the same steps at work on no rows."""
-    if isinstance(df, SplitTable):  # its result is a table
+    if isinstance(df, SplitTable | PartFiles):  # its result is a table, or Arrow's
         return None
     steps = [copy.copy(s) for s in fs.steps]
     chain = Chain(steps, key=as_list(fs.key), folds=fs.folds, targets=fs.targets)

@@ -15,6 +15,7 @@ from fastrec._core.optional import is_dask, library_of
 from fastrec.errors import DataError
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, ROW, outer_numbers
+from fastrec.features._dask.part_files import MadeParts, PartFiles
 from fastrec.features._dask.split_table import SplitTable
 from fastrec.features._dask.states import quietly
 from fastrec.features._engine.folds import fold_numbers
@@ -41,9 +42,13 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
     if there is None:
         return Blocks(names, [task(_read, frame, names, list(optional))])
     check_names(there, [n for n in names if n not in optional])
-    found = [n for n in names if n in there]
-    part = frame[found] if found else frame
-    return Blocks(names, [task(_read, p, names, list(optional)) for p in part.to_delayed()])
+    together = getattr(frame, "together", ())
+
+    def read(some: list[str]) -> list[Any]:
+        found = [n for n in some if n in there]
+        return [task(_read, p, some, list(optional)) for p in (frame[found] if found else frame).to_delayed()]
+
+    return Blocks(names, read(names), together, read if isinstance(frame, PartFiles) else None)
 
 
 def _read(part: Any, names: list[str], optional: list[str]) -> Table:
@@ -119,10 +124,13 @@ def as_frame(
         meta: a frame without rows, as the partitions of the result are.
         fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
     """
-    parts = (frame if kept is None else frame[list(kept)]).to_delayed()
+    own = frame if kept is None else frame[list(kept)]
+    parts = own.to_delayed()
     more = [] if fold is None else [OUTER]
     made = blocks.select([*outputs, *more])
     done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
+    if isinstance(frame, PartFiles):
+        return MadeParts(done, [*(n for n in own.columns if n not in outputs), *outputs])
     divisions = frame.divisions if fold is None else None
     return dd.from_delayed(done, meta=meta, divisions=divisions, verify_meta=False)
 

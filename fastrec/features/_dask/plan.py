@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from fastrec.features.base import Feature, Fitted
+
+HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
+
+
+Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_together`` says, or HERE
 
 
 @dataclass(eq=False)
@@ -13,7 +18,7 @@ class Group:
     """Generators that are computed on the same tables.
 
     Args:
-        key: the columns whose rows of one key must be in one table; None: any rows; empty: all rows.
+        key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all.
         steps: the generators, those that read others' columns after them.
     """
 
@@ -26,17 +31,24 @@ class Group:
         return [n for step in self.steps for n in step.outputs]
 
 
-def rounds(steps: Sequence[Feature], *, training: bool) -> Iterator[list[Group]]:
+def rounds(
+    steps: Sequence[Feature], *, training: bool, here: Callable[[Feature], bool] = lambda step: False
+) -> Iterator[list[Group]]:
     """Groups of generators, round by round: what a round reads was there before, or is made in the same group.
 
     Args:
         steps: the generators in order.
         training: whether they learn, and give rows the values that training rows get.
+        here: whether the rows that a generator must see together are so in the partitions that there are.
     """
+    keys = {}
+    for step in steps:
+        key = rows_together(step, training=training)
+        keys[id(step)] = HERE if key and here(step) else key
     pending = list(steps)
     while pending:
-        groups = _ready(pending, training)
-        _grow(groups, pending, training)
+        groups = _ready(pending, keys, training)
+        _grow(groups, pending, keys, training)
         yield groups
         done = {id(step) for group in groups for step in group.steps}
         pending = [step for step in pending if id(step) not in done]
@@ -61,13 +73,13 @@ def learns(step: Feature) -> bool:
     return isinstance(step, Fitted) and getattr(step, "over", None) != "group"
 
 
-def _ready(pending: list[Feature], training: bool) -> list[Group]:
+def _ready(pending: list[Feature], keys: Keys, training: bool) -> list[Group]:
     made = {n for step in pending for n in step.outputs}
     ready = [s for s in pending if not made & set(reads(s, training=training))]
     groups: list[Group] = []
     # The smallest keys first: rows that are together by user are so by user and city, too.
-    for step in sorted(ready, key=lambda s: _rank(rows_together(s, training=training))):
-        key = rows_together(step, training=training)
+    for step in sorted(ready, key=lambda s: _rank(keys[id(s)])):
+        key = keys[id(step)]
         group = next((g for g in groups if _fits(key, g.key, same=True)), None)
         if group is None:
             groups.append(group := Group(key))
@@ -88,7 +100,7 @@ def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: b
     return set(there) <= set(key)
 
 
-def _grow(groups: list[Group], pending: list[Feature], training: bool) -> None:
+def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: bool) -> None:
     """Add what can be computed where its inputs are made, so that they need not come together again."""
     taken = {id(s) for g in groups for s in g.steps}
     made = {n for step in pending for n in step.outputs}
@@ -97,6 +109,6 @@ def _grow(groups: list[Group], pending: list[Feature], training: bool) -> None:
             continue
         read = made & set(reads(step, training=training))
         group = next((g for g in groups if read <= set(g.outputs)), None)
-        if group is not None and _fits(rows_together(step, training=training), group.key):
+        if group is not None and _fits(keys[id(step)], group.key):
             group.steps.append(step)
             taken.add(id(step))

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.features._dask.blocks import task
+from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._state_shapes import parts_by_key
 from fastrec.features.base import Fitted, State
@@ -57,6 +58,8 @@ def quietly() -> Iterator[None]:
 
 
 def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
+    if spill_folder() is not None:  # one process: few states at a time, and the merged ones come here in any case
+        return list(dask.compute(*[_tree(steps, list(parts)) for steps, parts in batches]))
     kept = dask.persist(*[list(parts) for _, parts in batches])
     sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
     plans = []

@@ -1,0 +1,417 @@
+"""``StreamedRanking``: lists that do not fit into memory, by the features and models of a ranking recipe.
+
+The files are cut into parts, each with whole users. Features are made part by part (what looks over all users, such as
+an item's history, goes through files), the net learns from a stream of rows, trees by XGBoost's external memory, and
+predictions are written as they come.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from fastrec._core.atomic import atomic_folder
+from fastrec._core.malloc import give_all_back
+from fastrec._core.optional import require
+from fastrec.competition.data import CompetitionData
+from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.recipe import Competition
+from fastrec.competition.recipe_record import about_recipe
+from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_options import RunOptions
+from fastrec.competition.score import score_submission
+from fastrec.competition.scoring import Decision
+from fastrec.competition.streamed import StreamedNet, train_streamed
+from fastrec.competition.write import write_ranked
+from fastrec.errors import DataError, DataWarning
+from fastrec.estimators import Estimator, XGBRanker
+from fastrec.features import FeatureSet
+from fastrec.metrics import reciprocal_ranks
+from fastrec.report import write_report
+from fastrec.scale.cluster import INSTALL
+from fastrec.scale.external_ranker import fit_on_parts
+from fastrec.stacking import AverageBlend, StackModel
+from fastrec.table import Table
+from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
+from fastrec.validate import Lists
+
+__all__ = ["StreamedRanking", "run_streamed_ranking"]
+
+_LIST_BITS = 32  # a list's id is its own in its part, and the part's number before these
+_SAMPLE = 2_000  # rows
+
+
+class StreamedRanking(Competition):
+    """A ranking recipe for files larger than memory.
+
+    Every ``held_out``-th part is not learned from: models are scored on its lists. The run directory predicts, checks
+    and scores like any other's.
+
+    Attributes:
+        together: columns of users, sessions, lists: all rows of one value are in one part.
+        held_out: one part in so many is held out.
+        buffer_rows: rows that a net mixes with one another at a time.
+    """
+
+    task = "ranking"
+    together: Sequence[str] = ()
+    held_out = 10
+    buffer_rows = 500_000
+
+    @abstractmethod
+    def split(self, data: Path, folder: Path, *, rows: int | None) -> list[Path]:
+        """Cut the files into folders that ``load_part`` reads, each small beside memory; at least two.
+
+        Args:
+            data: the folder of the competition's files.
+            folder: where to.
+            rows: use only about this many training rows.
+        """
+
+    @abstractmethod
+    def load_part(self, part: Path) -> CompetitionData:
+        """The rows, targets and other tables of one part."""
+
+    @abstractmethod
+    def nets(self) -> Mapping[str, StreamedNet]:
+        """The nets, by name; the trees are the ``XGBRanker`` among ``models``."""
+
+
+@dataclass
+class _Laid:
+    """Parts on the disk, a file for each part and kind of rows."""
+
+    folder: Path
+    parts: int
+    tables: list[str]
+    counts: dict[str, int]
+
+    def lines(self, model: str) -> Path:
+        """A model's submission."""
+        return self.folder / f"{model}.csv"
+
+    def files(self, kind: str) -> list[Path]:
+        """The files of one kind of rows."""
+        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
+
+
+def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: RunOptions) -> None:
+    """Carry the recipe out: parts, features, nets, trees, predictions, submission, scores and report.
+
+    Args:
+        recipe, data, out: see ``run_competition``.
+        asked: what the caller asked for.
+    """
+    require("dask", "Dask", INSTALL)
+    if not isinstance(recipe.submission, SubmissionFormat):
+        raise DataError(
+            f"{recipe.name}: lists need a SubmissionFormat", remedy="Write submission = SubmissionFormat(…)"
+        )
+    from fastrec.features._dask.spill import spilled
+
+    started, stages = now(), asked.stages
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with spilled(out.absolute().parent) as folder:
+        with stages.stage("parts") as advance:
+            laid = _lay_out(recipe, recipe.split(data, folder / "split", rows=asked.rows), folder, advance)
+        shutil.rmtree(folder / "split")
+        with stages.stage("features", sum(laid.counts.values())) as advance:
+            features = _features(recipe, laid, advance)
+        give_all_back()  # what the allocator keeps of one stage is of no use to the next
+        models = _models(recipe, laid, folder, asked)
+        stack = StackModel(list(models), [AverageBlend(list(models), of="rank")])
+        with atomic_folder(out) as part:
+            with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
+                scores = _predict(recipe, laid, part, models, stack, advance)
+            _write(part, recipe, features, models, stack, laid)
+            about = {"started": started, "finished": now(), "data": data.resolve().name, **asked.notes()}
+            write_json(part / "config.json", {**_config(recipe, features, models, laid), **about})
+            test, truth = {}, data / "ground_truth.csv"
+            if truth.is_file():
+                test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in scores}
+            shutil.move(laid.lines("stack"), part / "submission.csv")
+            _write_scores(part, recipe, scores, test, laid, asked)
+            write_report(part, name=out.resolve().name)
+
+
+# Parts ---------------------------------------------------------------------------------------------------------------
+
+
+def _lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> _Laid:
+    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
+    if len(parts) < 2:
+        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
+    counts, names, said = dict.fromkeys(("train", "valid", "test"), 0), [], 0
+    for i, part in enumerate(parts):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DataWarning)
+            found = recipe.load_part(part)
+        said += len(caught)
+        if found.test is None or found.targets is None:
+            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
+        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
+        none = found.train.slice(0, 0)
+        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
+        counts = {n: counts[n] + len(t) for n, t in rows.items()}
+        names = list(found.tables)
+        others = {"targets": found.targets, **{f"table-{n}": t for n, t in found.tables.items()}}
+        for kind, table in {**rows, **others}.items():
+            _write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
+        shutil.rmtree(part)
+        advance(len(found.train) + len(found.test))
+    if said:
+        warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
+    return _Laid(folder, len(parts), names, counts)
+
+
+def _numbered(table: Table, column: str, part: int) -> Table:
+    """The lists with ids that no other part has."""
+    if column not in table:
+        return table
+    return table.with_columns({column: table[column].integer() + (part << _LIST_BITS)})
+
+
+def _write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
+
+
+# Features ------------------------------------------------------------------------------------------------------------
+
+
+def _features(recipe: StreamedRanking, laid: _Laid, advance: Callable[[int], None]) -> FeatureSet:
+    """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
+    from fastrec.features._dask.part_files import PartFiles
+
+    features = recipe.features()
+    if features is None:
+        raise DataError(f"{recipe.name} has no features", remedy="Write features()")
+    tables = {n: PartFiles(laid.files(f"table-{n}"), recipe.together) for n in laid.tables}
+    train, valid, test = (PartFiles(laid.files(n), recipe.together) for n in ("train", "valid", "test"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
+        made = features.fit_transform(train, tables=tables, unlabeled=test)
+    cats, conts = _columns(recipe, features)
+    kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
+    _write_made(made, "train", laid, kept, conts, advance)
+    _write_made(features.transform(valid, tables=tables), "valid", laid, kept, conts, advance)
+    kept.remove(recipe.label)
+    _write_made(features.transform(test, tables=tables), "test", laid, kept, conts, advance)
+    return features
+
+
+def _write_made(
+    made: Any, kind: str, laid: _Laid, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
+) -> None:
+    import dask
+
+    from fastrec.features._dask.blocks import task
+
+    names = [n for n in dict.fromkeys([*kept, *conts]) if n in made.columns]
+    folder = laid.folder / f"made-{kind}"
+    folder.mkdir()
+    for i, part in enumerate(made[names].to_delayed()):
+        advance(dask.compute(task(_write_numbers, part, list(conts), str(folder), i))[0])
+
+
+def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int:
+    table = Table.read(part)
+    _write_part(Path(folder), i, table.with_columns({n: table[n].number(torch.float32) for n in conts}))
+    return len(table)
+
+
+def _columns(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
+    """Categories and numbers that models learn from."""
+    cats = list(recipe.categories or ())
+    conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
+    return cats, list(dict.fromkeys(conts))
+
+
+# Models --------------------------------------------------------------------------------------------------------------
+
+
+def _models(recipe: StreamedRanking, laid: _Laid, folder: Path, asked: RunOptions) -> dict[str, Estimator]:
+    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
+    models: dict[str, Estimator] = {}
+    rows = laid.counts["train"]
+    if nets := recipe.nets():
+        files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
+        frame = ParquetFrame(
+            files,
+            [Categorify, FillMissing(add_col=False), Normalize],
+            cats,
+            conts,
+            recipe.label,
+            cache=folder / "packed",
+            device="cpu",
+        )
+        for name, asks in nets.items():
+            with asked.stages.stage(f"train {name}", asks.epochs * rows) as advance:
+                options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
+                options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
+                models[name] = train_streamed(frame, asks, name, **options)
+        del frame
+        give_all_back()
+    read = [partial(_lists, recipe, f, cats, conts) for f in laid.files("made-train")]
+    for ranker in recipe.models(bs=asked.bs):
+        if isinstance(ranker, XGBRanker):
+            with asked.stages.stage(f"train {ranker.name}") as advance:
+                models[ranker.name] = fit_on_parts(ranker, read, folder / "trees", seed=asked.seed)
+                advance(rows)
+            give_all_back()
+    return models
+
+
+def _lists(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
+    """One part's lists with their features."""
+    table = Table.read(pq.ParquetFile(file).read())
+    groups = table[recipe.list_column].integer()
+    label = table[recipe.label].number() if recipe.label in table else None
+    weight = table[recipe.weight].number() if recipe.weight in table else None
+    return Lists(table, groups, cats, conts, label=label, weight=weight)
+
+
+# Predictions ---------------------------------------------------------------------------------------------------------
+
+
+def _predict(
+    recipe: StreamedRanking,
+    laid: _Laid,
+    out: Path,
+    models: Mapping[str, Estimator],
+    stack: StackModel,
+    advance: Callable[[int], None],
+) -> dict[str, float]:
+    """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
+    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
+    ranks: dict[str, list[torch.Tensor]] = {}
+    for kind, folder in (("valid", "oof"), ("test", "test")):
+        writers: dict[str, pq.ParquetWriter] = {}
+        (out / folder).mkdir()
+        for i, file in enumerate(laid.files(f"made-{kind}")):
+            lists = _lists(recipe, file, cats, conts)
+            if not len(lists):
+                continue
+            said = {n: m.predict(lists).double() for n, m in models.items()}
+            said["stack"] = stack.predict(said, lists)
+            for name, scores in said.items():
+                rows = _scored(recipe, lists, scores)
+                writer = writers.get(name) or pq.ParquetWriter(out / folder / f"{name}.parquet", rows.schema)
+                writers[name] = writer
+                writer.write_table(rows)
+                if kind == "test":
+                    _append(laid.lines(name), recipe, laid.files("targets")[i], lists, scores)
+                else:
+                    ranks.setdefault(name, []).append(_reciprocal(recipe, lists, scores))
+            advance(len(lists))
+        for writer in writers.values():
+            writer.close()
+    return {n: float(torch.cat(r).mean()) for n, r in ranks.items()}
+
+
+def _scored(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> pa.Table:
+    items = lists.table[recipe.item].to_arrow()
+    items = items.cast(items.type.value_type) if pa.types.is_dictionary(items.type) else items
+    columns = {recipe.list_column: lists.groups.numpy(), recipe.item: items, "score": scores.numpy()}
+    return pa.table(columns | ({} if lists.label is None else {recipe.label: lists.label.numpy()}))
+
+
+def _reciprocal(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
+    """Reciprocal ranks of the lists that count."""
+    rows = torch.ones(len(lists), dtype=torch.bool)
+    if recipe.counted is not None:
+        rows = lists.table[recipe.counted].number() > 0
+    return reciprocal_ranks(scores[rows], lists.label[rows], lists.groups[rows], ties="ordinal")[1]
+
+
+def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
+    """The submission's lines of one part after those that are there."""
+    part = path.with_suffix(".part")
+    keys, items = Table.read(targets).to_arrow(), lists.table[recipe.item].to_arrow()
+    write_ranked(part, keys, items, scores, lists.groups, recipe.submission)
+    text = part.read_bytes()
+    with open(path, "ab") as file:
+        file.write(text if not file.tell() else text[text.index(b"\n") + 1 :])
+    part.unlink()
+
+
+# The run directory ---------------------------------------------------------------------------------------------------
+
+
+def _write(
+    part: Path,
+    recipe: StreamedRanking,
+    features: FeatureSet,
+    models: Mapping[str, Estimator],
+    stack: StackModel,
+    laid: _Laid,
+) -> None:
+    features.save(part / "features")
+    for name, model in models.items():
+        model.save(part / "models" / name / "fold0")
+    stack.save(part / "stack")
+    write_json(part / "decision.json", asdict(Decision()))
+    write_json(part / "curves.json", {n: m.trace.curves for n, m in models.items() if m.trace.curves})
+    write_json(part / "importance.json", {n: m.trace.importance for n, m in models.items() if m.trace.importance})
+    file = next((f for f in laid.files("made-test") if pq.read_metadata(f).num_rows), None)
+    if file is not None:
+        pq.write_table(pq.ParquetFile(file).read().slice(0, _SAMPLE), part / "sample.parquet")
+
+
+def _config(
+    recipe: StreamedRanking, features: FeatureSet, models: Mapping[str, Estimator], laid: _Laid
+) -> dict[str, Any]:
+    cats, conts = _columns(recipe, features)
+    assert recipe.submission is not None
+    return {
+        "competition": recipe.name,
+        "task": "ranking",
+        "metric": "mrr",
+        "parts": laid.parts,
+        "features": [*cats, *conts],
+        "categories": cats,
+        "models": list(models),
+        "nets": {n: {**asdict(a), "model": a.model.__name__} for n, a in recipe.nets().items()},
+        "tables": {n: pq.read_schema(laid.files(f"table-{n}")[0]).names for n in laid.tables},
+        "history": recipe.history,
+        "reading": recipe.reading.to_state(),
+        "recipe": about_recipe(recipe),
+        "list_column": recipe.list_column,
+        "item": recipe.item,
+        "label": recipe.label,
+        "submission": recipe.submission.to_state(),
+        "git_revision": git_revision(type(recipe)),
+        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+    }
+
+
+def _write_scores(
+    part: Path,
+    recipe: StreamedRanking,
+    held: Mapping[str, float],
+    test: Mapping[str, float],
+    laid: _Laid,
+    asked: RunOptions,
+) -> None:
+    scores = {
+        "metric": "mrr",
+        "greater_is_better": True,
+        "task": "ranking",
+        "models": dict(test),
+        "oof": dict(held),
+        "oracle": None,
+        "seconds": {n: round(s, 3) for n, s in asked.stages.seconds.items()},
+        "rows": {f"{n} candidates": c for n, c in laid.counts.items()},
+    }
+    write_json(part / "scores.json", scores)

@@ -1,0 +1,128 @@
+"""Where a group of generators is computed: tables with the rows that it needs together, other tables beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastrec.features._dask.blocks import MAX_BUCKETS, Blocks, Gathered, task
+from fastrec.features._dask.plan import HERE, Group
+from fastrec.features._dask.states import share
+from fastrec.features.base import Feature, Fitted
+from fastrec.table import Table, concat
+
+
+class Others:
+    """The other tables that generators read.
+
+    Args:
+        tables: by name: partitions of a Dask frame, or a Table that every worker gets.
+        given: the names of all tables that were given, for errors.
+    """
+
+    def __init__(self, tables: Mapping[str, Blocks | Table], given: Sequence[str]) -> None:
+        self.tables, self.given = dict(tables), tuple(given)
+        self._shared: dict[str, Any] = {}
+
+    def whole(self, name: str) -> Any:
+        """A task (or what every worker holds) that gives the whole table."""
+        if name not in self._shared:
+            table = self.tables[name]
+            if isinstance(table, Blocks):
+                self._shared[name] = task(_below, table.select(table.names))
+            else:
+                self._shared[name] = share(table)
+        return self._shared[name]
+
+    def gathered(self, name: str, key: Sequence[str], buckets: int) -> list[Any]:
+        """The table's rows by the same buckets as the rows' own."""
+        table = self.tables[name]
+        blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
+        return Gathered(blocks, blocks.names, key, buckets).tables
+
+    def in_parts(self, name: str) -> list[Any]:
+        """The table's own partitions."""
+        table = self.tables[name]
+        assert isinstance(table, Blocks)
+        return table.select(table.names)
+
+    def partitions(self, name: str) -> int:
+        """How many partitions the table has; 0: it is in memory."""
+        table = self.tables.get(name)
+        return len(table) if isinstance(table, Blocks) else 0
+
+    def beside(self, name: str, blocks: Blocks, column: str) -> bool:
+        """Whether the table's i-th partition has all that belongs to a column's values in the rows' i-th."""
+        table = self.tables.get(name)
+        return isinstance(table, Blocks) and len(table) == len(blocks) and column in table.together
+
+
+class Place:
+    """The tables that a group of generators is computed on.
+
+    Args:
+        blocks: the rows.
+        group: what is computed.
+        names: the columns that it needs of the rows.
+        others: the other tables.
+    """
+
+    def __init__(self, blocks: Blocks, group: Group, names: Sequence[str], others: Others) -> None:
+        self._gathered = None
+        here = group.key == HERE
+        apart = {(s, t) for s in group.steps for t in s.table_inputs if _goes_along(s, t, group.key, blocks, others)}
+        if here or group.key is None or (len(blocks) == 1 and not apart):
+            self.tables = blocks.select(names)
+        else:
+            most = max(len(blocks), *(others.partitions(t) for _, t in apart), 1)
+            buckets = min(most, MAX_BUCKETS) if group.key else 1
+            self._gathered = Gathered(blocks, names, group.key, buckets)
+            self.tables = self._gathered.tables
+        count = len(self.tables)
+        split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for _, t in apart}
+        self._contexts = [
+            {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
+            for s in group.steps
+        ]
+        self._steps = group.steps
+
+    def contexts(self, i: int, steps: Sequence[Feature]) -> list[dict[str, Any]]:
+        """The other tables for the ``i``-th of ``tables``, for each of some of the group's steps."""
+        found = [self._contexts[self._steps.index(s)] for s in steps]
+        return [{n: t[i] if isinstance(t, list) else t for n, t in tables.items()} for tables in found]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """Columns of ``tables`` as columns of the partitions."""
+        return list(made) if self._gathered is None else self._gathered.back(made)
+
+
+def stays(step: Feature, rows: Sequence[Blocks], others: Others) -> bool:
+    """Whether the rows that a generator needs together are so already, those of other tables among them.
+
+    Args:
+        step: the generator.
+        rows: training rows, and unlabeled ones where there are some.
+        others: the other tables.
+    """
+    whole = isinstance(step, Fitted) and step.whole_groups
+    for column in set(step.within or ()).intersection(*(blocks.together for blocks in rows)):
+        read = [t for t, names in step.table_inputs.items() if column in names and t in others.tables]
+        alone = {t for t in read if not (whole or others.partitions(t))}  # in memory: every partition gets it
+        if all(t in alone or all(others.beside(t, blocks, column) for blocks in rows) for t in read):
+            return True
+    return False
+
+
+def _goes_along(step: Feature, table: str, key: tuple[str, ...] | None, blocks: Blocks, others: Others) -> bool:
+    """Whether another table's rows come to where the rows of their group are."""
+    if not key or table not in others.tables or step.within is None:
+        return False
+    if key == HERE:
+        return any(others.beside(table, blocks, c) for c in set(step.within) & set(blocks.together))
+    if not set(key) <= set(step.table_inputs[table]):
+        return False
+    return isinstance(others.tables[table], Blocks) or (isinstance(step, Fitted) and step.whole_groups)
+
+
+def _below(tables: list[Table]) -> Table:
+    return concat(tables)

@@ -1,0 +1,166 @@
+"""A ranking recipe whose rows are never all in memory: its run directory is like any other's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+pytest.importorskip("dask")
+
+from fastrec.competition import (
+    CompetitionData,
+    SavedRun,
+    StreamedNet,
+    StreamedRanking,
+    SubmissionFormat,
+    run_competition,
+)
+from fastrec.errors import DataError
+from fastrec.estimators import XGBRanker
+from fastrec.features import CountEncode, FeatureSet, GroupRank, History, TargetEncode
+from fastrec.models import TabularNet
+from fastrec.table import Table
+
+PARTS = 4
+
+
+class Tiny(StreamedRanking):
+    name = "tiny"
+    together = ("user", "list_id")
+    submission = SubmissionFormat(keys=("user", "asked"), prediction="items")
+    counted = "last"
+    held_out = 4
+
+    def split(self, data, folder, *, rows):
+        parts = [folder / str(i) for i in range(PARTS)]
+        for i, part in enumerate(parts):
+            part.mkdir(parents=True)
+            for name in ("train", "test", "log"):
+                frame = pd.read_parquet(data / f"{name}.parquet")
+                frame[frame["user"].str[1:].astype(int) % PARTS == i].to_parquet(part / f"{name}.parquet")
+        return parts
+
+    def load_part(self, part):
+        train, test, log = (Table.read(part / f"{n}.parquet") for n in ("train", "test", "log"))
+        first = torch.ones(len(test), dtype=torch.bool)
+        first[1:] = test["list_id"].integer()[1:] != test["list_id"].integer()[:-1]
+        keys = test.take(first)
+        keys = keys.with_columns({"asked": keys["list_id"]}).select(["user", "asked"])
+        return CompetitionData(train, test.drop(["clicked"]), keys, {"log": log})
+
+    def features(self):
+        seen = History("item", order="time", table="log", stats=["count"], name="seen")
+        own = History("user", order="time", table="log", stats=["count"], name="own")
+        ranks = [GroupRank("price", by="list_id"), GroupRank(seen, by="list_id")]
+        return FeatureSet([seen, own, *ranks, CountEncode("item", scope="all"), TargetEncode("item", "clicked")],
+                          key="list_id")  # fmt: skip
+
+    item = "item"
+    categories = ("item",)
+    plain = ("price",)
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=8, max_depth=3, nthread=1)]
+
+    def nets(self):
+        return {"net": StreamedNet(TabularNet, {"layers": [8]}, bs=256)}
+
+
+def rows(lists, seed, start):
+    rng = np.random.default_rng(seed)
+    n = lists * 5
+    ids = np.repeat(np.arange(start, start + lists), 5)
+    frame = pd.DataFrame({"list_id": ids, "user": [f"u{v % 23}" for v in ids], "item": rng.permuted(
+        np.tile(np.arange(40), (lists, 1)), axis=1)[:, :5].ravel()})  # fmt: skip
+    frame["price"], frame["time"] = rng.gamma(2, 50, n).round(2), np.repeat(rng.integers(0, 99, lists), 5)
+    score = -frame["price"].to_numpy().reshape(lists, 5) + rng.normal(0, 20, (lists, 5))
+    frame["clicked"] = (score == score.max(1, keepdims=True)).ravel().astype(float)
+    frame["last"] = (ids % 3 == 0).astype(int)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("streamed")
+    train, test = rows(240, 0, 0), rows(60, 1, 1000)
+    for name, frame in {"train": train, "test": test, "log": train[train["clicked"] > 0]}.items():
+        frame.to_parquet(folder / f"{name}.parquet", index=False)
+    answers = test[test["clicked"] > 0].rename(columns={"list_id": "asked", "item": "reference"})
+    answers[["user", "asked", "reference"]].to_csv(folder / "ground_truth.csv", index=False)
+    run = run_competition(Tiny(), folder, folder / "run", device="cpu")
+    return folder, run, train, test
+
+
+def test_nothing_is_left_beside_the_run(made):
+    folder, run, _, _ = made
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "ground_truth.csv", "log.parquet", "run", "test.parquet", "train.parquet",
+    ]  # fmt: skip
+    assert {p.name for p in (run / "test").iterdir()} == {"net.parquet", "xgb.parquet", "stack.parquet"}
+
+
+def test_scores_are_of_the_users_that_nothing_was_learned_from(made):
+    _, run, train, _ = made
+    scores = json.loads((run / "scores.json").read_text())
+    held = train[train["user"].str[1:].astype(int) % PARTS == PARTS - 1]
+    assert scores["rows"] == {"train candidates": len(train) - len(held), "valid candidates": len(held),
+                              "test candidates": 300}  # fmt: skip
+    for name in ("net", "xgb", "stack"):
+        said = pd.read_parquet(run / "oof" / f"{name}.parquet")
+        assert said["item"].tolist() == held["item"].tolist()
+        found = []
+        for _, own in said.assign(last=held["last"].to_numpy()).groupby("list_id"):
+            if own["last"].iloc[0]:
+                best = own.sort_values("score", ascending=False, kind="stable")["clicked"].tolist()
+                found.append(1 / (best.index(1) + 1))
+        assert scores["oof"][name] == pytest.approx(np.mean(found))
+    assert scores["oof"]["xgb"] > 0.6  # by chance .457
+
+
+def test_the_submission_has_every_list_best_first(made):
+    _, run, _, test = made
+    lines = pd.read_csv(run / "submission.csv", dtype=str)
+    said = pd.read_parquet(run / "test" / "stack.parquet")
+    assert len(lines) == test["list_id"].nunique() == 60
+    ranks = []
+    said["asked"] = said["list_id"] & ((1 << 32) - 1)
+    for _, line in lines.iterrows():
+        own = said[said["asked"] == int(line["asked"])].sort_values("score", ascending=False, kind="stable")
+        assert line["items"].split() == own["item"].astype(str).tolist()
+        answer = test[(test["list_id"] == int(line["asked"])) & (test["clicked"] > 0)]["item"].iloc[0]
+        ranks.append(1 / (own["item"].tolist().index(answer) + 1))
+        assert set(own["item"]) == set(test[test["list_id"] == int(line["asked"])]["item"])
+    scores = json.loads((run / "scores.json").read_text())["models"]
+    assert set(scores) == {"net", "xgb", "stack"}
+    assert scores["stack"] == pytest.approx(np.mean(ranks))
+
+
+def test_features_and_predictions_are_those_of_memory(made):
+    _, run, train, test = made
+    recipe, known = Tiny(), train[train["user"].str[1:].astype(int) % PARTS != PARTS - 1]
+    features, log = recipe.features(), train[train["clicked"] > 0]
+    features.fit(known, tables={"log": log}, unlabeled=test)
+    expected = features.transform(test.drop(columns="clicked"), tables={"log": log})
+    order = np.argsort(test["user"].str[1:].astype(int).to_numpy() % PARTS, kind="stable")
+    sample = pq.read_table(run / "sample.parquet").to_pandas()
+    assert len(sample) == 80  # of the first part
+    for name in features.outputs:
+        assert sample[name].tolist() == pytest.approx(expected[name].to_numpy()[order[:80]].tolist(), rel=1e-6), name
+    saved = SavedRun(run)
+    again = saved.predict(test.drop(columns="clicked"), tables={"log": log})
+    assert again[order].tolist() == pytest.approx(pd.read_parquet(run / "test" / "stack.parquet")["score"].tolist())
+
+
+def test_a_recipe_that_makes_one_part_is_refused(made, tmp_path):
+    class Whole(Tiny):
+        def split(self, data, folder, *, rows):
+            return super().split(data, folder, rows=rows)[:1]
+
+    with pytest.raises(DataError, match="not cut into parts"):
+        run_competition(Whole(), made[0], tmp_path / "run", device="cpu")
+    assert not any(tmp_path.iterdir())
