@@ -19,11 +19,11 @@ from fastrec.competition.load import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError
 
 if TYPE_CHECKING:
-    from fastrec.competition.form import SubmissionFormat
-    from fastrec.competition.next_item_form import NextItemForm
+    from fastrec.competition.forms.list_form import SubmissionFormat
+    from fastrec.competition.forms.next_item_form import NextItemForm
+    from fastrec.competition.forms.value_form import ValueForm
+    from fastrec.competition.forms.value_score import ValueScore
     from fastrec.competition.recipe import Competition
-    from fastrec.competition.value_form import ValueForm
-    from fastrec.competition.value_score import ValueScore
 
 app = typer.Typer(
     help="Tabular and recommender competitions: raw logs in, a scored and ranked submission out.",
@@ -197,7 +197,7 @@ def check(
     elsewhere that of the RecSys Challenge 2019.
     """
     with readable_errors():
-        from fastrec.competition.check import check_submission
+        from fastrec.competition.forms.check import check_submission
 
         typer.echo(str(check_submission(submission, test, _form(submission, competition, run))))
 
@@ -215,19 +215,19 @@ def score(
     elsewhere that of the RecSys Challenge 2019.
     """
     with readable_errors():
-        from fastrec.competition.next_item_form import NextItemForm
-        from fastrec.competition.value_form import ValueForm
+        from fastrec.competition.forms.next_item_form import NextItemForm
+        from fastrec.competition.forms.value_form import ValueForm
 
         form = _form(submission, competition, run)
         if isinstance(form, NextItemForm):
-            from fastrec.competition.next_item_check import score_items
+            from fastrec.competition.forms.next_item_check import score_items
 
             typer.echo(str(score_items(submission, truth, form)))
             return
         if isinstance(form, ValueForm):
             typer.echo(str(_score_values(submission, truth, form, competition, run)))
             return
-        from fastrec.competition.score import score_submission
+        from fastrec.competition.forms.score import score_submission
 
         typer.echo(str(score_submission(submission, truth, form)))
 
@@ -236,8 +236,8 @@ def _score_values(
     submission: Path, truth: Path, form: ValueForm, competition: Path | None, run: Path | None
 ) -> ValueScore:
     """The score of lines with a value each: metric and target are the recipe's, or the run's."""
-    from fastrec.competition.form import run_around
-    from fastrec.competition.value_score import score_values
+    from fastrec.competition.forms.list_form import run_around
+    from fastrec.competition.forms.value_score import score_values
     from fastrec.metrics import default_metric
     from fastrec.table import Table
     from fastrec.table.read import read_file
@@ -257,7 +257,7 @@ def _score_values(
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
     """The form to hold a submission against."""
-    from fastrec.competition.form import form_around, form_of_run
+    from fastrec.competition.forms.list_form import form_around, form_of_run
 
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")

@@ -34,7 +34,7 @@ def export(
     (It wants the extra `export`; to run the file onnxruntime is enough.)
     """
     with readable_errors("nothing is written") as stages:
-        from fastrec.competition.next_item_predict import is_next_item_run
+        from fastrec.competition.next_items.predict import is_next_item_run
 
         sessions = is_next_item_run(run)
         if sessions:
@@ -83,7 +83,7 @@ def verify(
 ) -> None:
     """Score rows by an exported file and by its run; exit with 1 where a score differs by more than 1e-5."""
     with readable_errors("the export is as it was") as stages:
-        from fastrec.competition.next_item_predict import is_next_item_run
+        from fastrec.competition.next_items.predict import is_next_item_run
         from fastrec.serve.next_items.verify import verify_next_items
         from fastrec.serve.verify import LIMIT, verify_export
 

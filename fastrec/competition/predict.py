@@ -15,9 +15,9 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
-from fastrec.competition.form import form_of_run
-from fastrec.competition.next_item import NextItemCompetition, lists_of
-from fastrec.competition.next_item_predict import is_next_item_run, predict_next_items, trust_modules
+from fastrec.competition.forms.list_form import form_of_run
+from fastrec.competition.next_items.predict import is_next_item_run, predict_next_items, trust_modules
+from fastrec.competition.next_items.recipe import NextItemCompetition, lists_of
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
 from fastrec.competition.recipe import Competition

@@ -13,9 +13,9 @@ import torch
 
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
-from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.reading import Reading
-from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
 from fastrec.estimators import ConstantModel, Estimator, LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
 from fastrec.features import FeatureSet

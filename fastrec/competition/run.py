@@ -10,13 +10,13 @@ from pathlib import Path
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.next_item import NextItemCompetition, run_next_item
+from fastrec.competition.next_items.recipe import NextItemCompetition, run_next_item
 from fastrec.competition.objectives import ObjectiveCompetition, run_objectives
 from fastrec.competition.parts import Parts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_options import RunOptions
-from fastrec.competition.streamed import StreamedCompetition, run_streamed
-from fastrec.competition.streamed_ranking import StreamedRanking, run_streamed_ranking
+from fastrec.competition.streamed.clicks import StreamedCompetition, run_streamed
+from fastrec.competition.streamed.lists import StreamedRanking, run_streamed_ranking
 from fastrec.competition.table_run import run_table
 from fastrec.errors import DataError, WriteError
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 
 from fastrec.competition.data import CompetitionData
-from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.recipe import Competition
-from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet

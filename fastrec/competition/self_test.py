@@ -13,12 +13,12 @@ import numpy as np
 
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
-from fastrec.competition.check import check_submission
+from fastrec.competition.forms.check import check_submission
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun, predict_run
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run import run_competition
 from fastrec.competition.runs import _scores
-from fastrec.competition.value_form import ValueForm
 from fastrec.estimators import Estimator, NetModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import get_metric

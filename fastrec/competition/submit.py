@@ -11,11 +11,12 @@ import pyarrow as pa
 import torch
 
 from fastrec.competition.data_folder import SAMPLES, table_files
-from fastrec.competition.form import SubmissionFormat
-from fastrec.competition.ordering import rank_lists
+from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.ordering import rank_lists
+from fastrec.competition.forms.value_columns import class_columns
+from fastrec.competition.forms.value_form import ValueForm
+from fastrec.competition.forms.write import write_ranked
 from fastrec.competition.scoring import Decision
-from fastrec.competition.value_form import ValueForm
-from fastrec.competition.write import write_ranked
 from fastrec.errors import DataError
 from fastrec.table import Table
 from fastrec.validate import Rows, Target
@@ -140,19 +141,6 @@ def submission_values(
         )
     names = class_columns(form.values, target)
     return {n: wide[:, i].numpy() for n, i in names.items()}
-
-
-def class_columns(columns: tuple[str, ...], target: Target) -> dict[str, int]:
-    """Value column → which prediction it has: by its name, or the end of it (``Class_3``), else by place."""
-    outputs = target.outputs
-    if target.task == "binary" and len(columns) == 2 and target.classes is not None:
-        outputs = [str(v) for v in target.classes.values.to_pylist()]
-    if set(columns) == set(outputs):
-        return {n: outputs.index(n) for n in columns}
-    ends = [[i for i, o in enumerate(outputs) if n.endswith(o) and not n[: -len(o)][-1:].isalnum()] for n in columns]
-    if all(len(e) == 1 for e in ends) and len({e[0] for e in ends}) == len(columns):
-        return {n: e[0] for n, e in zip(columns, ends, strict=True)}
-    return {n: i for i, n in enumerate(columns)}
 
 
 def _best_first(rows: Rows, prediction: torch.Tensor, form: ValueForm) -> np.ndarray:

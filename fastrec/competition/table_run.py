@@ -14,7 +14,7 @@ from xgboost.core import XGBoostError
 from fastrec._core.atomic import atomic_folder, is_plain_name
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.fitting import fit_recipe
-from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores

@@ -49,7 +49,7 @@ from competitions.criteo.competition import Criteo
 from competitions.criteo.simulate import simulate
 from fastrec._core.progress import Stages
 from fastrec.competition import run_competition
-from fastrec.competition.streamed import train_streamed
+from fastrec.competition.streamed.clicks import train_streamed
 from fastrec.tabular import ClickLogFrame
 from fastrec.tabular.loader import TabularLoader
 from fastrec.tabular.packed import Packed

@@ -31,7 +31,7 @@ from fastrec.competition import (
     run_competition,
     score_items,
 )
-from fastrec.competition import next_item as library
+from fastrec.competition.next_items import recipe as library
 from fastrec.errors import DataError, DataWarning, MissingFileError, SubmissionError, UnreadableFileError
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems
 from fastrec.table import Vocab

@@ -22,8 +22,8 @@ from sklearn.ensemble import RandomForestClassifier
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
-from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode

@@ -227,7 +227,7 @@ def test_training_ends_when_its_time_is_over(shop, tmp_path, monkeypatch):
 
 def test_packing_takes_of_the_minutes(shop, tmp_path, monkeypatch):
     """By a clock that packing puts 40 seconds on: of 60 seconds, 3 of them for the end, 17 are left."""
-    from fastrec.competition import streamed
+    from fastrec.competition.streamed import clicks as streamed
 
     now, asked, real = [0.0], [], streamed.train_streamed
 

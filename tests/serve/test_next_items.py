@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fastrec.cli import app
 from fastrec.competition import NextItemCompetition, predict_run, run_competition
-from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFrame
 from fastrec.sequences.next_item_net import NETS

@@ -17,7 +17,7 @@ from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.optional import require
 from fastrec._core.progress import Stages
-from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError
 from fastrec.sequences import NextItemNet
 from fastrec.sequences._virtual_items import has_virtual

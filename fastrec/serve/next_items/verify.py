@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core.progress import Stages
-from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import MissingFileError
 from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items.export import net_of

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastrec.competition import Competition, NextItemCompetition, SavedRun, run_competition
-from fastrec.competition.next_item_predict import SavedNextItems
+from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity

@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from fastrec._core.file_digests import digests_below
-from fastrec.competition.next_item_predict import SavedNextItems, is_next_item_run
+from fastrec.competition.next_items.predict import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, FastrecError, UnreadableFileError
 from fastrec.retrieval import Recommender

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastrec.competition.ordering import arrow_column
-from fastrec.competition.row_keys import RowKeys, key_text
+from fastrec.competition.forms.ordering import arrow_column
+from fastrec.competition.forms.row_keys import RowKeys, key_text
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv
 

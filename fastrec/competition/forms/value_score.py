@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.competition.row_keys import RowKeys
-from fastrec.competition.submit import class_columns
-from fastrec.competition.value_form import ValueForm
-from fastrec.competition.value_rows import match_rows, read_text, wanted_rows
+from fastrec.competition.forms.row_keys import RowKeys
+from fastrec.competition.forms.value_columns import class_columns
+from fastrec.competition.forms.value_form import ValueForm
+from fastrec.competition.forms.value_rows import match_rows, read_text, wanted_rows
 from fastrec.errors import DataError, SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table

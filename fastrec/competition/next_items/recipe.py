@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core.atomic import atomic_folder
-from fastrec.competition.next_item_form import NextItemForm
+from fastrec.competition.forms.next_item_form import NextItemForm
+from fastrec.competition.next_items.parts import SessionParts
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
-from fastrec.competition.session_parts import SessionParts
 from fastrec.errors import MissingFileError, UnreadableFileError
 from fastrec.metrics import bootstrap_interval
 from fastrec.report import write_report

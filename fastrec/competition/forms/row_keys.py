@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.ordering import arrow_column
+from fastrec.competition.forms.ordering import arrow_column
 from fastrec.errors import DataError, MissingColumnError, SubmissionError
 from fastrec.table.key_types import is_text
 

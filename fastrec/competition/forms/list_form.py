@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fastrec.competition.next_item_form import NextItemForm
-from fastrec.competition.value_form import ValueForm
+from fastrec.competition.forms.next_item_form import NextItemForm
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 
 __all__ = ["RECSYS2019", "SubmissionFormat", "form_around", "form_of_run"]

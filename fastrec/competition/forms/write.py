@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from fastrec.competition._rows import _list_text
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-from fastrec.competition.id_lists import IdLists, check_lists
-from fastrec.competition.ordering import ranked_strings
-from fastrec.competition.row_keys import RowKeys, key_text
+from fastrec.competition.forms._rows import _list_text
+from fastrec.competition.forms.id_lists import IdLists, check_lists
+from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
+from fastrec.competition.forms.ordering import ranked_strings
+from fastrec.competition.forms.row_keys import RowKeys, key_text
 from fastrec.errors import DataError
 from fastrec.table.csv_text import write_text_csv
 

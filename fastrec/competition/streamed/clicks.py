@@ -19,11 +19,11 @@ from torch import nn
 
 from fastrec._core.atomic import atomic_folder
 from fastrec._core.progress import Stages
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
-from fastrec.competition.value_form import ValueForm
 from fastrec.errors import DataError
 from fastrec.estimators import NetModel
 from fastrec.estimators._architecture import Architecture

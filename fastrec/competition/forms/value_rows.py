@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.row_keys import RowKeys
-from fastrec.competition.value_form import ValueForm
+from fastrec.competition.forms.row_keys import RowKeys
+from fastrec.competition.forms.value_form import ValueForm
 from fastrec.errors import SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv
 from fastrec.table.read import read_file

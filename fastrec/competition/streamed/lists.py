@@ -7,7 +7,6 @@ predictions are written as they come.
 
 from __future__ import annotations
 
-import platform
 import shutil
 import warnings
 from abc import abstractmethod
@@ -25,15 +24,15 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.malloc import give_all_back
 from fastrec._core.optional import require
 from fastrec.competition.data import CompetitionData
-from fastrec.competition.form import SubmissionFormat
+from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.score import score_submission
+from fastrec.competition.forms.write import write_ranked
 from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_record import about_recipe
-from fastrec.competition.run_files import git_revision, now, write_json
+from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
-from fastrec.competition.score import score_submission
 from fastrec.competition.scoring import Decision
-from fastrec.competition.streamed import StreamedNet, train_streamed
-from fastrec.competition.write import write_ranked
+from fastrec.competition.streamed.clicks import StreamedNet, train_streamed
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
@@ -135,7 +134,7 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
             with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
                 scores = _predict(recipe, laid, part, models, stack, advance)
             _write(part, recipe, features, models, stack, laid)
-            about = {"started": started, "finished": now(), "data": data.resolve().name, **asked.notes()}
+            about = {"started": started, "data": data.resolve().name, **asked.notes()}
             write_json(part / "config.json", {**_config(recipe, features, models, laid), **about})
             test, truth = {}, data / "ground_truth.csv"
             if truth.is_file():
@@ -391,8 +390,7 @@ def _config(
         "item": recipe.item,
         "label": recipe.label,
         "submission": recipe.submission.to_state(),
-        "git_revision": git_revision(type(recipe)),
-        "machine": f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads",
+        **origin(recipe),
     }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.next_item_form import NextItemForm
+from fastrec.competition.forms.next_item_form import NextItemForm
 
 __all__ = ["NextItemScore", "check_items", "score_items"]
 

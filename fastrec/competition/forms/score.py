@@ -15,9 +15,9 @@ from fastrec.table.csv_text import read_text_csv
 
 if TYPE_CHECKING:
     import pandas as pd
-from fastrec.competition._rows import _match_rows, _read_submission
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-from fastrec.competition.id_lists import IdLists
+from fastrec.competition.forms._rows import _match_rows, _read_submission
+from fastrec.competition.forms.id_lists import IdLists
+from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
 
 __all__ = ["ScoreReport", "score_submission"]
 

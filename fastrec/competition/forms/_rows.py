@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.form import SubmissionFormat
-from fastrec.competition.id_lists import IdLists, codes_of, fail
-from fastrec.competition.ordering import arrow_column
-from fastrec.competition.row_keys import RowKeys, refuse_nulls
+from fastrec.competition.forms.id_lists import IdLists, codes_of, fail
+from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.ordering import arrow_column
+from fastrec.competition.forms.row_keys import RowKeys, refuse_nulls
 from fastrec.errors import DataError, SubmissionError
 from fastrec.table.csv_text import csv_header, read_text_csv
 from fastrec.table.key_types import is_text

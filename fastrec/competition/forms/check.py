@@ -8,18 +8,18 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition._rows import (
+from fastrec.competition.forms._rows import (
     _check_candidates,
     _match_rows,
     _read_submission,
     _read_targets,
 )
-from fastrec.competition.form import RECSYS2019, SubmissionFormat
-from fastrec.competition.id_lists import IdLists, check_lists
-from fastrec.competition.next_item_check import check_items
-from fastrec.competition.next_item_form import NextItemForm
-from fastrec.competition.value_form import ValueForm
-from fastrec.competition.value_rows import is_number_column, match_rows, wanted_rows
+from fastrec.competition.forms.id_lists import IdLists, check_lists
+from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
+from fastrec.competition.forms.next_item_check import check_items
+from fastrec.competition.forms.next_item_form import NextItemForm
+from fastrec.competition.forms.value_form import ValueForm
+from fastrec.competition.forms.value_rows import is_number_column, match_rows, wanted_rows
 from fastrec.errors import SubmissionError
 
 __all__ = ["CheckReport", "check_submission"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
-from fastrec.competition.next_item import column_names_of, session_file
-from fastrec.competition.next_item_form import NextItemForm
+from fastrec.competition.forms.next_item_form import NextItemForm
+from fastrec.competition.next_items.recipe import column_names_of, session_file
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
 from fastrec.table import load_state

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.ordering import arrow_column
+from fastrec.competition.forms.ordering import arrow_column
 from fastrec.errors import SubmissionError
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.id_lists import IdLists, check_lists
-from fastrec.competition.row_keys import RowKeys
+from fastrec.competition.forms.id_lists import IdLists, check_lists
+from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.errors import DataError, SubmissionError
 from fastrec.table import Table, Vocab, column_names
 from fastrec.table.csv_text import csv_header, read_text_csv, write_text_csv

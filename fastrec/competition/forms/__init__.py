@@ -1,0 +1,1 @@
+"""How a submission looks, how it is written, checked and scored: ranked lists and a line per row."""
