@@ -3,7 +3,8 @@
 Run it with ``fastrec run competitions/trivago2019/streamed.py --data DIR --out DIR``, or as a script. The logs are cut
 by a hash of the user into parts of some megabytes, in files beside the run directory that are gone at its end; one
 tenth of the users is held out, and models are scored on their sessions' last clicks. What differs from the recipe in
-memory: one split and not five folds, the net's loss is a row's and not a list's, the stack is the models' mean rank.
+memory: one split and not five folds, the net's loss is a row's and not a list's, the stack is the mean rank of those
+models that score best together on the users held out.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ def test_scores_are_of_the_users_that_nothing_was_learned_from(made):
                 found.append(1 / (best.index(1) + 1))
         assert scores["oof"][name] == pytest.approx(np.mean(found))
     assert scores["oof"]["xgb"] > 0.6  # by chance .457
+    assert scores["oof"]["stack"] == max(scores["oof"].values())  # the net has learned nearly nothing
 
 
 def test_the_submission_has_every_list_best_first(made):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
 from fastrec.scale.cluster import INSTALL
 from fastrec.scale.external_ranker import fit_on_parts
-from fastrec.stacking import AverageBlend, StackModel
+from fastrec.stacking import AverageBlend, OneBase, StackModel
 from fastrec.table import Table
 from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
@@ -129,7 +129,8 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
             features = _features(recipe, laid, advance)
         give_all_back()  # what the allocator keeps of one stage is of no use to the next
         models = _models(recipe, laid, folder, asked)
-        stack = StackModel(list(models), [AverageBlend(list(models), of="rank")])
+        with stages.stage("stack", laid.counts["valid"]) as advance:
+            stack = _choose_stack(recipe, laid, models, advance)
         with atomic_folder(out) as part:
             with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
                 scores = _predict(recipe, laid, part, models, stack, advance)
@@ -279,6 +280,41 @@ def _lists(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str
     label = table[recipe.label].number() if recipe.label in table else None
     weight = table[recipe.weight].number() if recipe.weight in table else None
     return Lists(table, groups, cats, conts, label=label, weight=weight)
+
+
+def _choose_stack(
+    recipe: StreamedRanking, laid: _Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
+) -> StackModel:
+    """The mean rank of the best models on the held-out lists, of as many as score best there; maybe the best alone."""
+    said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
+    for lists in _held_out(recipe, laid):
+        said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
+        advance(len(lists))
+
+    def score(stack: StackModel) -> float:
+        return float(torch.cat([_reciprocal(recipe, lists, stack.predict(p, lists)) for lists, p in said]).mean())
+
+    alone = [StackModel([n], [OneBase(n)]) for n in models]
+    if not said or len(alone) == 1:
+        return alone[0]
+    best = sorted(alone, key=score, reverse=True)
+    names = [stack.models[0] for stack in best]
+    means = [StackModel(names[:k], [AverageBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
+    return max([best[0], *means], key=score)
+
+
+def _held_out(recipe: StreamedRanking, laid: _Laid) -> Iterator[Lists]:
+    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
+    for file in laid.files("made-valid"):
+        lists = _lists(recipe, file, cats, conts)
+        if len(lists):
+            yield lists
+
+
+def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
+    """The lists without their features: what scoring needs, small enough to keep of all parts."""
+    kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
+    return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
 
 
 # Predictions ---------------------------------------------------------------------------------------------------------
