@@ -11,7 +11,7 @@ import shutil
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
 from fastrec.competition.streamed.clicks import StreamedNet, train_streamed
+from fastrec.competition.streamed.laid import Laid, lay_out, write_part
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
@@ -47,7 +48,6 @@ from fastrec.validate import Lists
 
 __all__ = ["StreamedRanking", "run_streamed_ranking"]
 
-_LIST_BITS = 32  # a list's id is its own in its part, and the part's number before these
 _SAMPLE = 2_000  # rows
 
 
@@ -87,24 +87,6 @@ class StreamedRanking(Competition):
         """The nets, by name; the trees are the ``XGBRanker`` among ``models``."""
 
 
-@dataclass
-class _Laid:
-    """Parts on the disk, a file for each part and kind of rows."""
-
-    folder: Path
-    parts: int
-    tables: list[str]
-    counts: dict[str, int]
-
-    def lines(self, model: str) -> Path:
-        """A model's submission."""
-        return self.folder / f"{model}.csv"
-
-    def files(self, kind: str) -> list[Path]:
-        """The files of one kind of rows."""
-        return [self.folder / kind / f"{i:05d}.parquet" for i in range(self.parts)]
-
-
 def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: RunOptions) -> None:
     """Carry the recipe out: parts, features, nets, trees, predictions, submission, scores and report.
 
@@ -123,7 +105,7 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with spilled(out.absolute().parent) as folder:
         with stages.stage("parts") as advance:
-            laid = _lay_out(recipe, recipe.split(data, folder / "split", rows=asked.rows), folder, advance)
+            laid = lay_out(recipe, recipe.split(data, folder / "split", rows=asked.rows), folder, advance)
         shutil.rmtree(folder / "split")
         with stages.stage("features", sum(laid.counts.values())) as advance:
             features = _features(recipe, laid, advance)
@@ -145,52 +127,10 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
             write_report(part, name=out.resolve().name)
 
 
-# Parts ---------------------------------------------------------------------------------------------------------------
-
-
-def _lay_out(recipe: StreamedRanking, parts: Sequence[Path], folder: Path, advance: Callable[[int], None]) -> _Laid:
-    """Read each part and write its rows: those to learn from, those held out, the test's, and the other tables."""
-    if len(parts) < 2:
-        raise DataError(f"{recipe.name}: the files were not cut into parts", remedy="Make two parts or more")
-    counts, names, said = dict.fromkeys(("train", "valid", "test"), 0), [], 0
-    for i, part in enumerate(parts):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", DataWarning)
-            found = recipe.load_part(part)
-        said += len(caught)
-        if found.test is None or found.targets is None:
-            raise DataError(f"{recipe.name}: a part has no test table", file=part, remedy="Give one, without rows")
-        held = i % recipe.held_out == min(recipe.held_out, len(parts)) - 1
-        none = found.train.slice(0, 0)
-        rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
-        counts = {n: counts[n] + len(t) for n, t in rows.items()}
-        names = list(found.tables)
-        others = {"targets": found.targets, **{f"table-{n}": t for n, t in found.tables.items()}}
-        for kind, table in {**rows, **others}.items():
-            _write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
-        shutil.rmtree(part)
-        advance(len(found.train) + len(found.test))
-    if said:
-        warnings.warn(f"{said} warnings of {len(parts)} parts are not shown one by one", DataWarning, stacklevel=2)
-    return _Laid(folder, len(parts), names, counts)
-
-
-def _numbered(table: Table, column: str, part: int) -> Table:
-    """The lists with ids that no other part has."""
-    if column not in table:
-        return table
-    return table.with_columns({column: table[column].integer() + (part << _LIST_BITS)})
-
-
-def _write_part(folder: Path, i: int, table: Table | pa.Table) -> None:
-    folder.mkdir(exist_ok=True)
-    pq.write_table(table if isinstance(table, pa.Table) else table.to_arrow(), folder / f"{i:05d}.parquet")
-
-
 # Features ------------------------------------------------------------------------------------------------------------
 
 
-def _features(recipe: StreamedRanking, laid: _Laid, advance: Callable[[int], None]) -> FeatureSet:
+def _features(recipe: StreamedRanking, laid: Laid, advance: Callable[[int], None]) -> FeatureSet:
     """Learn the features from the rows to learn from; write all rows with theirs, numbers as float32."""
     from fastrec.features._dask.part_files import PartFiles
 
@@ -212,7 +152,7 @@ def _features(recipe: StreamedRanking, laid: _Laid, advance: Callable[[int], Non
 
 
 def _write_made(
-    made: Any, kind: str, laid: _Laid, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
+    made: Any, kind: str, laid: Laid, kept: Sequence[str], conts: Sequence[str], advance: Callable[[int], None]
 ) -> None:
     import dask
 
@@ -227,7 +167,7 @@ def _write_made(
 
 def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int:
     table = Table.read(part)
-    _write_part(Path(folder), i, table.with_columns({n: table[n].number(torch.float32) for n in conts}))
+    write_part(Path(folder), i, table.with_columns({n: table[n].number(torch.float32) for n in conts}))
     return len(table)
 
 
@@ -241,7 +181,7 @@ def _columns(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], 
 # Models --------------------------------------------------------------------------------------------------------------
 
 
-def _models(recipe: StreamedRanking, laid: _Laid, folder: Path, asked: RunOptions) -> dict[str, Estimator]:
+def _models(recipe: StreamedRanking, laid: Laid, folder: Path, asked: RunOptions) -> dict[str, Estimator]:
     cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
     models: dict[str, Estimator] = {}
     rows = laid.counts["train"]
@@ -283,7 +223,7 @@ def _lists(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str
 
 
 def _choose_stack(
-    recipe: StreamedRanking, laid: _Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
+    recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
 ) -> StackModel:
     """The mean rank of the best models on the held-out lists, of as many as score best there; maybe the best alone."""
     said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
@@ -303,7 +243,7 @@ def _choose_stack(
     return max([best[0], *means], key=score)
 
 
-def _held_out(recipe: StreamedRanking, laid: _Laid) -> Iterator[Lists]:
+def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
     cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
     for file in laid.files("made-valid"):
         lists = _lists(recipe, file, cats, conts)
@@ -322,7 +262,7 @@ def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
 
 def _predict(
     recipe: StreamedRanking,
-    laid: _Laid,
+    laid: Laid,
     out: Path,
     models: Mapping[str, Estimator],
     stack: StackModel,
@@ -390,7 +330,7 @@ def _write(
     features: FeatureSet,
     models: Mapping[str, Estimator],
     stack: StackModel,
-    laid: _Laid,
+    laid: Laid,
 ) -> None:
     features.save(part / "features")
     for name, model in models.items():
@@ -405,7 +345,7 @@ def _write(
 
 
 def _config(
-    recipe: StreamedRanking, features: FeatureSet, models: Mapping[str, Estimator], laid: _Laid
+    recipe: StreamedRanking, features: FeatureSet, models: Mapping[str, Estimator], laid: Laid
 ) -> dict[str, Any]:
     cats, conts = _columns(recipe, features)
     assert recipe.submission is not None
@@ -435,7 +375,7 @@ def _write_scores(
     recipe: StreamedRanking,
     held: Mapping[str, float],
     test: Mapping[str, float],
-    laid: _Laid,
+    laid: Laid,
     asked: RunOptions,
 ) -> None:
     scores = {
