@@ -128,7 +128,8 @@ def picture(records: list[dict[str, Any]], path: Path) -> None:
             axis.loglog([r["rows"] for r in own], [r[field] for r in own], marker="o", label=name)
         axis.set_xlabel("candidate rows")
         axis.set_ylabel(label)
-        axis.legend(frameon=False)
+        axis.set_ylim(top=4 * max(r[field] for r in records))  # room for the legend
+        axis.legend(frameon=False, loc="upper left")
     figure.savefig(path)
     plt.close(figure)
 

@@ -123,7 +123,7 @@ def measure(folder: Path, rows: int, repeats: int) -> list[_timing.Record]:
             if n > 1
             else {**systems, "fastai learn.predict, its net alone": lambda n: predicted(learner, frame)}
         )
-        often = max(1, 64 // n)  # a call of a millisecond is timed many times over, with caches warm
+        often = max(4, 64 // n)  # calls of milliseconds are timed several at a time: not what the system before left
         timings, _ = _timing.race({name: partial(repeated, call, n, often) for name, call in own.items()}, repeats)
         timings = {name: _timing.Timing(t.seconds / often, t.cpu_seconds / often) for name, t in timings.items()}
         found += [_timing.record(f"{n} rows", name, n, t, timings[ours]) for name, t in timings.items()]
