@@ -16,7 +16,7 @@ from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.forms.list_form import form_of_run
-from fastrec.competition.next_items.predict import is_next_item_run, predict_next_items, trust_modules
+from fastrec.competition.next_items.predict import SavedNextItems, is_next_item_run, trust_modules
 from fastrec.competition.next_items.recipe import NextItemCompetition, lists_of
 from fastrec.competition.prepare import transform_unknown
 from fastrec.competition.reading import Reading
@@ -200,7 +200,7 @@ def predict_run(
         FastrecError: the run or the data cannot be used; nothing is written.
     """
     if is_next_item_run(run):
-        return predict_next_items(run, data, out, device=device, trust=trust, stages=stages)
+        return SavedNextItems(run, trust=trust, device=device).write(data, out, stages)
     saved, stages = SavedRun(run, trust=trust), stages or Stages(quiet=True)
     table, rows = read_rows(saved, data, device=device, stages=stages)
     keys = line_keys(saved.form, table, rows)

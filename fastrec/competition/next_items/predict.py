@@ -16,7 +16,7 @@ from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
 from fastrec.table import load_state
 
-__all__ = ["SavedNextItems", "is_next_item_run", "predict_next_items"]
+__all__ = ["SavedNextItems", "is_next_item_run"]
 
 
 def is_next_item_run(folder: str | Path) -> bool:
@@ -93,41 +93,28 @@ class SavedNextItems:
         best = self.blend.recommend_each(sessions, k or self.form.max_items, done)
         return best[list(best)[-1]]
 
+    def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
+        """Predict the sessions of a file, and write them in the form of the run's submission.
 
-def predict_next_items(
-    run: str | Path,
-    data: str | Path,
-    out: str | Path,
-    *,
-    device: DeviceLike = "auto",
-    trust: Sequence[str] = (),
-    stages: Stages | None = None,
-) -> Path:
-    """Predict sessions with what a run directory holds, and write them in the form of its submission.
+        Args:
+            data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
+            out: the file to write.
+            stages: progress; None: none is shown.
 
-    Args:
-        run: the run directory.
-        data: a file of sessions, or a folder with ``test.parquet`` or ``test.csv``.
-        out: the file to write.
-        device: where nets compute.
-        trust: modules of models of one's own that may be imported.
-        stages: progress; None: none is shown.
+        Returns:
+            The file.
 
-    Returns:
-        The file.
-
-    Raises:
-        FastrecError: the run or the data cannot be used; nothing is written.
-    """
-    stages = stages or Stages(quiet=True)
-    saved = SavedNextItems(run, trust=trust, device=device)
-    with stages.stage("read", unit="sessions") as advance:
-        sessions = saved.read(data)
-        advance(len(sessions))
-    with stages.stage("predict", len(sessions), unit="sessions") as advance:
-        items, _ = saved.recommend(sessions, done=advance)
-    saved.form.write(out, sessions.items, items, sessions.sessions)
-    return Path(out)
+        Raises:
+            FastrecError: the data cannot be used; nothing is written.
+        """
+        stages = stages or Stages(quiet=True)
+        with stages.stage("read", unit="sessions") as advance:
+            sessions = self.read(data)
+            advance(len(sessions))
+        with stages.stage("predict", len(sessions), unit="sessions") as advance:
+            items, _ = self.recommend(sessions, done=advance)
+        self.form.write(out, sessions.items, items, sessions.sessions)
+        return Path(out)
 
 
 def trust_modules(modules: Sequence[str]) -> None:
