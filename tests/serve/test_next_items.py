@@ -220,3 +220,28 @@ def test_predictions_are_those_of_the_export_where_the_run_is_one_net(once, once
     sessions = pd.read_parquet(once.parent / "test.parquet")["items"].tolist()
     said = NextItemGraph(once_export).recommend(sessions, 7)
     assert [" ".join(i) for i, _ in said] == lines
+
+
+class Searched(Circle):
+    """Sessions of visits: items, and searches that no item belongs to."""
+
+    def models(self, *, bs):
+        return {"net": NextItemNet(**SIZES)}
+
+    def read(self, data, rows):
+        columns = {"item": "item", "session": "s", "order": "t", "virtual": "search"}
+        train = SessionFrame(pd.read_parquet(data / "train.parquet"), **columns)
+        return train.with_target(), train.new(pd.read_parquet(data / "test.parquet"))
+
+
+def test_a_net_that_reads_virtual_items_is_refused(tmp_path):
+    log = pd.DataFrame({"s": np.repeat(np.arange(60), 4), "t": np.tile(np.arange(4), 60)})
+    log["item"] = pd.array(np.where(log["t"] == 1, None, (log["s"] + log["t"]) % 12), dtype="Int64")
+    log["search"] = np.where(log["t"] == 1, (log["s"] % 3).astype(str), None)
+    (tmp_path / "data").mkdir()
+    log.to_parquet(tmp_path / "data" / "train.parquet")
+    log[log["t"] < 3].to_parquet(tmp_path / "data" / "test.parquet")
+    made = run_competition(Searched(), tmp_path / "data", tmp_path / "run")
+    with pytest.raises(DataError, match="net reads virtual items"):
+        export_next_items(made, tmp_path / "export")
+    assert not (tmp_path / "export").exists()

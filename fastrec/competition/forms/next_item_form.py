@@ -119,8 +119,8 @@ class NextItemForm:
             DataError: an id holds what stands between two.
             WriteError: the file system refused; what was at ``path`` is as it was.
         """
-        words = np.array(["", *self.texts(items)], dtype=object)
-        lines = [self.sep.join(words[row[row > 0]]) for row in best.numpy()]
+        words, none = np.array(self.texts(items), dtype=object), len(items.reserved)
+        lines = [self.sep.join(words[row[row >= none] - none]) for row in best.numpy()]
         columns: dict[str, Any] = {self.items: pa.array(lines, pa.large_string())}
         if self.session is not None:
             columns = {self.session: id_text(sessions.to_arrow()), **columns}
