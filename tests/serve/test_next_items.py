@@ -245,3 +245,5 @@ def test_a_net_that_reads_virtual_items_is_refused(tmp_path):
     with pytest.raises(DataError, match="net reads virtual items"):
         export_next_items(made, tmp_path / "export")
     assert not (tmp_path / "export").exists()
+    again = predict_run(made, tmp_path / "data", tmp_path / "again.csv")
+    assert again.read_bytes() == (made / "submission.csv").read_bytes()
