@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
-from fastrec.auto.choose_features import Chosen
+from fastrec.auto.choose_trees import SIZES
+from fastrec.auto.chosen import Chosen
 from fastrec.auto.problem import Problem
 
 _FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
-_MANY_ROWS = 30_000  # from which larger trees, of some of the columns each, learn more in less time
-_LARGE = ", num_leaves=127, feature_fraction=0.5, min_data_in_leaf=50"
-_DEEP = ", max_depth=9, colsample_bytree=0.5, min_child_weight=5"
+_MANY_ROWS = 30_000  # from which large trees are taken where no size was tried: they learn more in less time
+_FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
 _WIDE = 100  # columns from which a tree sees a third of them
 
 
@@ -42,19 +44,23 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     """
     lgbm, cat = find_spec("lightgbm") is not None, find_spec("catboost") is not None
     tried = any(f.kept for f in chosen.families if f.gain is not None)
-    wide = len(problem.learned) > _WIDE
-    large = _LARGE if len(problem.train) >= _MANY_ROWS and not wide and problem.task != "multiclass" else ""
-    made = [ModelLine("LGBMModel", f'LGBMModel("lgbm"{"" if tried else large})')] if lgbm else []
+    wide, many = len(problem.learned) > _WIDE, len(problem.train) >= _MANY_ROWS
+    size = chosen.trees or ("large" if many and not wide and problem.task != "multiclass" else "usual")
+    lgb, few = _text(SIZES[size].lgbm), _text(SIZES[size].xgb)
+    if wide and size == "usual":
+        few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5"
+    made = [ModelLine("LGBMModel", f'LGBMModel("lgbm"{lgb if chosen.trees or not tried else ""})')] if lgbm else []
     # What helps a trial's few rows may stand in the way of many: the stack sees which it is.
     if tried:
         plain = "LGBMModel" if lgbm else "XGBModel"
-        line = ModelLine(plain, f'{plain}("plain", columns=OWN{large if lgbm else ""})')
+        line = ModelLine(plain, f'{plain}("plain", columns=OWN{lgb if lgbm else few})')
         made.insert(0 if chosen.hurried else 1, line)
     # A model that was stopped before it had learned all it could finds help where there is none.
     own = ", columns=OWN" if tried and chosen.hurried else ""
-    few = ", max_depth=5, colsample_bytree=0.3, min_child_weight=5" if wide else _DEEP if large else ""
     made.append(ModelLine("XGBModel", f'XGBModel("xgb"{own}{few})'))
-    if lgbm and not large:  # of many rows they learn too slowly
+    if lgbm and size == "very large":  # what is found between single rows, found otherwise
+        made.append(ModelLine("LGBMModel", f'LGBMModel("finer"{own}{_text({**SIZES[size].lgbm, **_FINER})})'))
+    if lgbm and size in ("usual", "small") and not (many and wide is False and not chosen.trees):
         share = 0.3 if wide else 0.5
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
     net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
@@ -73,6 +79,10 @@ def _forest(task: str) -> ModelLine | None:
     kind = "ExtraTreesRegressor" if task == "regression" else "ExtraTreesClassifier"
     text = f'SKModel("forest", {kind}(n_estimators=150, min_samples_leaf=2, max_features=0.5, n_jobs=-1), cats="code")'
     return ModelLine("SKModel", text, f"from sklearn.ensemble import {kind}")
+
+
+def _text(params: Mapping[str, Any]) -> str:
+    return "".join(f", {n}={v!r}" for n, v in params.items())
 
 
 def own_columns(problem: Problem, chosen: Chosen) -> list[str]:

@@ -12,6 +12,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.reading import LETTERS
+
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
 
 _SAMPLE = 20_000  # distinct texts that are looked at
@@ -22,6 +24,7 @@ _ID_NAME = re.compile(
 _TIME_NAME = re.compile(
     r"(?<![a-z])(date|time|timestamp|day|dt|ts|when|datetime)(?![a-z])|(Date|Time)$|_at$", re.IGNORECASE
 )
+_PART_NAME = re.compile(r"year|month|mnth|day|week|dow$|dom$|hour|minute", re.IGNORECASE)
 _DATE_FORMS = (
     None, "%Y-%m-%d", "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y-%m-%d %H:%M:%S",
     "%Y-%m-%d %H:%M", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%d.%m.%Y %H:%M",
@@ -151,6 +154,9 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
     if texts.str.fullmatch(_NUMBER_TEXT).mean() >= _PARSED and texts.str.contains(r"\d").all() and distinct > 2:
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
+    if _PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
+        why = "numbers with the same letters before them"
+        return ColumnInfo(name, "number", distinct, missing, why, whole=True, key=True, numeric_text=True)
     form = _time_form(name, texts)
     if form != "":
         return ColumnInfo(name, "time", distinct, missing, "times in text", form=form, parse=True)
@@ -179,6 +185,12 @@ def numbers_in_text(name: str, column: pa.ChunkedArray) -> ColumnInfo | None:
         return None
     info = _look(name, column)
     return info if info.numeric_text else None
+
+
+def _same_letters(texts: pd.Series) -> bool:
+    """Whether each text is the same few letters and a number."""
+    found = texts.str.extract(f"^({LETTERS})", expand=False)
+    return bool(found.notna().all() and found.nunique() == 1)
 
 
 def _has_decimal_commas(texts: pd.Series) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +17,10 @@ import numpy as np
 import pandas as pd
 
 from fastrec._core.atomic import atomic_folder
-from fastrec.auto.choose_features import Chosen, Family, choose_features
+from fastrec.auto.choose_features import choose_features
 from fastrec.auto.choose_models import choose_models, own_columns
+from fastrec.auto.choose_trees import choose_trees
+from fastrec.auto.chosen import Chosen, Family
 from fastrec.auto.code_text import laid_out
 from fastrec.auto.files import read_files
 from fastrec.auto.problem import Decision, Problem, understand
@@ -30,6 +33,7 @@ from fastrec.validate.tasks import Task
 _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("fastrec.auto"), keep_trailing_newline=True, undefined=jinja2.StrictUndefined
 )
+_FOR_TREES = 0.3  # of the time for trials, at least
 _MANY = 60  # columns that a README lists
 Ask = Callable[[str, str], str]
 
@@ -92,7 +96,9 @@ def new_competition(
         problem = _asked(problem, ask, metric=metric, task=task)
     for d in problem.decisions:
         say(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}")
-    chosen = choose_features(problem, seconds=seconds, say=say)
+    began = time.monotonic()
+    chosen = choose_features(problem, seconds=(1 - _FOR_TREES) * seconds, say=say)
+    choose_trees(problem, chosen, seconds=max(_FOR_TREES * seconds, seconds - (time.monotonic() - began)), say=say)
     if files.side:  # what no feature is made from need not be read
         files.reading.tables = sorted({t for f in chosen.features for t in f.table_inputs})
     with atomic_folder(folder) as part:
@@ -208,6 +214,7 @@ def _recipe(name: str, problem: Problem, chosen: Chosen) -> dict[str, Any]:
         "features": features,
         "categories": _categories(problem),
         "models": [m.text for m in models],
+        "trees": f"Trees are {chosen.trees_why}." if chosen.trees_why else "",
         "imports": sorted({m.imports for m in models if m.imports}),
     }
 

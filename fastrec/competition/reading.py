@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from fastrec.errors import DataWarning
 from fastrec.table.read import CsvForm, read_file
 
+LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
 _AROUND = r"[\s$€£%,']"  # what stands in and around numbers that people write
 
 
@@ -119,6 +120,8 @@ def parse_numbers(
 ) -> pa.Array:
     """Texts as numbers: currency and percent signs, spaces and what parts thousands are passed over.
 
+    So are one to three letters that a few digits follow: ``c-8`` is 8.
+
     Args:
         values: text.
         column: for messages.
@@ -129,6 +132,7 @@ def parse_numbers(
 
     text = pd.Series(values.to_pandas(), dtype="object")
     plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False) if decimal_comma else text
+    plain = plain.str.strip().str.replace(f"^{LETTERS}", "", regex=True)
     made = pd.to_numeric(plain.str.replace(_AROUND, "", regex=True), errors="coerce")
     _tell_of_lost(text, made.isna() & (text.str.strip() != ""), column, file, "is no number")
     return pa.array(made.to_numpy(dtype="float64"), from_pandas=True)

@@ -1,4 +1,4 @@
-"""``DateOf``: the date that a row's year, month and day say, as a number."""
+"""``DateOf``: the date, or moment, that a row's year, month, day and clock say, as a number."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _LEAP_YEAR = 2000.0  # so that there is a 29th of February
 
 
 class DateOf(RowWise):
-    """Seconds since 1970 at the beginning of the day that columns of numbers say, as ``DatePart`` reads them.
+    """Seconds since 1970 of the day, or minute, that columns of numbers say, as ``DatePart`` reads them.
 
-    Missing where one of the columns is, or is no whole number, or there is no such month, or day (1 to 31). A day past
-    the end of its month counts on into the next one.
+    Missing where one of the columns is, or is no whole number, or there is no such month, day (1 to 31) or minute of a
+    day. A day past the end of its month counts on into the next one.
 
     Args:
         month, day: number columns, or generators of one: 1 to 12, 1 to 31.
         year: likewise; None: there is none, and all days are those of one leap year (2000).
+        clock: likewise: hours and minutes written as one number, 1737 for 17:37, 0 to 2400; None: the day begins.
         name: the output's name.
 
     Source: civil date → days as in H. Hinnant, "chrono-compatible low-level date algorithms".
@@ -31,30 +32,43 @@ class DateOf(RowWise):
         >>> df = pd.DataFrame({"y": [2024, 2023], "m": [2, 3], "d": [29, 1]})
         >>> DatePart(DateOf("m", "d", "y"), "dayofweek").fit_transform(df)["date_dayofweek"].tolist()
         [3, 2]
+        >>> df["at"] = [1737, 5]
+        >>> DatePart(DateOf("m", "d", "y", clock="at"), "minute").fit_transform(df)["date_minute"].tolist()
+        [37, 5]
     """
 
     def __init__(
-        self, month: str | Feature, day: str | Feature, year: str | Feature | None = None, *, name: str = "date"
+        self,
+        month: str | Feature,
+        day: str | Feature,
+        year: str | Feature | None = None,
+        *,
+        clock: str | Feature | None = None,
+        name: str = "date",
     ) -> None:
-        self.month, self.day, self.year, self.name = month, day, year, name
+        self.month, self.day, self.year, self.clock, self.name = month, day, year, clock, name
 
     @property
     def sources(self) -> list[str | Feature]:
-        return [self.month, self.day, *([] if self.year is None else [self.year])]
+        return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
 
     @property
     def outputs(self) -> list[str]:
         return [self.name]
 
     def prepare(self, table: Table) -> Tensors:
-        parts = {"month": self.month, "day": self.day, "year": self.year}
+        parts = {"month": self.month, "day": self.day, "year": self.year, "clock": self.clock}
         return {n: number_of(table, name_of(s), wanted_by=self) for n, s in parts.items() if s is not None}
 
     def apply(self, tensors: Tensors) -> Tensors:
         month, day = tensors["month"], tensors["day"]
         year = tensors.get("year", torch.full_like(month, _LEAP_YEAR))
+        clock = tensors.get("clock", torch.zeros_like(month))
+        hour = torch.floor(clock / 100)
+        minute = clock - 100 * hour
         known = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (year.abs() < 1e6)
-        for part in (month, day, year):
+        known = known & (clock >= 0) & (clock <= 2400) & (minute < 60)
+        for part in (month, day, year, clock):
             known = known & (part == torch.floor(part))
         month, day, year = (torch.where(known, part, 1.0) for part in (month, day, year))
         year = year - (month <= 2).double()  # a year from March on: the odd day is its last
@@ -63,4 +77,4 @@ class DateOf(RowWise):
         month = torch.where(month > 2, month - 3, month + 9)
         of_year = torch.floor((153 * month + 2) / 5) + day - 1
         days = era * 146_097 + year * 365 + torch.floor(year / 4) - torch.floor(year / 100) + of_year - 719_468
-        return {self.name: torch.where(known, days * _DAY, torch.nan)}
+        return {self.name: torch.where(known, days * _DAY + hour * 3_600 + minute * 60, torch.nan)}

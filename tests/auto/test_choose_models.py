@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fastrec.auto.choose_features import Chosen, Family
 from fastrec.auto.choose_models import choose_models
+from fastrec.auto.chosen import Chosen, Family
 from fastrec.auto.columns import ColumnInfo
 from fastrec.auto.files import Files
 from fastrec.auto.problem import Problem

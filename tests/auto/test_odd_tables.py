@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from fastrec.auto import new_competition
@@ -225,6 +226,32 @@ def test_months_and_days_become_dates(tmp_path):
     made = new_competition(tmp_path / "mine", tmp_path / "data", target="n", seconds=0)
     (family,) = [f for f in made.chosen.families if f.name == "dates put together"]
     assert [o for f in family.features for o in f.outputs] == ["date", "date_dayofweek", "date_dayofyear"]
+
+
+def test_months_with_letters_and_a_clock_become_moments(tmp_path):
+    at = pd.date_range("2019-01-01", periods=900, freq="577min")
+    frame = pd.DataFrame({"Month": [f"c-{m}" for m in at.month], "DayofMonth": [f"c-{d}" for d in at.day]})
+    frame = frame.assign(DepTime=100 * at.hour + at.minute, late=np.where(RNG.random(900) < 0.3, "Y", "N"))
+    frame.to_csv(tmp_path / "flights.csv", index=False)
+    made = new_competition(tmp_path / "mine", tmp_path / "flights.csv", target="late", seconds=0)
+    (family,) = [f for f in made.chosen.families if f.name == "dates put together"]
+    assert [o for f in family.features for o in f.outputs] == ["date", "DepTime_on_date"]
+    table = load_competition(made.folder).reading.convert(pa.Table.from_pandas(frame))
+    moments = family.features[1].fit_transform(table)["DepTime_on_date"].to_numpy()
+    first = pd.Timestamp("2000-01-01").timestamp()  # a year that the table does not say
+    assert (moments - first)[:20].tolist() == [577 * 60 * i for i in range(20)]
+
+
+def test_a_day_and_a_clock_become_a_moment(tmp_path):
+    at = pd.date_range("2019-01-01", periods=900, freq="577min")
+    frame = pd.DataFrame(
+        {"day": at.strftime("%d/%m/%Y"), "clock": 100 * at.hour + at.minute, "y": RNG.normal(size=900)}
+    )
+    frame.to_csv(tmp_path / "sales.csv", index=False)
+    made = new_competition(tmp_path / "mine", tmp_path / "sales.csv", target="y", seconds=0)
+    table = load_competition(made.folder).reading.convert(pa.Table.from_pandas(frame))
+    moments = next(f for f in made.chosen.features if f.outputs == ["clock_on_day"]).fit_transform(table)
+    assert moments["clock_on_day"].to_pylist() == [t.timestamp() for t in at]
 
 
 def test_what_is_to_be_unpacked_is_said(tmp_path):

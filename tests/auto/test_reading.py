@@ -26,6 +26,13 @@ def test_numbers():
     assert made["m"].to_pylist() == [1200.5, 5.0, -3.0, None, None]
 
 
+def test_letters_before_a_few_digits_are_passed_over():
+    texts = ["c-8", "c-21", " h 4", "", None, "12"]
+    assert Reading(numbers=["m"]).convert(pa.table({"m": texts}))["m"].to_pylist() == [8, 21, 4, None, None, 12]
+    with pytest.warns(DataWarning, match="'flight8' is no number"):
+        assert Reading(numbers=["m"]).convert(pa.table({"m": ["flight8"]}))["m"].null_count == 1
+
+
 def test_decimal_commas_are_those_of_the_columns_named():
     texts = ["1.200,50", "5 %", "€ -3,125", "1 000,0"]
     made = Reading(numbers=["m", "n"], decimal_commas=["m"]).convert(pa.table({"m": texts, "n": ["1,200.50"] * 4}))

@@ -34,3 +34,20 @@ def test_what_is_no_date_is_missing(month, day):
     made = DateOf("m", "d").fit_transform(frame)["date"].tolist()
     assert math.isnan(made[1])
     assert not math.isnan(made[0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.datetimes(dt.datetime(1600, 1, 1), dt.datetime(2400, 12, 31)), min_size=1, max_size=20))
+def test_moments_equal_pythons(found):
+    found = [d.replace(second=0, microsecond=0) for d in found]
+    frame = pd.DataFrame({p: [getattr(d, p) for d in found] for p in ("year", "month", "day")})
+    frame["at"] = [100 * d.hour + d.minute for d in found]
+    expected = [(d - dt.datetime(1970, 1, 1)).total_seconds() for d in found]
+    assert DateOf("month", "day", "year", clock="at").fit_transform(frame)["date"].tolist() == expected
+
+
+def test_a_clock_shows_minutes_below_sixty_and_a_day_of_24_hours():
+    frame = pd.DataFrame({"m": 1.0, "d": 1.0, "at": [0, 59, 60, 2359, 2400, 2401, -1, 12.5, None]})
+    made = DateOf("m", "d", clock="at").fit_transform(frame)["date"]
+    assert made.isna().tolist() == [False, False, True, False, False, True, True, True, True]
+    assert made[4] - made[0] == 86_400

@@ -47,6 +47,7 @@ EXAMPLES = {
     "DateOf": [
         lambda: DateOf("clicks", "clicks"),
         lambda: DateOf("clicks", Lag("clicks", by="user", order="when"), "views", name="then"),
+        lambda: DateOf("clicks", "clicks", clock="clicks"),
     ],
     "DatePart": [
         lambda: DatePart("time"),
