@@ -47,7 +47,7 @@ SIZES = {
     "usual": TreeSize({}, {}),
     "large": TreeSize(
         {"num_leaves": 127, "min_data_in_leaf": 50},
-        {"max_depth": 9, "min_child_weight": 5},
+        {"max_depth": 9, "min_child_weight": 5, "native_cats": True},
     ),
     # Fine bins: numbers such as 1737 may be keys. All rows: neighbours of a row tell most about it.
     "very large": TreeSize(
@@ -59,6 +59,7 @@ SIZES = {
             "min_child_weight": 3,
             "max_bin": 1024,
             "subsample": 1.0,
+            "native_cats": True,
         },
     ),
     "small": TreeSize(
