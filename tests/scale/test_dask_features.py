@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -284,10 +285,19 @@ def test_many_keys_are_merged_by_their_hash(monkeypatch):
     whole.fit(train)
     used = []
     monkeypatch.setattr(states, "MANY_KEYS", 1)
+    monkeypatch.setattr(states, "BUCKET_KEYS", 40)
     by_hash = states._by_hash
-    monkeypatch.setattr(states, "_by_hash", lambda step, parts: used.append(step) or by_hash(step, parts))
+
+    def noted(step, parts, keys):
+        buckets = by_hash(step, parts, keys)
+        used.append((step, keys, len(buckets)))
+        return buckets
+
+    monkeypatch.setattr(states, "_by_hash", noted)
     parts.fit(parted(train, [30, 60, 100]))
-    assert {type(s).__name__ for s in used} == {
+    assert all(count == min(4, max(2, math.ceil(keys / 40))) for _, keys, count in used)
+    assert {count for _, _, count in used} == {2, 3, 4}
+    assert {type(s).__name__ for s, _, _ in used} == {
         "CountEncode",
         "Cross",
         "TargetEncode",
