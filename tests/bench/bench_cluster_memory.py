@@ -3,11 +3,11 @@
     python tests/bench/bench_cluster_memory.py FOLDER [--sessions 5300000] [--parts sample kill whole]
 
 ``FOLDER/data`` has simulated trivago logs, which are simulated where they are not there. The rows are the candidates of
-all clicks of both logs: a partition is 48 MB of a log's text, which a worker reads, takes the clicks of and lays out.
-Six features are learned from all rows and made for them: the item's count and mean price, the city's target mean, and
-the session's least price, the price's rank in its list and the item's last one in the session, for which rows are
-shuffled by session. Each partition's columns go to a Parquet file on
-the worker that made them; what comes back is how many rows it has and a digest of its values.
+all clicks of both logs (``--places 10``: the first ten of each list): a partition is 48 MB of a log's text, which a
+worker reads, takes the clicks of and lays out. Six features are learned from all rows and made for them: the item's
+count and mean price, the city's target mean, and the session's least price, the price's rank in its list and the item's
+last one in the session, for which rows are shuffled by session. Each partition's columns go to a Parquet file on the
+worker that made them; what comes back is how many rows it has and a digest of its values.
 
 Parts:
   sample  the first partitions: the values on the cluster beside those of one table in this process
@@ -67,10 +67,11 @@ def blocks_of(data: Path) -> list[Block]:
     return found
 
 
-def candidates(block: Block) -> pd.DataFrame:
-    """The listed items of the clicks in the lines that begin in a stretch of a log."""
+def candidates(block: Block, places: int) -> pd.DataFrame:
+    """The items listed first at the clicks in the lines that begin in a stretch of a log."""
     clicks = _clicks(block)
-    items, prices = (pc.split_pattern(clicks[n], "|").combine_chunks() for n in ("impressions", "prices"))
+    lists = (pc.split_pattern(clicks[n], "|").combine_chunks() for n in ("impressions", "prices"))
+    items, prices = (pc.list_slice(found, 0, places) for found in lists)
     of = pc.list_parent_indices(items).to_numpy()
     item = items.flatten().cast(pa.int64()).to_numpy()
     text = {n: clicks[n].combine_chunks().dictionary_encode() for n in ("session_id", "city")}
@@ -98,12 +99,12 @@ def _clicks(block: Block) -> pa.Table:
     return table.filter(clicked)
 
 
-def frame_of(blocks: Sequence[Block]) -> dd.DataFrame:
+def frame_of(blocks: Sequence[Block], places: int) -> dd.DataFrame:
     """The candidates as a Dask frame, a partition each."""
     kinds = {"step": "int64", "item_id": "int64", "price": "float64", "clicked": "float64"}
     text = {n: pd.Categorical([]) for n in ("session_id", "city")}
     meta = pd.DataFrame(text | {n: np.zeros(0, k) for n, k in kinds.items()})
-    return dd.from_delayed([dask.delayed(candidates)(b) for b in blocks], meta=meta, verify_meta=False)
+    return dd.from_delayed([dask.delayed(candidates)(b, places) for b in blocks], meta=meta, verify_meta=False)
 
 
 def features() -> Any:
@@ -204,7 +205,7 @@ def cluster(folder: Path, limit: str) -> Iterator[Any]:
 
 
 def on_cluster(
-    blocks: Sequence[Block], folder: Path, limit: str, *, kill: bool
+    blocks: Sequence[Block], places: int, folder: Path, limit: str, *, kill: bool
 ) -> tuple[dict[str, Any], list[tuple[int, str]]]:
     """Learn and make the features, and write them: what it took, and each partition's rows and digest."""
     out, workers = folder / "made", folder / "workers"
@@ -214,7 +215,7 @@ def on_cluster(
     with cluster(workers, limit) as client:
         watch = Watch(client, workers, len(blocks) / 2 if kill else None)
         watch.start()
-        made = features().fit_transform(frame_of(blocks))
+        made = features().fit_transform(frame_of(blocks, places))
         learned = time.monotonic() - began
         parts = made.to_delayed(optimize_graph=False)
         found = dask.compute(*[dask.delayed(write)(p, str(out / f"{i:05d}.parquet")) for i, p in enumerate(parts)])
@@ -282,13 +283,15 @@ def cpu_time() -> float:
     return sum(r.ru_utime + r.ru_stime for r in both)
 
 
-def compare(blocks: Sequence[Block], folder: Path) -> dict[str, float]:
+def compare(blocks: Sequence[Block], places: int, folder: Path) -> dict[str, float]:
     """The largest differences, as shares of the value, between the files and one table in memory.
 
     Raises:
         AssertionError: counts and ranks are not equal, or others not within rounding.
     """
-    rows = pd.concat([candidates(b).astype({"session_id": str, "city": str}) for b in blocks], ignore_index=True)
+    rows = pd.concat(
+        [candidates(b, places).astype({"session_id": str, "city": str}) for b in blocks], ignore_index=True
+    )
     here = features().fit_transform(rows)
     there = pd.concat([pd.read_parquet(f) for f in sorted((folder / "made").glob("*.parquet"))], ignore_index=True)
     found = {}
@@ -306,6 +309,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--sessions", type=int, default=5_300_000, help="to simulate")
     parser.add_argument("--limit", default="2GB", help="memory of each of the two workers")
+    parser.add_argument("--places", type=int, default=25, help="of a list that are candidates; 25 are all")
     parser.add_argument("--sample", type=int, default=8, help="partitions of the sample")
     parser.add_argument("--parts", nargs="+", default=["sample", "kill", "whole"])
     parser.add_argument("--json", type=Path, default=ROOT / "runs" / "bench" / "cluster_memory.json")
@@ -328,12 +332,19 @@ def main() -> None:
             print(json.dumps(records[-1]), flush=True)
             continue
         whole = part in ("whole", "again")
-        took, found = on_cluster(blocks if whole else few, folder, options.limit, kill=part in ("kill", "whole"))
+        used, killing = blocks if whole else few, part in ("kill", "whole")
+        took, found = on_cluster(used, options.places, folder, options.limit, kill=killing)
         name = "whole" if whole else "sample"
         same = digests.setdefault(name, found) == found
-        record = {"case": part, "raw_bytes": raw if whole else sum(e - s for _, s, e in few), **took, "same": same}
+        record = {
+            "case": part,
+            "places": options.places,
+            "raw_bytes": raw if whole else sum(e - s for _, s, e in few),
+            **took,
+            "same": same,
+        }
         if part == "sample":
-            record["differences"] = compare(few, folder)
+            record["differences"] = compare(few, options.places, folder)
         records.append(record)
         print(json.dumps(record), flush=True)
         options.json.parent.mkdir(parents=True, exist_ok=True)

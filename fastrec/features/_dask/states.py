@@ -85,11 +85,11 @@ def _chosen(states: list[State], places: list[int]) -> list[State]:
 
 def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
     while len(parts) > 1:
-        parts = [task(_merged, list(steps), parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [task(_merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
     return parts[0]
 
 
-def _merged(steps: list[Fitted], parts: list[list[State]]) -> list[State]:
+def _merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 
 
