@@ -4,7 +4,7 @@
 starts itself anew with the limit, for the net and then for the trees: a memory cgroup where this process may make one,
 else all private memory asked for (of which the libraries alone have 1.4 GB, most of it never touched: give 2.5 then).
 What is resident is printed after every step; the libraries alone have .5 GB, .2 of it their files' pages. XGBoost keeps
-about 44 bytes a row while it grows trees (gradients twice, predictions, ranks, labels, each row's leaf): .9 GB of 20 M.
+about 50 bytes a row while it grows trees (gradients, predictions, ranks, labels, each row's leaf): 1 GB of 20 M.
 """
 
 from __future__ import annotations
