@@ -70,6 +70,7 @@ LOG_HEADER = (
 TRUTH_HEADER = "user_id,session_id,timestamp,step,reference,impressions"
 USER_LETTERS = "0123456789ABCDEFGHJKLMNPQRSTUVWX"  # 32 of them: 5 bits each
 SESSION_LETTERS = "0123456789abcdef"
+ITEMS_AT_A_TIME = 100_000
 
 
 @dataclass(frozen=True)
@@ -284,12 +285,14 @@ class _Writer:
         self.truth.close()
 
     def metadata(self) -> None:
-        """Write item_metadata.csv."""
-        has = self.world.has
-        names = pa.array(PROPERTIES).take(pa.array(np.nonzero(has)[1]))
+        """Write item_metadata.csv, some items at a time: Arrow's strings hold 2 GB."""
         with (self.folder / "item_metadata.csv").open("wb") as file:
             file.write(b"item_id,properties\n")
-            file.write(_csv([self.world.words[: len(has)], pc.binary_join(_lists(names, has.sum(1)), "|")]))
+            for start in range(0, len(self.world.has), ITEMS_AT_A_TIME):
+                has = self.world.has[start : start + ITEMS_AT_A_TIME]
+                names = pa.array(PROPERTIES).take(pa.array(np.nonzero(has)[1]))
+                words = self.world.words[start : start + len(has)]
+                file.write(_csv([words, pc.binary_join(_lists(names, has.sum(1)), "|")]))
 
     def block(self, block: Block) -> None:
         """Write what one block of sessions did."""

@@ -12,7 +12,8 @@ import os
 import re
 import secrets
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _LONGEST = 120  # bytes of a name that are kept as they are: hidden names are longer, and 255 is the limit
@@ -33,6 +34,22 @@ def hidden_beside(path: Path, kind: str) -> Path:
         kind: ``'part'`` for what is not whole yet, ``'old'`` for what is being replaced.
     """
     return path.with_name(f".{_short(path.name)}.{_this_process()}-{secrets.token_hex(4)}.{kind}")
+
+
+@contextmanager
+def working_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder beside ``path`` for what is gone at the end; what killed processes left of that name goes first.
+
+    Args:
+        path: gives the name, and the folder that it is made in, which is there.
+    """
+    remove_leftovers(path.parent, path.name)
+    folder = hidden_beside(path, "part")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        remove(folder)
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:

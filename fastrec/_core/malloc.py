@@ -29,6 +29,7 @@ _LARGEST = 32 << 20  # the largest threshold that glibc itself would come to
 _LEFT = 512 << 20  # bytes that stay at hand for good
 _MUCH = 1 << 30  # bytes held, used or free, from which it is worth giving the free ones back
 _LARGE = 32 << 20  # a block of fewer bytes is made as it comes
+_GROWN = 256 << 20  # bytes by which a process grows before free ones among them are given back
 _PAUSE = 10.0  # seconds without use after which they are given back
 
 _lock = threading.Lock()
@@ -111,6 +112,28 @@ def give_all_back() -> None:
     libc = _glibc()
     if libc is not None:
         libc.malloc_trim(0)
+
+
+class Growth:
+    """Gives free memory back whenever the process has grown by so much since it last did.
+
+    Of long work that makes and frees large blocks, with small ones between them that stay (a number for each batch):
+    glibc then finds no place for a large block among what is free, takes more from the system, and never gives it back.
+
+    Args:
+        much: bytes.
+    """
+
+    def __init__(self, much: int = _GROWN) -> None:
+        self.much, self.least = much, held()
+
+    def check(self) -> None:
+        """Look, and give back."""
+        if held() - self.least > self.much:
+            libc = _glibc()
+            if libc is not None:
+                libc.malloc_trim(0)
+            self.least = held()
 
 
 def held() -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -295,7 +297,10 @@ def trusted(modules: list[str] | None) -> tuple[str, ...]:
 
 @contextmanager
 def readable_errors(stopped: str | Callable[[], str] = "nothing was written") -> Iterator[Any]:
-    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130."""
+    """Errors as one line and exit code 1, warnings about the data as lines, Ctrl-C as a word and exit code 130.
+
+    SIGTERM ends as Ctrl-C does, with exit code 143: what lies in files for the time of the work is removed.
+    """
     from fastrec._core.progress import Stages
 
     stages = Stages()
@@ -309,18 +314,42 @@ def readable_errors(stopped: str | Callable[[], str] = "nothing was written") ->
         warnings.simplefilter("always", DataWarning)
         warnings.showwarning = show
         try:
-            yield stages
+            with _stopping_at_sigterm():
+                yield stages
         except FastrecError as error:
             typer.echo(f"error: {' '.join(str(error).splitlines())}", err=True)
             raise typer.Exit(1) from None
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             typer.echo(f"stopped; {stopped if isinstance(stopped, str) else stopped()}", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(143 if isinstance(error, _Terminated) else 130) from None
         except Exception as error:
             if not _is_out_of_memory(error):
                 raise
             typer.echo(f"error: {_out_of_memory(error)}", err=True)
             raise typer.Exit(1) from None
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
+@contextmanager
+def _stopping_at_sigterm() -> Iterator[None]:
+    """SIGTERM raises, once, where nobody has asked for it; a second one ends the process as ever."""
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise _Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

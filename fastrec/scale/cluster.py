@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fastrec._core.leftovers import working_folder
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 
@@ -72,5 +72,5 @@ def tables_on(scheduler: str | None, beside: Path) -> Iterator[Callable[[Table |
             raise DataError(f"the cluster of {scheduler} has no workers", remedy="Start some: dask worker ADDRESS")
         above = beside.resolve().parent
         above.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{beside.name}.rows-", dir=above) as folder:
-            yield splitter(Path(folder), _PARTS * workers)
+        with working_folder(above / f"{beside.name}.rows") as folder:
+            yield splitter(folder, _PARTS * workers)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 import xgboost as xgb
 
+from fastrec._core.malloc import give_all_back
 from fastrec.errors import DataError, MissingPackageError
 from fastrec.tabular import ParquetFrame
 
@@ -70,7 +71,10 @@ def external_matrix(
         raise DataError(f"the frame has no {'validation' if valid else 'training'} rows", remedy="Give some")
     Path(cache).mkdir(parents=True, exist_ok=True)
     rows = _RowsInTurn(loader, frame, str(Path(cache) / "rows"), None if lists is None else targets.index(lists))
-    return xgb.ExtMemQuantileDMatrix(rows, ref=ref, max_bin=max_bin, enable_categorical=True)
+    matrix = xgb.ExtMemQuantileDMatrix(rows, ref=ref, max_bin=max_bin, enable_categorical=True)
+    del loaders, loader, rows  # XGBoost reads its own files from now on, and growing trees takes memory
+    give_all_back()
+    return matrix
 
 
 def tree_values(x_cat: torch.Tensor, x_cont: torch.Tensor) -> np.ndarray:

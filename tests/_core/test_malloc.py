@@ -141,3 +141,29 @@ print(learn.kept, memory._users)
     kept, users = process(code, None)
     assert kept < 50
     assert users == 0
+
+
+GROWN = """
+import numpy as np
+from fastrec._core.malloc import Growth, held
+
+growth = Growth(100 << 20)
+before = held()
+blocks = [np.ones(12_500) for _ in range(4000)]  # 100 kB each: none has a mapping of its own
+stay = blocks[::100]  # the heap's top cannot go down
+del blocks
+kept = held() - before
+growth.check()
+given = held() - before
+more = [np.ones(12_500) for _ in range(500)]
+del more
+growth.check()  # has not grown by so much since
+print(kept >> 20, given >> 20, (held() - before) >> 20)
+"""
+
+
+def test_free_memory_between_what_stays_is_given_back_when_the_process_has_grown():
+    kept, given, later = process(GROWN, None)
+    assert kept > 300
+    assert given < 60
+    assert 30 < later < 100

@@ -43,6 +43,7 @@ from _timing import (
 from rich.console import Console
 
 sys.path.insert(0, str(ROOT))
+from fastai.callback.core import CancelFitException
 from fastai.torch_core import set_seed
 
 from competitions.criteo.competition import Criteo
@@ -97,7 +98,7 @@ def first_of_days(data: Path, rows: int | None, to: Path) -> tuple[Path, int]:
 
 
 def train(options: Options, data: Path, work: Path) -> Iterator[Record]:
-    """An epoch from the packed rows, and from memory, by turns; ratio: memory's seconds over the stream's."""
+    """An epoch, or its first rows, from the packed rows and from memory by turns; ratio: memory's over the stream's."""
     frame = Criteo().frame(data, work / "cache", rows=None, stages=Stages(quiet=True))
     held = InMemory(frame)
     asks, device = Criteo().nets()["dlrm"], torch.device(options.device)
@@ -106,11 +107,29 @@ def train(options: Options, data: Path, work: Path) -> Iterator[Record]:
         for name, rows in list({"stream": frame, "memory": held}.items())[:: 1 if turn % 2 else -1]:
             set_seed(0)
             cpu, wall = cpu_time(), time.perf_counter()
-            train_streamed(rows, asks, name, device=device, buffer_rows=options.buffer_rows)
+            first = options.train_rows and UpTo(options.train_rows)
+            train_streamed(rows, asks, name, device=device, buffer_rows=options.buffer_rows, advance=first or None)
             walls[name].append((time.perf_counter() - wall, cpu_time() - cpu))
     timings = {n: Timing.of([w for w, _ in found], [c for _, c in found]) for n, found in walls.items()}
     for name, system in (("stream", "fastrec, packed rows on disk"), ("memory", "fastrec, rows in memory")):
-        yield record("train", system, len(frame), timings[name], timings["stream"])
+        rows = min(options.train_rows or len(frame), len(frame))
+        yield record("train", system, rows, timings[name], timings["stream"], frame_rows=len(frame))
+
+
+class UpTo:
+    """Ends a training after so many rows, as an epoch's end would.
+
+    Args:
+        rows: how many.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.left = rows
+
+    def __call__(self, done: int) -> None:
+        self.left -= done
+        if self.left <= 0:
+            raise CancelFitException
 
 
 class InMemory(ClickLogFrame):
@@ -164,6 +183,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=cores())
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--train-rows", type=int, help="case train: end after so many rows of the epoch")
     parser.add_argument("--buffer-rows", type=int, default=1_000_000)
     parser.add_argument("--peer-python", default=peer, help="Python of NVTabular's environment")
     parser.add_argument("--peer-rows", type=int, help="NVTabular gets the first lines of each day, so many in all")

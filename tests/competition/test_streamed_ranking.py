@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +18,7 @@ import torch
 
 pytest.importorskip("dask")
 
+from fastrec._core import leftovers
 from fastrec.competition import (
     CompetitionData,
     SavedRun,
@@ -164,4 +171,38 @@ def test_a_recipe_that_makes_one_part_is_refused(made, tmp_path):
 
     with pytest.raises(DataError, match="not cut into parts"):
         run_competition(Whole(), made[0], tmp_path / "run", device="cpu")
+    assert not any(tmp_path.iterdir())
+
+
+SLOW = """
+    import sys, time
+    sys.path.insert(0, {tests!r})
+    from fastrec.cli import script
+    from test_streamed_ranking import Tiny
+
+    class Slow(Tiny):
+        def features(self):  # the parts lie in their files by now
+            print("ready", flush=True)
+            time.sleep(60)
+
+    script(Slow)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are told apart by /proc")
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_files_of_a_run_that_was_ended_from_outside_go_at_once_or_with_the_next_run(made, tmp_path, how, code):
+    command = [sys.executable, "-c", textwrap.dedent(SLOW).format(tests=str(Path(__file__).parent))]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([*command, "--data", str(made[0]), "--out", str(tmp_path / "run")], **pipes) as child:
+        assert child.stdout.readline() == "ready\n"
+        (spilled,) = tmp_path.iterdir()
+        assert any(spilled.rglob("*.parquet"))
+        child.send_signal(how)
+        assert child.wait(30) == code
+        assert ("stopped; " in child.stderr.read()) == (how == signal.SIGTERM)
+    assert spilled.exists() == (how == signal.SIGKILL)
+    with leftovers.working_folder(tmp_path / "spilled") as folder:
+        assert list(tmp_path.iterdir()) == [folder]
     assert not any(tmp_path.iterdir())

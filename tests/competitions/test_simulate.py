@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from competitions.trivago2019 import simulate as simulator
 from competitions.trivago2019.simulate import FILES, expected_mrr, main, simulate
 from competitions.trivago2019.simulated_sessions import Block
 from competitions.trivago2019.simulated_world import (
@@ -448,3 +449,12 @@ def test_runs_as_a_plain_script(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "d" / "test.csv").exists()
+
+
+def test_items_are_written_some_at_a_time(tmp_path, monkeypatch):
+    simulate(120, tmp_path / "whole", seed=3)
+    monkeypatch.setattr(simulator, "ITEMS_AT_A_TIME", 7)
+    simulate(120, tmp_path / "parts", seed=3)
+    whole, parts = ((tmp_path / n / "item_metadata.csv").read_bytes() for n in ("whole", "parts"))
+    assert whole == parts
+    assert whole.count(b"\n") > 15

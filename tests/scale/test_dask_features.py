@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -261,7 +262,9 @@ def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
     for user, own in train.groupby("user", dropna=False)["id"]:
         there = [p["id"][p["user"].isna() if pd.isna(user) else p["user"] == user].tolist() for p in parts]
         assert [ids for ids in there if ids] == [own.tolist()]
-    back = dask.compute(*gathered.back(gathered.tables))
+    made = gathered.back(gathered.tables)
+    assert len({id(task.dask) for task in made}) == 1  # else it takes partitions times buckets walks of the graph
+    back = dask.compute(*made)
     assert [i for t in back for i in t["id"].values.tolist()] == train["id"].tolist()
     assert len(back) == 4
 
@@ -284,10 +287,19 @@ def test_many_keys_are_merged_by_their_hash(monkeypatch):
     whole.fit(train)
     used = []
     monkeypatch.setattr(states, "MANY_KEYS", 1)
+    monkeypatch.setattr(states, "BUCKET_KEYS", 40)
     by_hash = states._by_hash
-    monkeypatch.setattr(states, "_by_hash", lambda step, parts: used.append(step) or by_hash(step, parts))
+
+    def noted(step, parts, keys):
+        buckets = by_hash(step, parts, keys)
+        used.append((step, keys, len(buckets)))
+        return buckets
+
+    monkeypatch.setattr(states, "_by_hash", noted)
     parts.fit(parted(train, [30, 60, 100]))
-    assert {type(s).__name__ for s in used} == {
+    assert all(count == min(4, max(2, math.ceil(keys / 40))) for _, keys, count in used)
+    assert {count for _, _, count in used} == {2, 3, 4}
+    assert {type(s).__name__ for s, _, _ in used} == {
         "CountEncode",
         "Cross",
         "TargetEncode",

@@ -9,12 +9,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import getitem
 from typing import Any
+from uuid import uuid4
 
 import dask
 import pyarrow as pa
 import torch
 from dask import delayed
+from dask._task_spec import List, Task, TaskRef
+from dask.delayed import Delayed
+from dask.highlevelgraph import HighLevelGraph
 
 from fastrec.features._dask.spill import kept, loaded, spill_folder
 from fastrec.features._engine.folds import row_folds
@@ -27,6 +32,36 @@ MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
     """A call for Dask to make, later and where it likes."""
     return delayed(function, pure=False, nout=nout)(*args)
+
+
+def tasks_of_pieces(
+    function: Callable[..., Any],
+    wholes: Sequence[Any],
+    places: Sequence[int],
+    beside: Sequence[Any] | None = None,
+    nout: int | None = None,
+) -> list[Any]:
+    """A call for each place, with the list of what every whole has there, all in one layer of the graph.
+
+    ``task`` would walk the graph behind every piece of its list: too long for the pieces of a shuffle, which are as
+    many as partitions times buckets.
+
+    Args:
+        function: what is called.
+        wholes: tasks that give tuples.
+        places: which elements of the tuples; a call each.
+        beside: a task for each call, whose result it gets too; None: none.
+        nout: how many results a call has; None: one.
+    """
+    name = f"{function.__name__.strip('_')}-{uuid4().hex}"
+    layer: dict[Any, Any] = {}
+    for at in places:
+        keys = [(f"piece-{name}", at, i) for i in range(len(wholes))]
+        layer |= {key: Task(key, getitem, TaskRef(whole.key), at) for key, whole in zip(keys, wholes)}
+        more = [] if beside is None else [TaskRef(beside[at].key)]
+        layer[name, at] = Task((name, at), function, List(*map(TaskRef, keys)), *more)
+    graph = HighLevelGraph.from_collections(name, layer, dependencies=[*wholes, *(beside or [])])
+    return [Delayed((name, at), graph, length=nout, layer=name) for at in places]
 
 
 class Blocks:
@@ -104,7 +139,7 @@ class Gathered:
         count = buckets if key else 1
         parts = blocks.select([*names, *key])
         split = [task(_split, part, list(key), count, nout=count + 1) for part in parts]
-        stacked = [task(_stacked, [s[j] for s in split], nout=2) for j in range(count)]
+        stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
         self.tables = [table for table, _ in stacked]
         self._sizes = [sizes for _, sizes in stacked]
         self._buckets = [s[count] for s in split]
@@ -120,7 +155,7 @@ class Gathered:
         if spill_folder() is not None:
             pieces, buckets = dask.compute([list(p) for p in pieces], self._buckets)
             return [task(_unsplit, [p[i] for p in pieces], b) for i, b in enumerate(buckets)]
-        return [task(_unsplit, [p[i] for p in pieces], buckets) for i, buckets in enumerate(self._buckets)]
+        return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
 
 
 def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from uuid import uuid4
 
 import dask
 
+from fastrec._core.leftovers import working_folder
 from fastrec.table import Table
 
 _SETTING = "fastrec.spill"
@@ -30,14 +30,14 @@ def spilled(beside: Path) -> Iterator[Path]:
     """While it lasts Dask works in this thread, and rows that change partitions go through files.
 
     Args:
-        beside: the folder of the files, gone at the end, is made in this one.
+        beside: the folder of the files, gone at the end, is made in this one; what killed processes left there goes.
     """
     beside.mkdir(parents=True, exist_ok=True)
     with (
-        tempfile.TemporaryDirectory(prefix=".spilled-", dir=beside) as folder,
-        dask.config.set({"scheduler": "synchronous", _SETTING: folder}),
+        working_folder(beside / "spilled") as folder,
+        dask.config.set({"scheduler": "synchronous", _SETTING: str(folder)}),
     ):
-        yield Path(folder)
+        yield folder
 
 
 def spill_folder() -> str | None:

@@ -21,6 +21,7 @@ from fastrec.table.vocab import hash_codes
 
 FAN_IN = 8  # states that one task merges
 MANY_KEYS = 2_000_000  # keys of all partitions together from which no task holds them all
+BUCKET_KEYS = 1_000_000  # of them in one bucket, about: a partition is cut into a piece for each bucket
 _SEED = 4
 
 
@@ -64,10 +65,12 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
     sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
     plans = []
     for (steps, _), own, counts in zip(batches, kept, sizes, strict=True):
-        hashed = [i for i in range(len(steps)) if sum(c[i] for c in counts) > MANY_KEYS]
+        keys = [sum(c[i] for c in counts) for i in range(len(steps))]
+        hashed = [i for i, total in enumerate(keys) if total > MANY_KEYS]
         others = [i for i in range(len(steps)) if i not in hashed]
         tree = _tree([steps[i] for i in others], [task(_chosen, p, others) for p in own]) if others else None
-        plans.append((others, tree, {i: _by_hash(steps[i], [task(_chosen, p, [i]) for p in own]) for i in hashed}))
+        pieces = {i: [task(_chosen, p, [i]) for p in own] for i in hashed}
+        plans.append((others, tree, {i: _by_hash(steps[i], pieces[i], keys[i]) for i in hashed}))
     found = []
     for (steps, _), (others, tree, hashed) in zip(batches, dask.compute(*plans), strict=True):
         states = dict(zip(others, tree or [], strict=True))
@@ -82,11 +85,11 @@ def _chosen(states: list[State], places: list[int]) -> list[State]:
 
 def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
     while len(parts) > 1:
-        parts = [task(_merged, list(steps), parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [task(_merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
     return parts[0]
 
 
-def _merged(steps: list[Fitted], parts: list[list[State]]) -> list[State]:
+def _merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 
 
@@ -98,9 +101,9 @@ def _halves(step: Fitted, states: list[State]) -> State:
     return step.merge(_halves(step, states[:middle]), _halves(step, states[middle:]))
 
 
-def _by_hash(step: Fitted, parts: list[Any]) -> list[Any]:
+def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
     """One task per bucket of keys, each gives the merged state of its keys: no key is in two of them."""
-    count = len(parts)
+    count = min(len(parts), max(-(-keys // BUCKET_KEYS), 2))
     split = [task(_split, step, part, count, nout=count) for part in parts]
     return [_tree([step], [s[j] for s in split]) for j in range(count)]
 

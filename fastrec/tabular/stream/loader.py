@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from fastai.data.core import TfmdDL
 
+from fastrec._core.malloc import Growth
 from fastrec.errors import DataError, DataWarning
 from fastrec.tabular.frame import TabularFrame
 from fastrec.tabular.loader import TabularLoader, _with_reader
@@ -80,6 +81,7 @@ class StreamLoader(Shared, TfmdDL):
         if bs is None or bs < 1 or buffer_rows < 1:
             raise DataError(f"bs={bs}, buffer_rows={buffer_rows}", remedy="Give numbers from 1")
         self.frame, self.rows, self.buffer_rows, self.seed = frame, rows, buffer_rows, seed
+        self._growth: Growth | None = None
         dataset = kwargs.pop("dataset", None)
         if dataset is None:
             dataset = frame._frame(len(rows), with_y=rows.with_y)
@@ -167,7 +169,9 @@ class StreamLoader(Shared, TfmdDL):
         ahead = min(max(self.buffer_rows // _AHEAD, 1), max(here, 1))
         with ReadAhead(lambda: rows.chunks(pieces, window, seed), layout, ahead) as read:
             mixer = Mixer(iter(read), layout, min(window, here), None if seed is None else seed + 1)
+            self._growth = growth = self._growth or Growth()  # one for all epochs
             for batch in cut_batches(mixer, sizes, layout):
+                growth.check()
                 yield tuple(t.to(self.device) for t in batch) if self.device is not None else batch
 
     def stream_fingerprint(self) -> dict[str, Any]:
