@@ -46,12 +46,12 @@ class MovieLens(NextItemCompetition):
         return sessions, sessions.new(pa.table(asked), target="target" if "target" in asked else None)
 
     def models(self, *, bs: int | None) -> Mapping[str, SessionModel]:  # type: ignore[override]
-        deep = {"blocks": 2, "dropout": 0.2}
+        deep = {"blocks": 2, "dropout": 0.2, "attention_dropout": 0.0, "cosine": None}
         own = {} if bs is None else {"tokens": bs}
         return {
-            "net": NextItemNet(width=64, epochs=60, max_len=200, options=deep, **own),  # the time is up before
-            "ease": HistoryFilter(EASE(reg=200.0), decay=10.0),
-            "directed": CoVisitation(before=0.0, near=2.0, own=2.0, norm=0.5),
+            "net": NextItemNet(width=64, epochs=75, max_len=200, chronological=False, options=deep, **own),
+            "ease": HistoryFilter(EASE(reg=500.0), decay=20.0),
+            "directed": CoVisitation(window=20, before=0.0, near=4.0, own=3.0, norm=(0.65, 0.25), keep=1000),
         }
 
 

@@ -202,9 +202,15 @@ def _with_known_target(files: Files, names: list[str]) -> pa.Table:
 def _task(
     files: Files, names: list[str], known: pa.Table, asked: Task | None, metric: str | None
 ) -> tuple[Task, Decision]:
+    columns = [known[n] for n in names]
+    for n, c in zip(names, columns, strict=True):
+        if pa.types.is_nested(c.type):
+            raise DataError(
+                "the target is a list, no single value", column=n,
+                remedy="Name another --target; to say which item follows a list of items, run competitions/diginetica",
+            )  # fmt: skip
     if asked is not None:
         return asked, Decision("task", asked, "as was asked for")
-    columns = [known[n] for n in names]
     numbers = [
         pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in columns
     ]

@@ -39,6 +39,11 @@ class Approximate:
             return f"{self.base.nlist} lists, {self.dial} probed, {self.factor} k compared exactly"
         return f"{self.dial} candidates"
 
+    @property
+    def pays(self) -> bool:
+        """Whether it looks at so little that it is faster than comparing all."""
+        return self.kind != "ivf" or 4 * self.dial <= self.base.nlist
+
     def harder(self) -> bool:
         """Look farther from now on; False: there is no farther."""
         if self.dial >= self.farthest:

@@ -25,8 +25,9 @@ class Index:
     """Vectors to search: those with the highest dot product (or cosine) with a query.
 
     Up to 50,000 vectors every one is compared. Of more, ``faiss-cpu`` keeps them in lists and looks into some of these;
-    how many is raised until the recall that is measured on held-out queries reaches the goal. Where half of the lists
-    do not (many tight clusters), exact search takes their place. ``about`` says what was chosen, and it is printed.
+    how many is raised until the recall that is measured on held-out queries reaches the goal. Where a quarter of the
+    lists does not (many tight clusters), exact search takes their place: it is as fast. ``about`` says what was chosen,
+    and it is printed.
 
     Args:
         vectors: float ``[n, d]``, finite.
@@ -161,7 +162,7 @@ class Index:
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
         recall = _Trial(self, queries).tune(found, goal)
-        if recall >= goal or kind != "auto":
+        if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
 
     def _filtered(self, queries: Tensor, k: int, mask: Tensor, wanted: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions t
 Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is
 changed in training), ``sasrec.py``, ``pooled_sasrec.py``, ``gru4rec.py``, ``narm.py``, ``bert4rec.py``, ``xlnet.py``
 turn a session into a vector (``session_net.py``) beside those of items (``item_tower.py``), ``losses.py`` compares the
-two, ``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with.
+two, ``session_learner.py`` is fastai's Learner around all of it, ``warm_start.py`` what items begin with,
+``byte_dropout.py`` their dropout.
 """
 
 from fastrec.sequences.base import SessionModel

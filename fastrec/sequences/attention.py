@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fastrec.sequences.byte_dropout import ByteDropout
+
 __all__ = ["LiGRBlock", "SelfAttention", "TransformerBlock", "padding_mask"]
 
 
@@ -59,15 +61,25 @@ class TransformerBlock(nn.Module):
     Args:
         width, heads, dropout: see ``SelfAttention``.
         inner: width inside of the net; None: twice ``width``.
+        attention_dropout: share of attention that is dropped; None: ``dropout``.
     """
 
-    def __init__(self, width: int, heads: int = 1, *, inner: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        inner: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+    ) -> None:
         super().__init__()
         inner = inner or 2 * width
         self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = SelfAttention(width, heads, dropout=dropout)
-        self.net = nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Dropout(dropout), nn.Linear(inner, width))
-        self.dropout = nn.Dropout(dropout)
+        of_attention = dropout if attention_dropout is None else attention_dropout
+        self.attention = SelfAttention(width, heads, dropout=of_attention)
+        self.net = nn.Sequential(nn.Linear(width, inner), nn.GELU(), ByteDropout(dropout), nn.Linear(inner, width))
+        self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
         """Outputs ``[b, L, width]``, see ``SelfAttention``."""
@@ -83,16 +95,26 @@ class LiGRBlock(nn.Module):
         width, heads, dropout: see ``SelfAttention``.
         inner: width inside of the net; None: four thirds of ``width``, so that it has about as many weights as a plain
             block's.
+        attention_dropout: share of attention that is dropped; None: ``dropout``.
     """
 
-    def __init__(self, width: int, heads: int = 1, *, inner: int | None = None, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int = 1,
+        *,
+        inner: int | None = None,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+    ) -> None:
         super().__init__()
         inner = inner or 4 * width // 3
         self.before_attention, self.before_net = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = SelfAttention(width, heads, dropout=dropout)
+        of_attention = dropout if attention_dropout is None else attention_dropout
+        self.attention = SelfAttention(width, heads, dropout=of_attention)
         self.gate_attention, self.gate_net = nn.Linear(width, width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * inner, bias=False), nn.Linear(inner, width, bias=False)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Outputs ``[b, L, width]``."""

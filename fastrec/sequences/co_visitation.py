@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ class CoVisitation(SessionModel):
         near: in events; None: all in the window weigh the same.
         before: the weight of items before; 0: only what came after counts (directed).
         own: in events; None: all of the session weigh the same.
-        norm: how much the items' own frequencies are taken out: 0 not at all, .5 as the cosine does.
+        norm: how much the items' own frequencies are taken out: 0 not at all, .5 as the cosine does; two numbers: of
+            the session's item, and of the one that may follow.
         recency: an event counts ``exp(-age / recency)``, its session's age in shares of the log's span; None: alike.
         keep: how many near items of each item are kept.
         hops: 2: near items' near items too, ``hop`` times as much: what never stood together may be near.
@@ -56,7 +57,7 @@ class CoVisitation(SessionModel):
         near: float | None = 3.0,
         before: float = 0.5,
         own: float | None = 2.0,
-        norm: float = 0.2,
+        norm: float | Sequence[float] = 0.2,
         recency: float | None = None,
         keep: int = 200,
         hops: int = 1,
@@ -74,6 +75,9 @@ class CoVisitation(SessionModel):
                 remedy="Give a window and keep of 1 or more, 1 or 2 hops, and weights of 0 or more",
             )
         self.window, self.near, self.before, self.own = window, near, before, own
+        norm = norm if isinstance(norm, int | float) else list(norm)
+        if isinstance(norm, list) and len(norm) != 2:
+            raise DataError(f"norm={norm}", remedy="Give one number, or two: of the session's item and of the next")
         self.norm, self.recency, self.keep, self.hops, self.hop = norm, recency, keep, hops, hop
         self.again, self.event, self.weights, self.gap = again, event, weights and dict(weights), gap
 
@@ -85,7 +89,8 @@ class CoVisitation(SessionModel):
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
         counts = torch.bincount(sessions.values, minlength=len(sessions.items)).clamp_min(1).double()
-        factor = (counts**-self.norm).float()
+        seen, shown = self.norm if isinstance(self.norm, list) else (self.norm, self.norm)
+        factor = (counts**-shown).float()
         after = exponential(self.near)
         after = after[: self.window] if len(after) > 1 else torch.ones(self.window)
         before = after * self.before if self.before else torch.zeros(0)
@@ -94,7 +99,7 @@ class CoVisitation(SessionModel):
             weights = weights * torch.exp(-age / self.recency).float()[rows_of(sessions.offsets)]
         given = Nearness(after, before, weights, sessions.times, float("inf") if self.gap is None else self.gap)
         items, scores = near_items(sessions.values, sessions.offsets, factor, given, self.keep)
-        scores *= factor[:, None]
+        scores *= (counts**-seen).float()[:, None]
         if self.hops == 2:
             items, scores = two_hops(items, scores, self.hop, self.keep)
         if self.again:

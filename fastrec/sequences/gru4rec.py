@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fastrec.sequences.byte_dropout import ByteDropout
 from fastrec.sequences.item_tower import ItemTower
 from fastrec.sequences.session_net import SessionNet
 
@@ -29,7 +30,7 @@ class GRU4Rec(SessionNet):
         super().__init__(items, codings, **options)
         state = state or items.width
         self.gru = nn.GRU(items.width, state, layers, batch_first=True)
-        self.out = nn.Sequential(nn.Dropout(self.input.dropout.p), nn.Linear(state, items.width))
+        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(state, items.width))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fastrec.sequences._sides import Coding
+from fastrec.sequences.byte_dropout import ByteDropout
 
 __all__ = ["EventInput", "ItemTower"]
 
@@ -81,7 +82,7 @@ class EventInput(nn.Module):
         super().__init__()
         self.items = items
         self.readers = nn.ModuleList(_reader(c, items.width) for c in codings)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = ByteDropout(dropout)
 
     def forward(self, codes: Tensor, *sides: Tensor) -> Tensor:
         """Inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""

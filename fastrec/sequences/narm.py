@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fastrec.sequences.byte_dropout import ByteDropout
 from fastrec.sequences.item_tower import ItemTower
 from fastrec.sequences.session_net import SessionNet
 
@@ -29,7 +30,7 @@ class NARM(SessionNet):
         self.gru = nn.GRU(items.width, state, batch_first=True)
         self.of_now, self.of_then = nn.Linear(state, state), nn.Linear(state, state, bias=False)
         self.weigh = nn.Linear(state, 1, bias=False)
-        self.out = nn.Sequential(nn.Dropout(self.input.dropout.p), nn.Linear(2 * state, items.width, bias=False))
+        self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(2 * state, items.width, bias=False))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
         """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""

@@ -51,6 +51,8 @@ class NextItemNet(SessionModel):
         negatives: items that a batch is compared with beside its own; with fewer items than that all are.
         decay: weight decay.
         augment: changes made to training sessions, see ``fastrec.sequences.augmentation``.
+        chronological: sessions are read in the order of their times, or else that they stand in, in every epoch (see
+            ``SessionLoader``); False: in a new one at random, which is better where sessions are users.
         warm: the items' vectors begin as ``ppmi_svd``'s.
         half: logits in bfloat16, see ``linear_cross_entropy``; None: where the processor has instructions for it.
         options: of the net: ``dropout``, ``cosine``, ``blocks``, ….
@@ -73,6 +75,7 @@ class NextItemNet(SessionModel):
         negatives: int = 2048,
         decay: float = 0.01,
         augment: Sequence[str] = (),
+        chronological: bool = True,
         warm: bool = True,
         half: bool | None = None,
         options: dict[str, Any] | None = None,
@@ -81,7 +84,7 @@ class NextItemNet(SessionModel):
             raise DataError(f"there is no net {net!r}", remedy=f"Choose one of {sorted(NETS)}")
         self._settings: dict[str, Any] = {"net": net, "width": width, "epochs": epochs, "lr": lr, "tokens": tokens}
         self._settings |= {"max_len": max_len, "negatives": negatives, "decay": decay, "warm": warm, "half": half}
-        self._settings["augment"] = list(augment)
+        self._settings |= {"augment": list(augment), "chronological": chronological}
         self._settings["options"] = dict(options or {})
         self.model: SessionNet | None = None
         self._keys: Tensor | None = None
@@ -100,7 +103,8 @@ class NextItemNet(SessionModel):
         task = NETS[asked["net"]].task
         # a small log has a few batches in an epoch, too
         tokens = min(asked["tokens"], max(len(sessions.values) // _BATCHES, _FEWEST))
-        given = {"task": task, "augment": asked["augment"], "seed": seed, "device": self.device}
+        given = {"task": task, "seed": seed, "device": self.device}
+        given |= {n: asked[n] for n in ("augment", "chronological")}
         dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, **given)
         start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
         learn = session_learner(

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from fastrec.auto.files import read_files
@@ -135,6 +137,14 @@ def test_groups_that_are_new(tmp_path):
         )
     )
     assert found.group == "patient_id"
+
+
+@pytest.mark.parametrize("task", [None, "multiclass"])
+def test_lists_are_no_target(tmp_path, task):
+    sessions = pa.table({"items": [[1, 2, 3], [4], []], "n": [1, 2, 3]})
+    pq.write_table(sessions, tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="competitions/diginetica"):
+        known(tmp_path, target="items", task=task)
 
 
 def test_refusals(tmp_path):

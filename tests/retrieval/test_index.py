@@ -107,6 +107,17 @@ def test_recall_is_what_the_index_says(tmp_path, capsys, many, kind):
     assert torch.equal(again.search(queries, 100)[0], places)
 
 
+def test_exact_search_takes_the_place_of_lists_that_do_not_pay(monkeypatch, many):
+    monkeypatch.setattr(module, "_FEW", 5_000)
+    assert Index(many[0], verbose=False).kind == "ivf"
+    tight = clustered(12_000, 600, 0.3)[0]
+    lists = Index(tight, kind="ivf", verbose=False)
+    assert lists.recall >= 0.98
+    assert "128 lists, 64 probed" in lists.about
+    index = Index(tight, verbose=False)
+    assert (index.kind, index.recall) == ("exact", 1.0)
+
+
 def test_queries_of_ones_own_are_what_recall_is_measured_on(many):
     vectors, _ = many
     random = torch.Generator().manual_seed(3)

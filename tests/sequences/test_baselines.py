@@ -71,11 +71,14 @@ def plain_near(log, model, items):
                     found[i, j] += math.exp(-(d - 1) / model.near) * (model.before if q < p else 1) * math.exp(-age)
     for i in range(items):
         for j in range(items):
-            found[i, j] /= (max(1, counts[i]) * max(1, counts[j])) ** model.norm
+            seen, shown = model.norm if isinstance(model.norm, list) else (model.norm, model.norm)
+            found[i, j] /= max(1, counts[i]) ** seen * max(1, counts[j]) ** shown
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"before": 0.0}, {"recency": 0.4, "norm": 0.7, "window": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"before": 0.0, "norm": (0.65, 0.25)}, {"recency": 0.4, "norm": 0.7, "window": 3}]
+)
 def test_co_visitation_is_a_sum_over_pairs(way, options):
     log = [*random_lists(1, 60, 11), list(range(11))]
     model = CoVisitation(keep=30, again=0.0, **options).fit(frame(log))
@@ -192,6 +195,7 @@ def test_a_blend_adds_standardised_scores():
     [
         (lambda: PopularItems(recency=0), "recency"),
         (lambda: CoVisitation(window=0), "window"),
+        (lambda: CoVisitation(norm=[0.5]), "norm"),
     ],
 )
 def test_what_makes_no_sense(make, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
@@ -102,6 +103,17 @@ def test_a_limit_of_time_is_kept_and_the_rate_reaches_its_end():
     model = NextItemNet(**{**SMALL, "epochs": 100_000}).fit(frame, minutes=0.02)
     assert 0 < len(model.losses) < 100_000
     assert model.losses[-1] < model.losses[0]
+
+
+@pytest.mark.parametrize("chronological", [True, False])
+def test_sessions_come_in_their_order_or_mixed(chronological):
+    draw = random.Random(0)
+    easy, hard = [["a", "a", "a"]] * 1_500, [draw.choices("abcdefghijkl", k=3) for _ in range(1_500)]
+    frame = SessionFrame({"items": easy + hard}, item="items")
+    model = NextItemNet(**SMALL, chronological=chronological, warm=False, half=False).fit(frame)
+    last = torch.tensor(model.losses).chunk(3)[-1]
+    rise = float(last[-1] - last.min())  # the hard ones come at an epoch's end, or all over
+    assert rise > 0.5 if chronological else rise < 0.2
 
 
 def test_a_net_beats_popularity_where_order_says_all():

@@ -7,6 +7,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.sequences import (
+    ESASRec,
     GRU4Rec,
     ItemTower,
     NextItemMetric,
@@ -19,6 +20,7 @@ from fastrec.sequences import (
     session_dataloaders,
     session_learner,
 )
+from fastrec.sequences.byte_dropout import ByteDropout
 from fastrec.sequences.next_item_net import NETS
 
 WIDTH, CODES = 8, 20
@@ -235,3 +237,36 @@ def test_ppmi_is_the_matrix_itself_where_all_of_it_fits():
     wanted = (turn * values.abs()) @ turn.T  # what the vectors' products are, their signs left out
     found = vectors.double() @ vectors.double().T
     torch.testing.assert_close(found / found.norm(), wanted / wanted.norm(), rtol=1e-3, atol=1e-4)
+
+
+def test_dropout_by_bytes_keeps_the_mean_and_drops_as_asked():
+    torch.manual_seed(3)
+    x = torch.full((500, 403), 2.0, requires_grad=True)
+    dropout = ByteDropout(0.3)
+    found = dropout(x)
+    dropped = (found == 0).double()
+    assert abs(float(dropped.mean()) - 77 / 256) < 0.004  # four deviations
+    # every one of the eight bytes of a draw, and neighbours apart
+    shares = dropped.flatten()[: 8 * 25_000].view(-1, 8)
+    assert bool(((shares.mean(0) - 77 / 256).abs() < 0.012).all())
+    assert float((torch.corrcoef(shares.T) - torch.eye(8)).abs().max()) < 0.03
+    torch.testing.assert_close(found[found != 0], torch.full_like(found[found != 0], 2 * 256 / 179))
+    found.sum().backward()
+    torch.testing.assert_close(x.grad, found.detach() / 2)
+    assert dropout.eval()(x) is x
+
+
+@pytest.mark.parametrize("p", [0.0, 0.001, 0.999, 1.0])
+def test_dropout_at_its_edges(p):
+    torch.manual_seed(0)
+    found = ByteDropout(p)(torch.ones(100_000))
+    assert abs(float((found == 0).double().mean()) - p) < 0.0005
+
+
+def test_attention_has_a_dropout_of_its_own():
+    options = {"max_len": 7, "dropout": 0.3}
+    assert [b.attention.dropout for b in SASRec(ItemTower(CODES, WIDTH), **options).blocks] == [0.3]
+    assert SASRec(ItemTower(CODES, WIDTH), attention_dropout=0.0, **options).blocks[0].attention.dropout == 0.0
+    net = ESASRec(ItemTower(CODES, WIDTH), attention_dropout=0.1, **options)
+    assert net.blocks[0].attention.dropout == 0.1
+    assert net.blocks[0].dropout.p == 0.3
