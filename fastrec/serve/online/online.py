@@ -134,6 +134,12 @@ class Online:
         """The columns that events must have, by table; the frame's own earlier rows are ``'history'``."""
         return {t: list(n) for t, n in self._plan.columns.items()}
 
+    @property
+    def optional_tables(self) -> set[str]:
+        """The tables that features do without: where there are no such events, their values are missing."""
+        lookups = [k for found in self._plan.lookups for k in found]
+        return {k.table for k in lookups} - {k.table for k in lookups if k.via is None}
+
     def schema(self, table: str) -> pa.Schema | None:
         """The types of a table's events; None: none was given or observed yet."""
         layout = self._layout(table)
