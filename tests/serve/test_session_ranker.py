@@ -20,7 +20,7 @@ from fastrec.validate import ListEvents, Lists
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-from fastrec.serve import Refusal, Scorer, export_session_ranker, make_app, verify_session_ranker  # noqa: E402
+from fastrec.serve import Refusal, Scorer, export_session_ranker, make_app, verify_session_ranker
 
 KINDS = ["DIN", "BST"]
 NAMES = {"session": "s", "order": ["t"], "item": "item", "cats": ["kind"], "conts": ["dwell"], "time": "t"}

@@ -15,8 +15,8 @@ from fastrec.serve.forest import EstimatorForests, Forest, forests_of
 from fastrec.serve.graph.builder import Cut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.list_events import GraphEvents, session_outputs
 from fastrec.serve.graph.linear import linear_prediction
+from fastrec.serve.graph.list_events import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Vocab

@@ -78,9 +78,7 @@ def _parts_of_arrow(column: Input, values: pa.ChunkedArray | pa.Array) -> tuple[
     return values.flatten(), lengths
 
 
-def _matrix(
-    column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]
-) -> np.ndarray:
+def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
     """The last values of each row, filled up behind."""
     ends = lengths.cumsum()
     try:

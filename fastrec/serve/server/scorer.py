@@ -48,6 +48,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
+        self.events: Any = None  # what makes its columns from events (see ``service.Events``)
         self.spec: Spec = read_spec(folder)
         self._session = open_session(self.spec.model, threads=threads, device=device)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
