@@ -288,7 +288,7 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
 
 
 def is_session_run(folder: Path) -> bool:
-    """Whether a folder is a run that predicts next items, which has no export of all its models: it is served itself."""
+    """Whether a folder is a run for next items, which has no export of all its models: it is served itself."""
     try:
         said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return said.get("task") == "next_item" and (folder / "models").is_dir()

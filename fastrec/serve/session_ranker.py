@@ -1,4 +1,4 @@
-"""``export_session_ranker``: a net that reads the events before a list as one ONNX file, and whether it says the same."""
+"""``export_session_ranker``: a net that reads the events before a list as one ONNX file, and a check of it."""
 
 from __future__ import annotations
 

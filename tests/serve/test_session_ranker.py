@@ -1,4 +1,4 @@
-"""Rankers that read the session, exported: the file says what the eager net says, and the server takes lists of events."""
+"""Rankers that read the session, exported: the file says what the net says, and a server takes lists of events."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def test_the_file_says_what_the_net_says(kind, rows, folder):
     frame, log = logs(2, ROWS)
     frame = frame.iloc[:rows]
     found = verify_session_ranker(path, model, lists_of(frame, log))
-    assert found.holds and found.rows == rows, found
+    assert found.holds, found
+    assert found.rows == rows
     nothing = verify_session_ranker(path, model, lists_of(frame, log.iloc[:0]))
     assert nothing.holds, nothing
 
@@ -94,7 +95,8 @@ def test_integers_above_2_to_the_53_events_of_items_alone_and_no_columns_of_cand
     model = SessionRanker("din", layers=[8], epochs=1, bs=128, most_events=3).fit(rows, None, seed=1)
     export_session_ranker(model, rows, tmp_path / "export")
     found = verify_session_ranker(tmp_path / "export", model, rows)
-    assert found.holds and found.rows == 400, found
+    assert found.holds, found
+    assert found.rows == 400
     other = model.fresh().fit(rows, None, seed=2)
     assert not verify_session_ranker(tmp_path / "export", other, rows).holds
 

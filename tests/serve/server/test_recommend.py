@@ -252,7 +252,7 @@ class Ranked(Competition):
 
 
 def test_a_registry_of_runs_and_exports_of_sessions(folders, tmp_path):
-    """Promoted, listed, rolled back: each answers with the bytes that it answered with before, copied from elsewhere."""
+    """Promoted, listed, rolled back: each answers with the bytes that it answered with where it came from."""
     folder, right = tmp_path / "registry", {"authorization": "Bearer t"}
     body = {"sessions": [{"items": [2**60 + 3, 2**60 + 4]}, {"items": []}]}
     alone = {}

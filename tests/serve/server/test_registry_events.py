@@ -1,4 +1,4 @@
-"""A registry of exports with events: what is observed reaches every version, through promotions, rollbacks and kills."""
+"""A registry of exports with events: what is observed reaches every version, whatever is current."""
 
 from __future__ import annotations
 
