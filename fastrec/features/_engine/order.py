@@ -143,11 +143,14 @@ class Aligned:
 
     @classmethod
     def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
-        """The same; of a request the log remembers it for other generators of this ``by`` and ``order``."""
+        """The same; the rows of a request remember it for other generators of this ``by`` and ``order``.
+
+        Not the log, which may outlive many requests.
+        """
         if not is_request(table, log):
             return cls(table, log, by, order)
-        key = ("aligned", ref(table), tuple(by), tuple(order))  # no id: another table may get that of one that is gone
-        return log.remember(key, [*by, *order], lambda: cls(table, log, by, order))
+        key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: another table may get that of one that is gone
+        return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
 
     def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
         """``as_of`` of these rows and events.
