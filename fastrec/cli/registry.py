@@ -24,6 +24,7 @@ def promote(
     registry: _REGISTRY,
     why: _WHY = "",
     export: Annotated[bool, typer.Option(help="Of a run: make its export too, which a server needs.")] = True,
+    data: Annotated[Path | None, typer.Option(help="Of a run: its data; the events so far go along.")] = None,
     trust: Trust = None,
 ) -> None:
     """Make a run, an export or an earlier version the current one, at once; a server of the registry takes it over."""
@@ -37,7 +38,7 @@ def promote(
             from fastrec.serve.export import export_run
 
             with tempfile.TemporaryDirectory() as beside:
-                exported = export_run(source, Path(beside) / "export", trust=trusted(trust)).folder
+                exported = export_run(source, Path(beside) / "export", data=data, trust=trusted(trust)).folder
                 made = folder.promote(source, export=exported, why=why)
         else:
             made = folder.promote(source, why=why)

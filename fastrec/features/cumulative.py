@@ -13,7 +13,7 @@ from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
 from fastrec.features.base import Context, Feature, Grouped
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
-from fastrec.segments.order import run_starts
+from fastrec.segments.order import PAIRS, run_starts
 from fastrec.table import Column, Table
 
 Stat = Literal["count", "sum", "mean", "min", "max", "smaller"]
@@ -113,6 +113,10 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
+    if len(count) <= PAIRS:
+        rank, known = groups.sort(torch.where(known, values, torch.inf)), groups.sort(known)
+        before = (groups.codes[:, None] == groups.codes) & known & (rank < rank[:, None])
+        return groups.unsort(before.tril_(-1).sum(1))
     _, rank = torch.unique(torch.where(known, values, torch.inf), return_inverse=True)
     rank, known = groups.sort(rank), groups.sort(known)
     levels = int(place.max()).bit_length()

@@ -69,7 +69,7 @@ class GroupPick(OfGroups, Grouped):
             rows = rows if sort is None else rows[sort]
             of_group = torch.full((coded.size,), torch.nan, dtype=torch.float64, device=table.device)
             codes = coded.codes[rows]
-            groups = Groups.of(codes)
+            groups = Groups.arranged(codes, None)  # they are sorted
             place = torch.bincount(codes, minlength=coded.size)[codes] - 1 - groups.place if self.last else groups.place
             chosen = place == self.nth - 1
             of_group[codes[chosen]] = values[rows[chosen]]

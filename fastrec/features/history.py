@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import key_text, shared_codes
-from fastrec.features._engine.order import aligned, difference, take_or_missing
+from fastrec.features._engine.keyed import key_text
+from fastrec.features._engine.order import Aligned, difference, is_request, take_or_missing
 from fastrec.features._inputs import as_list, number_of
 from fastrec.features.base import Context, Grouped
-from fastrec.segments import Groups, as_of, cumsum_in_group
+from fastrec.segments import Groups
+from fastrec.segments.order import running_sum
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
@@ -117,63 +119,66 @@ class History(Grouped):
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = table if self.table is None else context.table(self.table, wanted_by="History")
-        log, kind = self._counted(log)
+        log, kind, counted = self._counted(table, log)
         by, order = as_list(self.by), as_list(self.order)
-        rows, codes, order_here, order_log = aligned(table, log, by, order)
-        last, events = as_of(rows, order_here, codes, order_log)
-        found = last >= 0
-        place = last.clamp_min(0)
+        both = Aligned.of(table, log, by, order)
+        last, events = both.before(counted)
+        found, place = last >= 0, last.clamp_min(0)
+        first = events.start[place] if len(events.codes) else place
+        at = place if events.order is None else _at(events.order, place)  # the last event's row in the log
         result: dict[str, torch.Tensor] = {}
         stats = as_list(self.stats)
         if "count" in stats:
-            result["count"] = self._count(events, place, found, None)
-        first = events.start[place] if len(events.codes) else place
-        for stat, i, at in (("since", 0, place), ("steps", -1, place), ("since_first", 0, first)):
+            result["count"] = torch.where(found, place - first + 1, 0) if len(events.codes) else torch.zeros_like(place)
+        for stat, i in (("since", 0), ("steps", -1), ("since_first", 0)):
             if stat in stats:
-                gap = _gap(table[order[i]].unit, order_here[i], order_log[i], events, at)
+                event = at if stat != "since_first" else first if events.order is None else _at(events.order, first)
+                gap = _gap(table[order[i]].unit, both.here[i], both.there[i], event, some=len(events.codes) > 0)
                 result[stat] = torch.where(found, gap, torch.nan)
         if "is_last" in stats:
-            result["is_last"] = self._is_last(table, log, order_here, order_log)
+            result["is_last"] = self._is_last(table, log, counted)
         made = {f"{self.name}_{s}": result[s] for s in stats}
         for i, word in enumerate(as_list(self.kinds) if self.by_kind else []):
-            made[f"{self.name}_count_{slug(word)}"] = self._count(events, place, found, (kind == i).long())
+            made[f"{self.name}_count_{slug(word)}"] = _sum((kind == i).long(), events, first, place, found)
         columns = {n: Column("number", v, name=n) for n, v in made.items()}
-        rows = torch.where(found, place if events.order is None else _at(events.order, place), -1)
+        rows = torch.where(found, at, -1)
         columns |= {f"{self.name}_last_{v}": take_or_missing(log[v], rows) for v in as_list(self.values)}
         for v in as_list(self.sums):
             marks = number_of(log, v, wanted_by=self).nan_to_num(0, math.inf, -math.inf)
-            columns[f"{self.name}_sum_{v}"] = Column("number", self._count(events, place, found, marks))
+            columns[f"{self.name}_sum_{v}"] = Column("number", _sum(marks, events, first, place, found))
         return columns
 
-    def _counted(self, log: Table) -> tuple[Table, torch.Tensor | None]:
-        """The events that count, and which of ``kinds`` each is."""
+    def _counted(self, table: Table, log: Table) -> tuple[Table, torch.Tensor | None, torch.Tensor | None]:
+        """The events, which of ``kinds`` each is, and which of them count (None: all).
+
+        Of many events those that do not count are left out at once. Of a request they are passed over later: then
+        generators of several kinds share what is made of the log.
+        """
         if self.kinds is None:
-            return log, None
+            return log, None, None
+        order = [log[n] for n in as_list(self.order)]
+        whole = all(c.kind != "category" and c.missing is None and not c.values.is_floating_point() for c in order)
+        if whole and is_request(table, log):  # an event that does not count may lack a place in the order
+            kind = log.remember(("kinds", self.event, tuple(self.kinds)), [self.event], partial(self._kinds, log))
+            return log, kind, kind >= 0
+        kind = self._kinds(log)
+        keep = (kind >= 0).nonzero().squeeze(1)
+        needed = [*as_list(self.by), *as_list(self.order), *as_list(self.values), *as_list(self.sums)]
+        return log.select(dict.fromkeys(needed)).take(keep), kind[keep], None
+
+    def _kinds(self, log: Table) -> torch.Tensor:
+        """Which of ``kinds`` each event is: int64 ``[e]``, -1 = none."""
         coded = log[self.event].coded()
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
         table = torch.tensor([-1, *(place.get(word, -1) for word in known)], dtype=torch.int64)
-        kind = table.to(coded.codes.device).index_select(0, coded.codes)
-        keep = (kind >= 0).nonzero().squeeze(1)
-        needed = [*as_list(self.by), *as_list(self.order), *as_list(self.values), *as_list(self.sums)]
-        return log.select(dict.fromkeys(needed)).take(keep), kind[keep]
+        return table.to(coded.codes.device).index_select(0, coded.codes)
 
-    @staticmethod
-    def _count(events: Groups, place: torch.Tensor, found: torch.Tensor, marks: torch.Tensor | None) -> torch.Tensor:
-        if not len(events.codes):
-            return torch.zeros_like(place) if marks is None else marks.new_zeros(len(place))
-        if marks is None:
-            return torch.where(found, place - events.start[place] + 1, 0)
-        total = events.sort(cumsum_in_group(marks, events, inclusive=True))
-        return torch.where(found, total[place], 0)
-
-    def _is_last(
-        self, table: Table, log: Table, order_here: list[torch.Tensor], order_log: list[torch.Tensor]
-    ) -> torch.Tensor:
+    def _is_last(self, table: Table, log: Table, counted: torch.Tensor | None) -> torch.Tensor:
         by = as_list(self.by)
-        rows, codes = shared_codes(table, log, by[:-1])
-        codes = torch.where(log[by[-1]].is_missing(), 0, codes)
-        last, events = as_of(rows, order_here, codes, order_log)
+        known = ~log[by[-1]].is_missing()
+        counted = known if counted is None else counted & known
+        last, events = Aligned.of(table, log, by[:-1], as_list(self.order)).before(counted)
         item = table[by[-1]].coded()
         if not len(events.codes):
             return torch.zeros(len(table), dtype=torch.int64, device=table.device)
@@ -181,17 +186,35 @@ class History(Grouped):
         return ((last >= 0) & (item.codes > 0) & (touched == item.codes)).long()
 
 
+def _sum(
+    marks: torch.Tensor, events: Groups, first: torch.Tensor, place: torch.Tensor, found: torch.Tensor
+) -> torch.Tensor:
+    """The sum of the marks of the events from ``first`` to ``place``: int64 or float64 ``[n]``, 0 where none was found.
+
+    Args:
+        marks: int64 or float64 ``[e]``, in the log's order.
+        events: the events by group.
+        first, place: int64 ``[n]`` sorted places.
+        found: bool ``[n]``.
+    """
+    if not len(events.codes):
+        return marks.new_zeros(len(place))
+    ordered = events.sort(marks)
+    if marks.is_floating_point():
+        return torch.where(found, running_sum(ordered, events)[place], 0)
+    total = torch.cumsum(ordered, 0)  # integers wrap round both ways, so that taking the start away is exact
+    return torch.where(found, total[place] - total[first] + ordered[first], 0)
+
+
 def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
     return values[places] if len(values) else places
 
 
-def _gap(
-    unit: str | None, here: torch.Tensor, there: torch.Tensor, events: Groups, place: torch.Tensor
-) -> torch.Tensor:
-    """Each row's order value less that of the event at ``place``, in seconds for times: float64 ``[n]``."""
-    if not len(there):
+def _gap(unit: str | None, here: torch.Tensor, there: torch.Tensor, event: torch.Tensor, *, some: bool) -> torch.Tensor:
+    """Each row's order value less that of an event, in seconds for times: float64 ``[n]``; NaN where there are none."""
+    if not some:
         return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
-    return difference(here, events.sort(there)[place]) / UNITS_PER_SECOND[unit or "s"]
+    return difference(here, there[event]) / UNITS_PER_SECOND[unit or "s"]
 
 
 def slug(text: object) -> str:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.order import aligned
+from fastrec.features._engine.order import Aligned
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Context, Grouped
-from fastrec.segments import as_of, segment_max
+from fastrec.segments import segment_max
 from fastrec.table import Column, Table
 
 _CELLS = 1 << 22  # pairs times properties that are marked at a time: what bounds the memory, and stays in the cache
@@ -89,8 +89,7 @@ class JaccardToHistory(Grouped):
         place = segment_max(rows, keys.codes, keys.size).clamp_min(0)
         place[0] = 0
         mine = place[table[self.item].coded().recode(keys.keys)]
-        group, codes, order_here, order_log = aligned(table, log, as_list(self.by), as_list(self.order))
-        last, events = as_of(group, order_here, codes, order_log)
+        last, events = Aligned.of(table, log, as_list(self.by), as_list(self.order)).before()
         touched = events.sort(place[log[self.item].coded().recode(keys.keys)])
         total, most, count = self._compare(sets, mine, last, events.start, touched)
         mean = torch.where(count > 0, total / count.clamp_min(1), torch.nan)

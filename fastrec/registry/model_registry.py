@@ -15,9 +15,10 @@ from fastrec._core.atomic import atomic_file, atomic_folder
 from fastrec._core.leftovers import remove_leftovers
 from fastrec.errors import DataError, FastrecError, MissingFileError, UnreadableFileError, WriteError
 
-__all__ = ["STATE", "Registry", "Version", "is_registry"]
+__all__ = ["OBSERVED", "STATE", "Registry", "Version", "is_registry"]
 
 STATE = "registry.json"
+OBSERVED = Path("events") / "observed.log"  # where a server of the registry keeps the events that it is told of
 _FORMAT = 1
 _RUN, _EXPORT = "decision.json", "serving.json"  # files that tell a run and an export
 _VERSIONS = "versions"
@@ -33,6 +34,7 @@ class Version:
         added: when, ISO 8601 in UTC.
         source: the folder that it was copied from.
         why: what was said of it.
+        events_from: how many bytes of observed events there were: those after it its state is still to take in.
     """
 
     number: int
@@ -40,6 +42,7 @@ class Version:
     added: str
     source: str
     why: str = ""
+    events_from: int = 0
 
     @property
     def run(self) -> Path | None:
@@ -60,7 +63,7 @@ class _State:
 
     current: int | None = None
     previous: int | None = None
-    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    versions: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -177,7 +180,11 @@ class Registry:
         with atomic_folder(self._folder_of(number)) as part:
             for name, folder in parts.items():
                 _copy(folder, part / name)
-        state.versions[str(number)] = {"added": _now(), "source": str(source.resolve()), "why": why}
+        observed = self.folder / OBSERVED
+        seen = observed.stat().st_size if observed.is_file() else 0
+        state.versions[str(number)] = {
+            "added": _now(), "source": str(source.resolve()), "why": why, "events_from": seen
+        }  # fmt: skip
         return number
 
     @contextmanager
@@ -264,12 +271,7 @@ def is_registry(folder: str | Path) -> bool:
 def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
     """What of a version there is: its run, its export, or both."""
     parts = {}
-    if _is_next_item(source):
-        raise DataError(
-            "a registry takes no models that predict the next item", file=source,
-            remedy="Serve the run or the export itself (fastrec serve)",
-        )  # fmt: skip
-    if (source / _RUN).is_file():
+    if (source / _RUN).is_file() or is_session_run(source):
         parts["run"] = source
     elif (source / _EXPORT).is_file() and export is None:
         parts["export"] = source
@@ -285,15 +287,13 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
     return parts
 
 
-def _is_next_item(source: Path) -> bool:
-    """Whether a run or an export is of sessions: what a registry's readers know are rows."""
-    for file in ("config.json", _EXPORT):
-        try:
-            if json.loads((source / file).read_text(encoding="utf-8")).get("task") == "next_item":
-                return True
-        except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
-            continue
-    return False
+def is_session_run(folder: Path) -> bool:
+    """Whether a folder is a run for next items, which has no export of all its models: it is served itself."""
+    try:
+        said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return said.get("task") == "next_item" and (folder / "models").is_dir()
+    except (OSError, ValueError, AttributeError):  # damaged: who reads it says so
+        return False
 
 
 def _copy(folder: Path, to: Path) -> None:

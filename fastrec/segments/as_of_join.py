@@ -34,8 +34,8 @@ def as_of(
     found = _by_sorting_events(codes, order, event_codes, event_order, inclusive=inclusive)
     if found is not None:
         return found
-    if len(codes) + len(event_codes) <= SMALL and codes.device.type == "cpu":
-        return _of_few(codes, order, event_codes, event_order, inclusive=inclusive)
+    if few(codes, event_codes):
+        return FewMerged(codes, order, event_codes, event_order, inclusive=inclusive).last()
     q, e = len(codes), len(event_codes)
     # One stable sort of queries and events together: at equal keys, what stands first in the input comes first.
     first, second = (
@@ -55,32 +55,54 @@ def as_of(
     return torch.where(inside, found, -1), events
 
 
-def _of_few(
-    codes: torch.Tensor,
-    order: Sequence[torch.Tensor],
-    event_codes: torch.Tensor,
-    event_order: Sequence[torch.Tensor],
-    *,
-    inclusive: bool,
-) -> tuple[torch.Tensor, Groups]:
-    """``as_of`` of a request's rows, by the same one sort."""
-    q, e = len(codes), len(event_codes)
-    keys = zip((codes, *order), (event_codes, *event_order), strict=True)
-    pairs = [torch.cat([b, a] if inclusive else [a, b]).numpy() for a, b in keys]  # of two types: as torch has it
-    merged = np.lexsort(pairs[::-1])
-    is_event = merged < e if inclusive else merged >= q
-    events = merged[is_event] - (0 if inclusive else q)
-    found = np.empty(q, dtype=np.int64)
-    found[merged[~is_event] - (e if inclusive else 0)] = np.cumsum(is_event)[~is_event] - 1
-    mine, theirs = codes.numpy(), event_codes.numpy()[events]
-    inside = (found >= 0) & (mine > 0)
-    if e:
-        inside &= theirs[np.maximum(found, 0)] == mine
-    first = np.ones(e, dtype=bool)
-    first[1:] = theirs[1:] != theirs[:-1]
-    start = np.maximum.accumulate(np.where(first, np.arange(e), 0))
-    groups = Groups(*(torch.from_numpy(x) for x in (events, theirs, start)))
-    return torch.from_numpy(np.where(inside, found, -1)), groups
+def few(codes: torch.Tensor, event_codes: torch.Tensor) -> bool:
+    """Whether rows and events (``[q]``, ``[e]``) are so few that what each call costs counts."""
+    return codes.shape[0] + event_codes.shape[0] <= SMALL and not codes.is_cuda
+
+
+class FewMerged:
+    """A request's rows and events in one order, from which ``as_of`` follows for all events or for some of them.
+
+    Args:
+        codes, order, event_codes, event_order, inclusive: see ``as_of``; no more than ``SMALL`` of both, on the CPU.
+    """
+
+    def __init__(
+        self,
+        codes: torch.Tensor,
+        order: Sequence[torch.Tensor],
+        event_codes: torch.Tensor,
+        event_order: Sequence[torch.Tensor],
+        *,
+        inclusive: bool = False,
+    ) -> None:
+        q, e = len(codes), len(event_codes)
+        keys = zip((codes, *order), (event_codes, *event_order), strict=True)
+        pairs = [torch.cat([b, a] if inclusive else [a, b]).numpy() for a, b in keys]  # of two types: as torch has it
+        merged = np.lexsort(pairs[::-1])
+        is_event = merged < e if inclusive else merged >= q
+        self.events = merged[is_event] - (0 if inclusive else q)
+        self.before = np.empty(q, dtype=np.int64)  # how many events stand before each row
+        self.before[merged[~is_event] - (e if inclusive else 0)] = np.cumsum(is_event)[~is_event]
+        self.codes, self.theirs = codes.numpy(), event_codes.numpy()[self.events]
+
+    def last(self, counted: np.ndarray | None = None) -> tuple[torch.Tensor, Groups]:
+        """What ``as_of`` returns, as if there were no events but those counted (bool ``[e]``; None: all)."""
+        events, theirs, before = self.events, self.theirs, self.before
+        if counted is not None:
+            kept = counted[events]
+            events, theirs = events[kept], theirs[kept]
+            before = np.concatenate([[0], np.cumsum(kept)])[before]
+        e = len(events)
+        found = before - 1
+        inside = (found >= 0) & (self.codes > 0)
+        if e:
+            inside &= theirs[np.maximum(found, 0)] == self.codes
+        first = np.ones(e, dtype=bool)
+        first[1:] = theirs[1:] != theirs[:-1]
+        start = np.maximum.accumulate(np.where(first, np.arange(e), 0))
+        groups = Groups(*(torch.from_numpy(x) for x in (events, theirs, start)))
+        return torch.from_numpy(np.where(inside, found, -1)), groups
 
 
 def _by_sorting_events(

@@ -24,6 +24,9 @@ _FEW = 16  # rows of a group beyond this place are worth being picked out
 SMALL = 1 << 11  # rows of a request: numpy's fixed cost of a call is a fifth of torch's
 
 
+PAIRS = 1 << 7  # rows of a request's list: all pairs of them are compared in the time of a few calls
+
+
 _BLOCK = 1 << 17  # rows whose run starts are found at a time on a CPU: they stay in the cache
 
 
@@ -219,6 +222,19 @@ def cumsum_in_group(values: torch.Tensor, groups: Groups, *, inclusive: bool = F
     return groups.unsort(total)
 
 
+def running_sum(ordered: torch.Tensor, groups: Groups) -> torch.Tensor:
+    """Running sum inside each group of floats that are in its order, the place itself too; they may be overwritten.
+
+    Args:
+        ordered: float ``[n]`` in sorted order, without NaN.
+        groups: the groups.
+
+    Returns:
+        float64 ``[n]`` in sorted order.
+    """
+    return _segmented_cumsum(ordered.double(), groups) if len(ordered) else ordered.double()
+
+
 def _segmented_cumsum(total: torch.Tensor, groups: Groups) -> torch.Tensor:
     """Running sums of sorted rows, in place, by doubling steps (Hillis, Steele 1986): log2 of the longest group."""
     step, longest, rows, place = 1, int(groups.place.max()) + 1, None, None
@@ -285,6 +301,8 @@ def rank_in_group(
     ranks = rank_small_groups(values, codes, absent, method=method)
     if ranks is not None:
         return ranks
+    if len(codes) <= PAIRS and method in ("min", "max", "average") and not codes.is_cuda:
+        return _rank_by_pairs(values, codes, absent, method)
     groups = Groups.of(codes, *keys)
     del keys
     ordered, gone = groups.sort(values), groups.sort(absent)
@@ -308,3 +326,15 @@ def rank_in_group(
     rank, groups = rank.double(), replace(groups, codes=rank, start=rank)  # what is no longer needed is given back
     del first
     return groups.unsort(rank).masked_fill_(absent, torch.nan)
+
+
+def _rank_by_pairs(values: torch.Tensor, codes: torch.Tensor, absent: torch.Tensor, method: str) -> torch.Tensor:
+    """``rank_in_group`` of a request's list: every value is compared with every other one."""
+    others = (codes[:, None] == codes) & ~absent
+    ranks = []
+    if method != "max":
+        ranks.append((others & (values < values[:, None])).sum(1) + 1)
+    if method != "min":
+        ranks.append((others & (values <= values[:, None])).sum(1))
+    rank = ranks[0].double() if len(ranks) == 1 else (ranks[0] + ranks[1]) / 2
+    return rank.double().masked_fill_(absent, torch.nan)

@@ -41,12 +41,12 @@ def write_events(
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
     online = write_online_state(part / EVENTS, saved.features, frames, history, outputs=list(made))
     types = {**frames, **({} if history is None else {HISTORY: history})}
-    lacking = [t for t in online.tables if t not in types]
+    lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
     if lacking:
         raise DataError(
             f"the table of events {lacking[0]!r} is not there", file=data, remedy="fastrec layout writes it"
         )
-    said = {t: {"columns": _columns(types[t], names)} for t, names in online.tables.items()}
+    said = {t: {"columns": _columns(types[t], names)} for t, names in online.tables.items() if t in types}
     return {"tables": said, "history": history is not None}, online.inputs
 
 

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import FastrecError
-from fastrec.features import CumStat, JaccardToHistory, LastKnown
+from fastrec.features import CumStat, JaccardToHistory, LastKnown, cumulative
+from fastrec.features._engine import order
+from fastrec.segments import as_of_join
 
 some = settings(max_examples=50, deadline=None)
 STATS = ["count", "sum", "mean", "min", "max", "smaller"]
@@ -20,6 +22,17 @@ rows = st.lists(
     ),
     max_size=20,
 )
+
+
+@pytest.fixture(autouse=True, scope="module", params=["of a request", "of many rows"])
+def way(request):
+    """Of few rows all pairs are compared, many are sorted."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "of many rows":
+            patch.setattr(cumulative, "PAIRS", -1)
+            for module in (order, as_of_join):
+                patch.setattr(module, "SMALL", -1)
+        yield
 
 
 def frame_of(rows):

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import FeatureSet, History, TargetEncode
+from fastrec.features._engine import order
+from fastrec.segments import as_of_join
 
 some = settings(max_examples=40, deadline=None)
 STATS = ["count", "since", "steps", "since_first", "is_last"]
@@ -21,6 +23,16 @@ events = st.lists(
     ),
     max_size=15,
 )
+
+
+@pytest.fixture(autouse=True, scope="module", params=["of a request", "of many rows"])
+def way(request):
+    """A request's generators share what they sort; events of many rows that do not count are left out first."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "of many rows":
+            for module in (order, as_of_join):
+                patch.setattr(module, "SMALL", -1)
+        yield
 
 
 def frame_of(rows):
@@ -237,3 +249,22 @@ def test_times_against_another_type_are_named(change, named):
     with pytest.raises(DataError, match=named) as caught:
         History("user", order="t", table="log").fit_transform(rows, tables={"log": rows.astype({"t": change})})
     assert caught.value.column == "t"
+
+
+def test_generators_of_several_kinds_and_orders_share_a_log():
+    """What one has made of a request's log is not what another, of other kinds or rows, is given."""
+    log = pd.DataFrame({"u": [1, 1, 2, 1], "t": [1, 2, 2, 4], "k": ["x", "y z", "x", "x"], "w": [1.0, 2.0, 4.0, 8.0]})
+    generators = [
+        History("u", order="t", table="log", event="k", kinds=kinds, stats=["count", "since"], sums="w", name=name)
+        for name, kinds in (("x", ["x"]), ("y", ["y z"]), ("all", None), ("again", ["x"]))
+    ]
+    features = FeatureSet(generators)
+    for times in ([3, 9], [2, 2]):
+        rows = pd.DataFrame({"u": [1, 2], "t": times})
+        together = features.fit_transform(rows, tables={"log": log})
+        for one in generators:
+            alone = FeatureSet([one]).fit_transform(rows, tables={"log": log})
+            for name in one.outputs:
+                assert plain(together[name]) == plain(alone[name]), name
+    assert together["x_count"].tolist() == [1, 0]
+    assert together["all_sum_w"].tolist() == [1, 0]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from fastrec.competition import SavedRun
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError, WriteError
 from fastrec.registry import Registry, is_registry
 
@@ -122,18 +121,6 @@ def test_what_the_file_system_refuses_is_said(registry, tmp_path):
         with pytest.raises(DataError):
             Registry(tmp_path / "fresh").promote(wrong)
     assert not (tmp_path / "fresh").exists()
-
-
-def test_models_of_sessions_are_refused(tmp_path):
-    run, export = make_run(tmp_path / "run", "a"), make_export(tmp_path / "export")
-    (run / "decision.json").unlink()
-    (run / "config.json").write_text('{"task": "next_item"}')
-    (export / "serving.json").write_text('{"task": "next_item"}')
-    for source in (run, export):
-        with pytest.raises(DataError, match="predict the next item"):
-            Registry(tmp_path / "registry").promote(source)
-    with pytest.raises(DataError, match="has sessions, not rows"):
-        SavedRun(run)
 
 
 def test_files_that_are_gone_are_named(registry):

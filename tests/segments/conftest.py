@@ -15,4 +15,6 @@ def few_or_many(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (order, as_of_join):
             patch.setattr(module, "SMALL", 1 << 40 if request.param == "as few rows" else -1)
+        if request.param == "as many rows":
+            patch.setattr(order, "PAIRS", -1)
         yield

@@ -7,6 +7,7 @@ from decimal import Decimal
 from threading import Thread
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 import torch
@@ -14,7 +15,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.features import CoVisit, Cross, CumCount, CumStat, CumTarget, FeatureSet, History, Lag, LastAction, Rolling
+from fastrec.features import (
+    CoVisit,
+    Cross,
+    CumCount,
+    CumStat,
+    CumTarget,
+    FeatureSet,
+    History,
+    JaccardToHistory,
+    Lag,
+    LastAction,
+    Rolling,
+)
 from fastrec.features.base import Context, Grouped
 from fastrec.serve import Online
 from fastrec.table import Column, Table
@@ -330,3 +343,19 @@ def test_no_rows_and_no_events() -> None:
     assert online.observe(SCHEMA.empty_table(), "log") == 0
     assert online.features(asked.slice(0, 0)).num_rows == 0
     assert online.features(asked)["of_item_count"].to_pylist() == [0, 0, 0]
+
+
+def test_a_table_that_features_do_without_may_lack():
+    """Without items the likeness is missing, as in training; the table of events is needed."""
+    log = pd.DataFrame({"user": [1, 1], "item": ["a", "b"], "t": [1, 2]})
+    features = FeatureSet(
+        [JaccardToHistory("user", item="item", properties="tags", order="t", table="log", items="items")]
+    )
+    features.fit(log, tables={"log": log})
+    online = Online(features, tables={"log": log})
+    assert online.optional_tables == {"items"}
+    online.observe(log, "log")
+    rows = {"user": [1], "item": ["a"], "t": [5]}
+    made = online.features(rows).to_pydict()
+    assert made == {"jaccard_mean": [None], "jaccard_max": [None]}
+    assert np.isnan(features.transform(rows, tables={"log": log})["jaccard_mean"]).all()

@@ -199,8 +199,11 @@ def merge_kept(
         merge: two cells' arrays as one.
     """
     kept = {n: v if keep is None else v[keep.to(v.device)] for n, v in arrays.items()}
+    count = max((len(v) for v in kept.values()), default=0)
+    if count == 1:  # nothing is merged with a cell that is alone
+        return {n: v[0] for n, v in kept.items()}
     total = {n: v.new_full(v.shape[1:], empty.get(n, 0)) for n, v in kept.items()}
-    for i in range(max((len(v) for v in kept.values()), default=0)):
+    for i in range(count):
         total = merge(total, {n: v[i] for n, v in kept.items()})
     return total
 

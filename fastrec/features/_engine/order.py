@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from weakref import ref
 
 import torch
 
@@ -11,7 +12,9 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import shared_codes
 from fastrec.features._inputs import as_list, order_keys
 from fastrec.features.base import Grouped
-from fastrec.segments import Groups
+from fastrec.segments import Groups, as_of
+from fastrec.segments.as_of_join import FewMerged, few
+from fastrec.segments.order import SMALL
 from fastrec.segments.windows import tie_start
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -122,6 +125,48 @@ def aligned(
                 else "Give both the same type, for example with pd.to_datetime",
             )
     return *shared_codes(table, log, by), order_keys(table, order), order_keys(log, order)
+
+
+class Aligned:
+    """Rows and the events of a log by the same keys and in one order (see ``aligned``).
+
+    Args:
+        table: the rows.
+        log: the events.
+        by: the columns of the group, in both.
+        order: the columns that order rows and events, in both.
+    """
+
+    def __init__(self, table: Table, log: Table, by: list[str], order: list[str]) -> None:
+        self.rows, self.codes, self.here, self.there = aligned(table, log, by, order)
+        self._merged = FewMerged(self.rows, self.here, self.codes, self.there) if few(self.rows, self.codes) else None
+
+    @classmethod
+    def of(cls, table: Table, log: Table, by: list[str], order: list[str]) -> Aligned:
+        """The same; the rows of a request remember it for other generators of this ``by`` and ``order``.
+
+        Not the log, which may outlive many requests.
+        """
+        if not is_request(table, log):
+            return cls(table, log, by, order)
+        key = ("aligned", ref(log), tuple(by), tuple(order))  # no id: another table may get that of one that is gone
+        return table.remember(key, [*by, *order], lambda: cls(table, log, by, order))
+
+    def before(self, counted: torch.Tensor | None = None) -> tuple[torch.Tensor, Groups]:
+        """``as_of`` of these rows and events.
+
+        Args:
+            counted: bool ``[e]``, False = an event is passed over; None: all count.
+        """
+        if self._merged is not None:
+            return self._merged.last(None if counted is None else counted.numpy())
+        codes = self.codes if counted is None else torch.where(counted, self.codes, 0)
+        return as_of(self.rows, self.here, codes, self.there)
+
+
+def is_request(table: Table, log: Table) -> bool:
+    """Whether rows and events are a request's: so few that what several generators share is worth remembering."""
+    return len(table) + len(log) <= SMALL and table.device.type == "cpu"
 
 
 def _times(column: Column) -> str:

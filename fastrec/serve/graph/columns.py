@@ -187,29 +187,41 @@ def input_column(graph: Graph, name: str, column: Column, *, no_text: str = NO_T
     Raises:
         NotInGraphError: lists and opaque columns are no inputs.
     """
+    return column_of(graph, graph.input(name, input_type(column)), name, column, no_text=no_text)
+
+
+def column_of(graph: Graph, value: str, name: str, column: Column, *, no_text: str = NO_TEXT) -> GraphColumn:
+    """A value of the graph as a column like this one; see ``input_column``."""
     if column.kind == "category" and is_text(column.distinct.type):
-        value = graph.input(name, object)
         placeholder = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
         empty = pa.array([], column.distinct.type)
         return GraphColumn("category", placeholder, name=name, distinct=empty, text=value, no_text=no_text, marked=True)
     column = column.plain()
     if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
-        value = graph.input(name, np.int64)
         tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.int64, device="meta"))
         missing = tensor == int(NO_INTEGER)
         return GraphColumn(
             column.kind, tensor, name=name, missing=missing, unit=column.unit, zone=column.zone, marked=True
         )
-    if column.kind == "number" and column.values.dtype == torch.bool:
-        value = graph.input(name, np.float64)  # so that there is a way to say that it is missing
-        tensor = GraphTensor(graph, value, torch.empty(N, dtype=torch.float64, device="meta"))
-        return GraphColumn("number", tensor, name=name)
-    if column.kind == "number":
-        dtype = np.float32 if column.values.dtype in (torch.float32, torch.float16, torch.bfloat16) else np.float64
-        value = graph.input(name, dtype)
-        meta = torch.empty(N, dtype=torch.float32 if dtype == np.float32 else torch.float64, device="meta")
-        return GraphColumn("number", GraphTensor(graph, value, meta), name=name)
-    raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=name, remedy="Compute it outside")
+    dtype = torch.float32 if input_type(column) is np.float32 else torch.float64
+    return GraphColumn("number", GraphTensor(graph, value, torch.empty(N, dtype=dtype, device="meta")), name=name)
+
+
+def input_type(column: Column) -> Any:
+    """The numpy type of an input for a column like this one; ``object``: text.
+
+    Raises:
+        NotInGraphError: lists and opaque columns are no inputs.
+    """
+    if column.kind == "category" and is_text(column.distinct.type):
+        return object
+    column = column.plain()
+    if column.kind == "datetime" or (column.kind == "number" and _is_whole(column.values.dtype)):
+        return np.int64
+    if column.kind == "number":  # a bool, too: so that there is a way to say that it is missing
+        narrow = column.values.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        return np.float32 if narrow else np.float64
+    raise NotInGraphError(f"is a {column.kind}, which no graph takes", column=column.name, remedy="Compute it outside")
 
 
 def type_of_input(column: Column) -> str:

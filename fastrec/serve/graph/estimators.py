@@ -16,6 +16,7 @@ from fastrec.serve.graph.builder import Cut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.linear import linear_prediction
+from fastrec.serve.graph.list_events import GraphEvents, session_outputs
 from fastrec.serve.graph.nets import _matrix, net_outputs
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Vocab
@@ -33,6 +34,7 @@ class GraphRows:
         cats, conts: which of them are categories, and numbers.
         n_outputs: how many classes or targets.
         lists: of a ranking: the lists.
+        events: what was before the lists; None: the graph has no such inputs.
     """
 
     table: GraphTable
@@ -41,6 +43,7 @@ class GraphRows:
     conts: Sequence[str]
     n_outputs: int = 1
     lists: GraphGroups | None = None
+    events: GraphEvents | None = None
 
     def __len__(self) -> int:
         return N
@@ -93,11 +96,13 @@ def _net_ranker(model: Any, rows: GraphRows) -> Any:
 
 @writer("SessionRanker")
 def _session_ranker(model: Any, rows: GraphRows) -> Any:
-    raise NotInGraphError(  # a graph's inputs are rows of lists: the events before a list are none
-        f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a list, "
-        "which no graph has",
-        remedy="Leave the model out of the recipe, or serve the run itself",
-    )
+    if rows is None or rows.events is None:  # never scored without them
+        raise NotInGraphError(
+            f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a "
+            "list, which the graph of a run has not",
+            remedy="Leave the model out of the recipe, or write it alone (fastrec.serve.export_session_ranker)",
+        )
+    return session_outputs(model, rows)
 
 
 @writer("NetModel")

@@ -99,21 +99,32 @@ def _of_lists(step: Any, table: GraphTable, places: Places) -> dict[str, Any]:
         values = _numbers(table[col])
         known = ~values.isnan()
         count = lists.reduce(known.double(), "add")
-        total = lists.reduce(torch.where(known, values, 0.0), "add")
-        mean = total / count
+        filled = torch.where(known, values, 0.0)
+        total = lists.reduce(filled, "add")
+        mean = _mean(lists, filled, known, total / torch.clamp(count, min=1), count)
         for stat in step._wanted:
             made[step._name(col, stat)] = _statistic(stat, lists, values, known, count, total, mean)
     return made
 
 
+def _mean(lists: GraphGroups, filled: Any, known: Any, mean: Any, count: Any) -> Any:
+    """The mean with what rounding has lost, as training takes it: a tree may split where a difference from it is 0."""
+    rest = torch.where(known & mean.isfinite(), filled - mean, 0.0)
+    return mean + lists.reduce(rest, "add") / torch.clamp(count, min=1)
+
+
 def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: Any, total: Any, mean: Any) -> Any:
     if stat == "count":
         return count.long()
-    if stat in ("sum", "mean"):
-        return total if stat == "sum" else mean
+    if stat == "sum":
+        return total
+    if stat == "mean":
+        return torch.where(count > 0, mean, torch.nan)
     if stat == "std":
-        square = lists.reduce(torch.where(known, (values - mean) ** 2, 0.0), "add")
-        return torch.where(count > 1, (square / torch.clamp(count - 1, min=1)).sqrt(), torch.nan)
+        rest = torch.where(known, values - mean, 0.0)
+        square = lists.reduce(rest * rest, "add")
+        enough = (count > 1) & mean.isfinite()
+        return torch.where(enough, (square / torch.clamp(count - 1, min=1)).sqrt(), torch.nan)
     far = torch.inf if stat == "min" else -torch.inf
     return torch.where(count > 0, lists.reduce(torch.where(known, values, far), stat), torch.nan)
 

@@ -20,7 +20,7 @@ from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
 from fastrec.serve.pt2 import program_of
-from fastrec.tabular import FillMissing, Normalize, RankGauss
+from fastrec.tabular import FillMissing, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.procs import ContProc, Features
 
 _NA = "_na"
@@ -34,7 +34,7 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
         table: the columns that it reads.
     """
     columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
-    cats, conts = _prepared(trained, table.with_columns(columns))
+    cats, conts = _prepared(trained.frame, table.with_columns(columns))
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
     inputs = [_rows_of(graph, cats, torch.int64), _rows_of(graph, conts, torch.float32)]
     model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
@@ -52,16 +52,16 @@ def _rows_of(graph: Graph, values: Any, dtype: torch.dtype) -> str:
     return value_of(graph, values, dtype)
 
 
-def _prepared(trained: TrainedNet, table: GraphTable) -> tuple[Any, Any]:
+def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     """Codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
-    procs = {type(p).__name__: p for p in trained.frame.procs.fs}
+    procs = {type(p).__name__: p for p in frame.procs.fs}
     odd = next((p for p in procs.values() if isinstance(p, Features)), None)
     if odd is not None:
         raise DataError("a net has features of its own", remedy="Put them into the recipe's features")
-    names = list(trained.frame.cont_names)
+    names = list(frame.cont_names)
     numbers = {n: table[n].number() for n in names}
     graph = _graph_of(table)
-    codes = [_codes(procs, n, table, numbers) for n in trained.frame.cat_names]
+    codes = [_codes(procs, n, table, numbers) for n in frame.cat_names]
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
     for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
@@ -95,7 +95,7 @@ def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor
     knots = [proc.knots[n] for n in names]
     used = [i for i, (x, _) in enumerate(knots) if len(x) > 1]
     if not used:
-        return _matrix(graph, [torch.zeros(N, dtype=torch.float64) for _ in names], torch.float64)
+        return (values * 0).nan_to_num(0.0, 0.0, 0.0)
     some = values if len(used) == len(names) else values[:, torch.tensor(used)]
     made = interpolated(some, [knots[i] for i in used], missing=0.0)
     if len(used) == len(names):

@@ -80,8 +80,12 @@ class EventLog:
             self._file.close()
 
 
-def read_log(path: Path) -> Iterator[bytes]:
+def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
     """The records of a log; a torn end is cut off the file.
+
+    Args:
+        path: the file.
+        after: those that end at this byte or before are passed over: the size that the file once had.
 
     Raises:
         UnreadableFileError: it is no log, or is damaged before its end.
@@ -98,7 +102,8 @@ def read_log(path: Path) -> Iterator[bytes]:
         if payload is None:
             break
         place = good = place + _HEAD.size + len(payload)
-        yield payload
+        if place > after:
+            yield payload
     if good < len(data):
         _check_torn(data, good, path)
         os.truncate(path, good)

@@ -134,6 +134,12 @@ class Online:
         """The columns that events must have, by table; the frame's own earlier rows are ``'history'``."""
         return {t: list(n) for t, n in self._plan.columns.items()}
 
+    @property
+    def optional_tables(self) -> set[str]:
+        """The tables that features do without: where there are no such events, their values are missing."""
+        lookups = [k for found in self._plan.lookups for k in found]
+        return {k.table for k in lookups} - {k.table for k in lookups if k.via is None}
+
     def schema(self, table: str) -> pa.Schema | None:
         """The types of a table's events; None: none was given or observed yet."""
         layout = self._layout(table)
@@ -159,20 +165,31 @@ class Online:
         """
         return self._observe(events, HISTORY if table is None else table, learn=True)
 
-    def _observe(self, events: Any, name: str, *, learn: bool) -> int:
+    def checked(self, events: Any, table: str) -> Table:
+        """The columns of events that ``observe`` would keep, with the types that they have there; nothing is observed.
+
+        Raises:
+            DataError, MissingColumnError: as for ``observe``.
+        """
+        with naming_table(table), self._lock:
+            return self._checked(events, table)
+
+    def _checked(self, events: Any, name: str) -> Table:
         if name not in self._plan.columns:
             known = ", ".join(map(repr, self._plan.columns)) or "none"
             raise DataError(
                 f"no feature looks at events of {name!r}; tables that features look at: {known}",
                 remedy="Check the table's name",
             )
-        with naming_table(name):
-            rows = Table.read(events, self._plan.columns[name], device="cpu")
-            with self._lock:
-                rows = self._conformed(name, rows)
-                order_keys(rows, self._plan.orders.get(name, []))
-                if len(rows):
-                    self._append(name, rows, learn=learn and name == HISTORY)
+        rows = self._conformed(name, Table.read(events, self._plan.columns[name], device="cpu"))
+        order_keys(rows, self._plan.orders.get(name, []))
+        return rows
+
+    def _observe(self, events: Any, name: str, *, learn: bool) -> int:
+        with naming_table(name), self._lock:
+            rows = self._checked(events, name)
+            if len(rows):
+                self._append(name, rows, learn=learn and name == HISTORY)
         return len(rows)
 
     def features(self, requests: Any) -> pa.Table:

@@ -9,6 +9,7 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,7 @@ class Values:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._known: dict[int, str] = {}
+        self._lists: dict[int, list[Any] | None] = {}
         self.fresh: dict[bytes, bytes] = {}  # to be written with the events that use them
 
     def names(self, texts: Iterable[str]) -> list[int]:
@@ -60,6 +62,13 @@ class Values:
                 raise UnreadableFileError("a value of the events is not in the store", remedy="Export the state again")
             self._known[name] = bytes(raw).decode("utf-8", "surrogatepass")
         return [self._known[n] for n in names]
+
+    def lists(self, names: Sequence[int]) -> list[list[Any] | None]:
+        """The lists of names that the store knows."""
+        absent = [n for n in names if n not in self._lists]
+        for name, text in zip(absent, self.texts(absent), strict=True):
+            self._lists[name] = json.loads(text)
+        return [self._lists[n] for n in names]
 
     def written(self, fresh: Iterable[bytes]) -> None:
         """Take note of what the store has."""
@@ -205,10 +214,10 @@ class Layout:
         distinct = np.unique(held)
         distinct = distinct[distinct != 0]
         codes = np.where(held == 0, 0, np.searchsorted(distinct, held) + 1).astype(np.int32)
-        texts = values.texts(distinct.tolist())
         if pa.types.is_large_list(kind):
-            lists = [None, *map(json.loads, texts)]
-            return as_column(pa.array([lists[c] for c in codes], kind), name=name)
+            lists = [None, *values.lists(distinct.tolist())]
+            return as_column(pa.array([lists[c] for c in codes.tolist()], kind), name=name)
+        texts = values.texts(distinct.tolist())
         is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
         words = pa.array(texts, kind) if is_text else pa.array(texts, pa.string()).cast(kind)
         return Column("category", torch.from_numpy(codes), name=name, distinct=words)

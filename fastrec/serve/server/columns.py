@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec.serve.server.event_lists import event_arrays
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import arrow_type, filled, from_values, to_arrow
 
@@ -94,4 +95,6 @@ def lists_together(batch: Sequence[Columns]) -> np.ndarray:
 def _arrays(
     spec: Spec, sent: Mapping[str, Any], rows: int, convert: Callable[[Input, Any], np.ndarray]
 ) -> dict[str, np.ndarray]:
-    return {i.name: convert(i, sent[i.name]) if i.name in sent else filled(i, rows) for i in spec.sent}
+    plain = [i for i in spec.sent if i.events is None]
+    made = {i.name: convert(i, sent[i.name]) if i.name in sent else filled(i, rows) for i in plain}
+    return made if spec.events_count is None else made | event_arrays(spec, sent, rows, convert)

@@ -43,7 +43,8 @@ async def page(service: Service, call: Call) -> Response:
 def example(spec: Spec, rows: int = 2) -> dict[str, list[Any]]:
     """Columns that the export takes, with made-up values."""
     values = {"int64": 1, "float64": 0.5, "float32": 0.5, "string": "a", "bool": True}
-    columns = {i.name: [_moment(i) if i.unit else values[i.type]] * rows for i in spec.sent}
+    columns: dict[str, list[Any]] = {i.name: [_moment(i) if i.unit else values[i.type]] * rows for i in spec.sent}
+    columns |= {i.name: [columns[i.name][:1]] * rows for i in spec.event_columns}
     if spec.item is not None and spec.item not in columns:
         columns[spec.item] = list(range(rows))
     return columns
@@ -136,6 +137,9 @@ def _list(column: Input) -> dict[str, Any]:
     items: dict[str, Any] = {"type": [*kinds, "null"] if column.may_be_missing else kinds}
     if column.unit is not None:
         items["description"] = _time(column)
+    if column.events is not None:
+        said = f"The events before the row's list, the oldest first; the last {column.events} are read."
+        items = {"type": ["array", "null"], "items": items, "description": said}
     return {"type": "array", "items": items}
 
 
@@ -150,7 +154,8 @@ def _moment(column: Input) -> str:
 
 def _html(spec: Spec) -> str:
     rows = "".join(
-        f"<tr><td>{escape(i.name)}<td>{_TYPES[i.type] if not i.unit else escape(_time(i))}"
+        f"<tr><td>{escape(i.name)}<td>{'' if i.events is None else 'a list of: '}"
+        f"{_TYPES[i.type] if not i.unit else escape(_time(i))}"
         f"<td>{'yes' if i.required else ''}<td>{'yes' if i.may_be_missing else ''}"
         for i in spec.sent
     )

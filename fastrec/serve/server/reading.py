@@ -82,12 +82,24 @@ def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> Columns:
     Raises:
         Refusal: as for ``columns_of_lists``.
     """
-    arrays = {n: v if isinstance(v, np.ndarray) else np.array(v, object) for n, v in columns.items()}
+    lists = {i.name for i in spec.event_columns}
+    arrays = {n: _objects(v) if n in lists else _array(v) for n, v in columns.items()}
     for name, values in arrays.items():
         if values.ndim != 1:
             raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
     rows = check_same_length(arrays)
     return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
+
+
+def _array(values: Any) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else np.array(values, object)
+
+
+def _objects(values: Any) -> np.ndarray:
+    """Lists ``[n]``, which numpy would make a matrix of where they are of one length."""
+    made = np.empty(len(values), object)
+    made[:] = list(values)
+    return made
 
 
 def checked_columns(

@@ -11,9 +11,10 @@ import numpy as np
 
 from fastrec.errors import UnreadableFileError
 from fastrec.serve.server.columns import Columns, arrays_together, lists_together
+from fastrec.serve.server.event_lists import event_arrays
 from fastrec.serve.server.reading import columns_of_arrays
 from fastrec.serve.server.spec import FILE, Spec, read_spec
-from fastrec.serve.server.values import DTYPES, filled
+from fastrec.serve.server.values import DTYPES, filled, from_values
 from fastrec.serve.session import open_session
 
 __all__ = ["Scorer"]
@@ -47,6 +48,7 @@ class Scorer:
     def __init__(self, folder: str | Path, *, threads: int = 1, device: str = "cpu") -> None:
         self.folder = Path(folder)
         self.version: int | None = None  # its number in a registry
+        self.events: Any = None  # what makes its columns from events (see ``service.Events``)
         self.spec: Spec = read_spec(folder)
         self._session = open_session(self.spec.model, threads=threads, device=device)
         self._takes = {i.name: _ONNX.get(i.type, i.type) for i in self._session.get_inputs()}
@@ -99,16 +101,22 @@ class Scorer:
     def warm(self, *rows: int) -> None:
         """Score rows of missing values, so that the first request does not pay for what happens once."""
         for n in rows or (1, 64):
-            empty = {i.name: filled(i, n) for i in self.spec.inputs if i.name in self._takes}
+            plain = [i for i in self.spec.inputs if i.events is None]
+            empty = {i.name: filled(i, n) for i in plain} | self._no_events(n)
+            empty = {name: values for name, values in empty.items() if name in self._takes}
             try:
                 self.run(empty)
             except Exception as error:  # onnxruntime's errors have no common class
                 why = f"it cannot score {n} rows of missing values ({' '.join(str(error).split())[:300]})"
                 raise UnreadableFileError(why, file=self.spec.model, remedy="Export the run anew") from error
 
+    def _no_events(self, rows: int) -> dict[str, np.ndarray]:
+        return {} if self.spec.events_count is None else event_arrays(self.spec, {}, rows, from_values)
+
     def _check(self) -> None:
         """Whether the graph takes and gives what ``serving.json`` says."""
         declared = {i.name: i.type for i in self.spec.inputs}
+        declared |= {} if self.spec.events_count is None else {self.spec.events_count: "int64"}
         gives = {o.name for o in self._session.get_outputs()}
         wrong = [f"{n} ({t}, {FILE} says {declared.get(n)})" for n, t in self._takes.items() if declared.get(n) != t]
         wrong += [f"{n} (no such output)" for n in self._gives if n not in gives]

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -19,6 +20,7 @@ from fastrec.serve.server.batcher import Batcher, Job
 from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.prometheus import Metrics
 from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.registry_events import RegistryEvents
 from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.values import from_arrow
 from fastrec.serve.server.versions import Canary, Source, takes_canary
@@ -90,6 +92,7 @@ class Service:
         self.limits = limits or Limits()
         self.events = events
         self.source, self.canary = Source(folder), canary
+        self._handed = None if self.source.registry is None else RegistryEvents(self.source.registry)
         self.scorer = self._load(*self.source.current())
         self._canary = None if canary is None else self._load(self.source.version(canary.version), canary.version)
         self.metrics = Metrics(
@@ -167,9 +170,13 @@ class Service:
         Raises:
             Refusal: the export has no events (404), or these cannot be taken in (422).
         """
-        if self.events is None:
+        scorer = self.scorer
+        if scorer.events is None:
             raise Refusal(404, "this export takes no events")
-        await self._in_order(self.events.observe, events, table)
+        if self._handed is not None and scorer.version is not None:
+            await self._in_order(partial(self._handed.observe, checked_by=scorer.version), events, table)
+        else:
+            await self._in_order(scorer.events.observe, events, table)
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:
@@ -199,6 +206,8 @@ class Service:
         finally:
             self._reloading = False
         self.scorer = new
+        if self._handed is not None:
+            self._handed.keep({new.version, None if self.canary is None else self.canary.version})
         self.metrics.reloads.add("done")
         _log.info("reloaded %s, version %s", new.spec.name, new.spec.version[:12])
         return new.spec.version
@@ -208,16 +217,18 @@ class Service:
         self.batcher.close()
         for pool in (self._parser, self._history, self._loader):
             pool.shutdown(wait=True)
+        if self._handed is not None:
+            self._handed.close()
 
     def _load(self, folder: str | Path, version: int | None = None) -> Scorer:
         scorer = Scorer(folder, threads=self.limits.threads, device=self.limits.device)
         scorer.version = version
-        if self.source.registry is not None and scorer.spec.events is not None:
-            raise DataError(
-                "its features are made from events, whose state a registry does not hand on", file=folder,
-                remedy="Serve the export itself",
-            )  # fmt: skip
-        if scorer.spec.made and self.events is None:
+        scorer.events = self.events
+        if self._handed is not None and scorer.spec.events is not None:
+            assert self.source.registry is not None
+            assert version is not None
+            scorer.events = self._handed.state_of(self.source.registry.version(version))
+        if scorer.spec.made and scorer.events is None:
             names = ", ".join(i.name for i in scorer.spec.made[:5])
             raise DataError(
                 "its columns from events have nothing to make them", file=folder, column=names,
@@ -227,9 +238,9 @@ class Service:
         return scorer
 
     async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
-        assert self.events is not None
+        assert scorer.events is not None
         requests = columns.table()
-        made = await self._in_order(self.events.features, requests)
+        made = await self._in_order(scorer.events.features, requests)
         return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
 
     async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:

@@ -32,6 +32,8 @@ class Input:
         zone: for a time, its time zone; None: clock time without a zone.
         required: whether every request must hold it.
         made: whether the server makes it from events, so that no request may hold it.
+        events: of a column of the events before a list, so many of the last of which are read: each row holds a list
+            of them. None: it is a column of rows.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Input:
     zone: str | None = None
     required: bool = True
     made: bool = False
+    events: int | None = None
 
     @cached_property
     def is_float(self) -> bool:
@@ -78,6 +81,7 @@ class Spec:
         item: the column with the ids of the candidates, which need not be an input.
         events: what the export says of its events; None: it needs none.
         tables: the columns of each table of events.
+        events_count: the graph's input that says how many events before its list each row has; None: it reads none.
     """
 
     name: str
@@ -91,11 +95,17 @@ class Spec:
     item: str | None = None
     events: dict[str, Any] | None = None
     tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)
+    events_count: str | None = None
 
     @cached_property
     def sent(self) -> tuple[Input, ...]:
         """The inputs that a request holds; the list's ids are the server's own."""
         return tuple(i for i in self.inputs if not i.made and i.name != self.list)
+
+    @cached_property
+    def event_columns(self) -> tuple[Input, ...]:
+        """The columns of events that each row holds a list of."""
+        return tuple(i for i in self.inputs if i.events is not None)
 
     @cached_property
     def required(self) -> frozenset[str]:
@@ -149,6 +159,8 @@ def _spec(said: dict[str, Any], folder: Path) -> Spec:
     names = [i.name for i in inputs]
     if len(set(names)) != len(names):
         raise ValueError("two inputs have one name")
+    if any(i.events is not None for i in inputs) != isinstance(said.get("events_count"), str):
+        raise ValueError("columns of events and the name of their number belong together")
     return Spec(
         name=said["name"],
         task=said["task"],
@@ -160,6 +172,7 @@ def _spec(said: dict[str, Any], folder: Path) -> Spec:
         list=said.get("list"),
         item=said.get("item"),
         events=said.get("events"),
+        events_count=said.get("events_count"),
         tables={n: _event_columns(t["columns"]) for n, t in ((said.get("events") or {}).get("tables") or {}).items()},
     )
 
@@ -174,7 +187,10 @@ def _input(said: dict[str, Any]) -> Input:
         zone=None if time is None else time.get("zone"),
         required=bool(said.get("required", True)),
         made=bool(said.get("made", False)),
+        events=said.get("events"),
     )
+    if made.events is not None and (type(made.events) is not int or made.events < 1):
+        raise ValueError(f"input {made.name!r} reads {made.events!r} events")
     if made.type not in TYPES:
         raise ValueError(f"input {made.name!r} has type {made.type!r}")
     if time is not None and (made.unit not in _UNITS or made.type != "int64"):

@@ -74,7 +74,7 @@ async def events(service: Service, call: Call) -> Response:
             raise Refusal(422, f"there is no table of events {shortened(table)!r}", remedy=remedy)
         return table, events_table(spec.tables[table], body, service.limits.max_rows)
 
-    if service.events is None:
+    if service.scorer.events is None:
         raise Refusal(404, "this export takes no events")
     table, taken = await service.parse(len(call.body), parse)
     await service.observe(taken, table)

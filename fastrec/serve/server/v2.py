@@ -44,7 +44,7 @@ async def server(service: Service, call: Call) -> Response:
 async def model(service: Service, call: Call) -> Response:
     """The model's inputs and outputs."""
     spec = _spec(service, call)
-    inputs = list(spec.sent)
+    inputs = [i for i in spec.sent if i.events is None]
     if spec.list is not None:
         inputs.append(Input(spec.list, "int64"))
     said = {
@@ -110,6 +110,10 @@ def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], Column
             raise Refusal(400, f"it has {n} rows, another input has {rows}", column=said["name"])
         rows = n
         tensors[said["name"]], rest = _tensor(said, n, rest)
+    if scorer.spec.events_count is not None:
+        raise Refusal(
+            422, "the model reads lists of events, which tensors of this protocol do not hold", remedy="Send /v1/score"
+        )
     if len(rest):
         raise Refusal(400, f"{len(rest)} bytes of the body belong to no input")
     return scorer, head, checked_columns(scorer.spec, tensors, rows or 0, _column, _keys)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fastrec.errors import DataError
 from fastrec.registry import Registry, Version, is_registry
+from fastrec.registry.model_registry import is_session_run
 from fastrec.serve.server.spec import FILE
 
 __all__ = ["Canary", "Source", "takes_canary"]
@@ -87,10 +88,13 @@ class Source:
 
 
 def _export_of(version: Version) -> Path:
-    if version.export is None or not (version.export / FILE).is_file():
-        raise DataError(
-            f"version {version.number} has no export, and cannot be served",
-            file=version.folder,
-            remedy="Promote the run with its export (fastrec promote makes one)",
-        )
-    return version.export
+    """What a server loads of a version: its export; of a run for next items without one the run itself."""
+    if version.export is not None and (version.export / FILE).is_file():
+        return version.export
+    if version.run is not None and is_session_run(version.run):
+        return version.run
+    raise DataError(
+        f"version {version.number} has no export, and cannot be served",
+        file=version.folder,
+        remedy="Promote the run with its export (fastrec promote makes one)",
+    )

@@ -28,10 +28,16 @@ COUNT = "seen_count"
 
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
+    return with_events(tmp_path / "export")
+
+
+def with_events(folder: Path, *, weights: int = 0) -> Path:
     """The toy whose score has a thousandth of the number of a user's earlier events more."""
     at = {"unit": "us", "zone": None}
     log = {"user": {"type": "int64"}, "at": {"type": "int64", "time": at}}
-    folder = write_export(tmp_path / "export", extra=1, events={"tables": {"log": {"columns": log}}, "history": False})
+    folder = write_export(
+        folder, weights=weights, extra=1, events={"tables": {"log": {"columns": log}}, "history": False}
+    )
     model = onnx.load(folder / "model.onnx")
     for one in [*model.graph.input, *(n for n in model.graph.node)]:
         if isinstance(one, onnx.ValueInfoProto) and one.name == "x0":

@@ -15,14 +15,17 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from fastrec.cli import app as cli
 from fastrec.competition import Competition, NextItemCompetition, SavedRun, run_competition
 from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.estimators import XGBModel, XGBRanker
+from fastrec.registry import Registry
 from fastrec.retrieval import Candidates, InSegment, Recommender, RepeatedItems, SegmentPopularity
 from fastrec.sequences import CoVisitation, NextItemNet, PopularItems, SessionFrame, prefixes
-from fastrec.serve import Limits, NextItemGraph, export_next_items, make_app
+from fastrec.serve import Canary, Limits, NextItemGraph, export_next_items, make_app
 from fastrec.serve.server.recommend.models import open_model
 from fastrec.stacking import Stack
 from fastrec.table import Table
@@ -246,6 +249,43 @@ class Ranked(Competition):
 
     def stack(self):
         return Stack(rounds=3)
+
+
+def test_a_registry_of_runs_and_exports_of_sessions(folders, tmp_path):
+    """Promoted, listed, rolled back: each answers with the bytes that it answered with where it came from."""
+    folder, right = tmp_path / "registry", {"authorization": "Bearer t"}
+    body = {"sessions": [{"items": [2**60 + 3, 2**60 + 4]}, {"items": []}]}
+    alone = {}
+    for kind in ("run", "net"):
+        own = make_app(folders[kind])
+        alone[kind] = post(own, PATH, body).body
+        own.state.service.close()
+    assert alone["run"] != alone["net"]
+    done = CliRunner().invoke(cli, ["promote", str(folders["run"]), "--registry", str(folder), "--why", "the first"])
+    assert done.exit_code == 0, done.output
+    with pytest.raises(DataError, match="sessions have no canary"):
+        make_app(folder, canary=Canary(1, 0.5))
+    app = make_app(folder, token="t")
+
+    def said() -> tuple[str, bytes]:
+        assert post(app, "/v1/reload", b"", right).status == 200
+        answer = post(app, PATH, body, right)
+        return answer.headers["x-model-version"], answer.body
+
+    try:
+        assert said() == ("1", alone["run"])
+        Registry(folder).promote(folders["net"])
+        assert said() == ("2", alone["net"])
+        Registry(folder).rollback()
+        assert said() == ("1", alone["run"])
+        done = CliRunner().invoke(cli, ["rollback", "--registry", str(folder)])
+        assert done.exit_code == 0, done.output
+        assert said() == ("2", alone["net"])
+    finally:
+        app.state.service.close()
+    done = CliRunner().invoke(cli, ["versions", "--registry", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "the first" in done.output
 
 
 def test_a_run_that_ranks_reads_the_context(tmp_path):

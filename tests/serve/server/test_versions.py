@@ -135,14 +135,14 @@ def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
     service.close()
 
 
-def test_an_export_with_events_is_not_served_from_a_registry(tmp_path: Path) -> None:
+def test_an_export_with_events_but_no_state_is_refused(tmp_path: Path) -> None:
     folder = write_export(tmp_path / "export", events={"tables": {"log": {"columns": {}}}, "history": False})
     said = json.loads((folder / "serving.json").read_text())
     next(i for i in said["inputs"] if i["name"] == "ratio")["made"] = True
     (folder / "serving.json").write_text(json.dumps(said))
     registry = Registry(tmp_path / "registry")
     registry.promote(folder)
-    with pytest.raises(DataError, match="a registry does not hand on"):
+    with pytest.raises(DataError, match="have nothing to make them"):
         make_app(registry.folder)
 
 

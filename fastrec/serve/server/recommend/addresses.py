@@ -22,7 +22,7 @@ async def recommend(service: RecommendService, call: Call) -> Response:
         len(call.body),
         lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), max_rows),  # type: ignore[arg-type]
     )
-    call.version = spec.version[:12]
+    call.version = service.scorer.label
     best, seconds = await service.answer(asked, call.timeout, call.came)
     answers: list[dict[str, Any]] = [{"ids": ids, "scores": scores} for ids, scores in best]
     body = write_json(answers[0] if alone else {"sessions": answers})

@@ -17,6 +17,7 @@ from fastrec._core.file_digests import digests_below
 from fastrec.competition.next_items.predict import SavedNextItems, is_next_item_run
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, FastrecError, UnreadableFileError
+from fastrec.registry import is_registry
 from fastrec.retrieval import Recommender
 from fastrec.retrieval.pipeline.saving import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
@@ -24,6 +25,7 @@ from fastrec.serve.next_items.export import TASK, type_of
 from fastrec.serve.next_items.graph import NextItemGraph
 from fastrec.serve.server.recommend.asked import Asked, RecommendSpec, joined
 from fastrec.serve.server.refusal import Refusal
+from fastrec.serve.server.versions import Source
 from fastrec.table import Table, Vocab, as_column
 from fastrec.table.offsets import rows_of
 
@@ -48,6 +50,13 @@ class _Model:
 
     folder: Path
     spec: RecommendSpec
+    version: int | None = None  # its number in a registry
+    events: None = None
+
+    @property
+    def label(self) -> str:
+        """What answers say they are by, see ``Scorer.label``."""
+        return self.spec.version[:12] if self.version is None else str(self.version)
 
     def recommend(self, asked: Asked) -> Answer:
         """See ``RecommendModel``."""
@@ -86,8 +95,10 @@ class _Model:
 
 
 def recommends(folder: str | Path) -> bool:
-    """Whether a folder holds what answers ``/v1/recommend``."""
+    """Whether a folder, or the current version of a registry, holds what answers ``/v1/recommend``."""
     folder = Path(folder)
+    if is_registry(folder):
+        folder = Source(folder).current()[0]
     return (folder / ABOUT).is_file() or is_next_item_run(folder) or _is_net(folder)
 
 

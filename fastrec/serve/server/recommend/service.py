@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fastrec.errors import DataError
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.prometheus import SECONDS, Histogram
 from fastrec.serve.server.recommend.asked import Asked
@@ -20,14 +21,19 @@ class RecommendService(Service):
     """The model that is served. Requests that wait are answered together, one batch at a time.
 
     Args:
-        folder: a saved recommender, a run for next items, or the export of one.
+        folder: a saved recommender, a run for next items, the export of one, or a registry of these two.
         limits: how much to take on; rows are sessions.
-        canary: refused, as a registry holds no recommenders.
+        canary: refused: one version answers all sessions.
+
+    Raises:
+        DataError: a canary is asked for.
     """
 
     def __init__(self, folder: str | Path, *, limits: Limits | None = None, canary: Canary | None = None) -> None:
+        if canary is not None:
+            raise DataError("sessions have no canary", file=folder, remedy="Serve one version to all")
         # one worker: torch spreads a batch over the cores itself, and a recommender notes its stages' times
-        super().__init__(folder, limits=replace(limits or Limits(), workers=1), canary=canary)
+        super().__init__(folder, limits=replace(limits or Limits(), workers=1))
         stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
         self.metrics.stages = stages
 
@@ -47,5 +53,6 @@ class RecommendService(Service):
 
     def _load(self, folder: str | Path, version: int | None = None) -> Any:
         model = open_model(folder, threads=self.limits.threads, device=self.limits.device)
+        model.version = version
         model.warm()
         return model

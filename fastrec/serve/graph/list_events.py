@@ -1,0 +1,246 @@
+"""Nets that read the events before a list, in a graph: events as inputs beside the candidates, coded as in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim
+
+from fastrec._core.optional import require
+from fastrec.estimators._list_events import ITEM
+from fastrec.serve.graph.builder import OPSET, ROWS, Graph
+from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, column_of, encode, input_type
+from fastrec.serve.graph.nets import _prepared, quiet
+from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
+from fastrec.table import Column
+
+COUNT, PREFIX = "events.count", "events."
+_EVENTS = "events"  # what the second dimension of the inputs is called
+
+
+@dataclass
+class GraphEvents:
+    """The events before lists as inputs of a graph: each row brings those of its list, of which the first row's count.
+
+    Args:
+        graph: the graph.
+        log: a column of the log for each that is read, for kinds and types.
+        missing: what stands for missing text in each.
+        item, time: the log's columns of items and, where ages are read, of times.
+    """
+
+    graph: Graph
+    log: Mapping[str, Column]
+    missing: Mapping[str, str]
+    item: str
+    time: str | None
+
+    def __post_init__(self) -> None:
+        shape = (ROWS, _EVENTS)
+        self.values = {n: self.graph.input(PREFIX + n, input_type(c), shape) for n, c in self.log.items()}
+        self.count = self.graph.input(COUNT, np.int64)
+
+
+def session_outputs(model: Any, rows: Any) -> GraphTensor:
+    """What a ``SessionRanker`` makes of a graph's rows and their events: float64 ``[rows]``.
+
+    Args:
+        model: the trained ranker.
+        rows: ``GraphRows`` of lists, with events.
+    """
+    trained, coder = model._trained, model._events
+    if trained is None or coder is None:
+        raise model.not_fitted()
+    events: GraphEvents = rows.events
+    flags = {flag: rows.table[name].is_missing().double() for flag, name in trained.flags.items()}
+    item = as_graph_column(rows.table[events.item])
+    cats, conts = _prepared(trained.frame, rows.table.with_columns({**flags, ITEM: item}))
+    laid = _Laid(events, rows.lists, coder.most)
+    own = {n: laid.column(n) for n in events.log}
+    vocab = next(p for p in trained.frame.procs.fs if type(p).__name__ == "Categorify").vocab_of(ITEM)
+    feeds = {"x_cat": value_of(laid.graph, cats, torch.int64), "lists": rows.lists._of_row}
+    if trained.frame.cont_names:
+        feeds["x_cont"] = value_of(laid.graph, conts, torch.float32)
+    feeds["items"] = laid.wide(value_of(laid.graph, encode(vocab, own[events.item]), torch.int64))
+    codes, numbers = _prepared(coder.frame, GraphTable(own))
+    if coder.frame.cat_names:
+        feeds["cats"] = laid.wide(value_of(laid.graph, codes, torch.int64), len(coder.frame.cat_names))
+    parts = [numbers] if coder.frame.cont_names else []
+    if coder.aged:
+        assert events.time is not None
+        parts.append(laid.age(rows.table[events.time], own[events.time]))
+    if parts:
+        values = [value_of(laid.graph, p, torch.float32) for p in parts]
+        both = values[0] if len(values) == 1 else laid.graph.op("Concat", *values, axis=1)
+        feeds["conts"] = laid.wide(both, len(coder.frame.cont_names) + coder.aged)
+    feeds["listed"] = laid.wide(laid.listed(item, own[events.item]))
+    feeds["steps"] = laid.steps
+    proto = _net_model(_Fed(trained.net, len(trained.frame.cat_names), len(trained.frame.cont_names)), feeds, coder)
+    if laid.graph.compress is not None:
+        proto = laid.graph.compress(proto)
+    made = laid.graph.merge(proto, [feeds[i.name] for i in proto.graph.input])[0]
+    return GraphTensor(laid.graph, made, torch.empty((N, 1), dtype=torch.float32, device="meta")).double()[:, 0]
+
+
+class _Laid:
+    """The last events of every list, ``most`` places a list: what is flat has ``E = lists * most`` values.
+
+    Args:
+        events: the inputs.
+        lists: the lists of the rows.
+        most: how many events of a list are read.
+    """
+
+    def __init__(self, events: GraphEvents, lists: Any, most: int) -> None:
+        graph = self.graph = events.graph
+        self.events, self.lists, self.most = events, lists, most
+        op, self.whole = graph.op, lambda *v: graph.constant(np.array(v, dtype=np.int64))
+        rows = op("Shape", lists._of_row)
+        self.number = op("Range", graph.constant(np.int64(0)), op("Squeeze", rows), graph.constant(np.int64(1)))
+        self.first = self._first(lists._of_row, self.number, lists._count)
+        count = op("Gather", op("Max", events.count, self.whole(0)), self.first)
+        wide = op("Shape", next(iter(events.values.values())), start=1, end=2)
+        count = op("Unsqueeze", op("Min", count, wide), self.whole(1))
+        length = op("Min", count, self.whole(most))
+        place = graph.constant(np.arange(most, dtype=np.int64))
+        left = op("Sub", op("Sub", length, self.whole(1)), place)  # how many events of the list come after
+        there = op("Less", place, length)
+        self.steps = op("Where", there, left, self.whole(-1))
+        start = op("Mul", op("Unsqueeze", self.first, self.whole(1)), wide)
+        at = op("Add", op("Add", start, op("Sub", count, length)), place)
+        none = op("Mul", rows, wide)  # behind the end stands a missing value
+        self._at = op("Reshape", op("Where", there, at, none), self.whole(-1))
+
+    def column(self, name: str) -> GraphColumn:
+        """A column of the events, flat."""
+        graph, value = self.graph, self.events.values[name]
+        column, no_text = self.events.log[name], self.events.missing[name]
+        kind = input_type(column)
+        missing = np.array([no_text], object) if kind is object else np.array([_missing_of(kind)], kind)
+        flat = graph.op("Concat", graph.op("Reshape", value, self.whole(-1)), graph.constant(missing), axis=0)
+        return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
+
+    def wide(self, flat: str, width: int | None = None) -> str:
+        """Flat values as ``[lists, most]``, or ``[lists, most, width]``."""
+        shape = [-1, self.most] if width is None else [-1, self.most, width]
+        return self.graph.op("Reshape", flat, self.whole(*shape))
+
+    def age(self, shown: Column, happened: GraphColumn) -> GraphTensor:
+        """How long ago events were, as ``EventCoder`` has it: float32 ``[E, 1]``."""
+        own = value_of(self.graph, shown.number(), torch.float64)
+        meta = torch.empty(N, dtype=torch.float64, device="meta")
+        moment = GraphTensor(self.graph, self._spread(self.graph.op("Gather", own, self.first)), meta)
+        age = (moment - happened.number()).clamp_min(0).nan_to_num(0)
+        return age.log1p().float()[:, None] / 10
+
+    def listed(self, candidates: GraphColumn, items: GraphColumn) -> str:
+        """The row of the candidate that is an event's item, in the event's list; -1: none is. int64 ``[E]``."""
+        op = self.graph.op
+        mine, theirs = _raw(candidates), _raw(items)
+        if (candidates.text is None) != (items.text is None):
+            raise NotInGraphError("candidates' items are text or numbers, and the events' are not", column=items.name)
+        _, _, item, _ = op("Unique", op("Concat", mine, theirs, axis=0), outputs=4, sorted=1)
+        lists = op("Range", self.graph.constant(np.int64(0)), op("Squeeze", self.lists._count),
+                   self.graph.constant(np.int64(1)))  # fmt: skip
+        both = op("Concat", self.lists._of_row, self._spread(lists), axis=0)
+        pair = op("Add", op("Mul", both, op("Shape", item)), item)  # no more items than values
+        distinct, _, pair, _ = op("Unique", pair, outputs=4, sorted=1)
+        rows = op("Shape", self.number)
+        own = op("Slice", pair, self.whole(0), rows)
+        theirs = op("Slice", pair, rows, self.whole(np.iinfo(np.int64).max))
+        first = self._first(own, self.number, op("Shape", distinct), absent=-1)
+        gone = items.is_missing()
+        found = op("Gather", first, theirs)
+        return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), found)
+
+    def _first(self, codes: str, number: str, size: str, absent: int | None = None) -> str:
+        """The first row of each code, int64 ``[size]``."""
+        op = self.graph.op
+        start = op("ConstantOfShape", size, value=np.array([np.inf]))
+        wide = op("Cast", number, to=self.graph.type_of(np.float64))  # the reduction of integers is not everywhere
+        made = op("ScatterElements", start, codes, wide, reduction="min")
+        if absent is not None:
+            there = op("Less", made, self.graph.constant(np.array(np.inf)))
+            made = op("Where", there, made, self.graph.constant(np.array(float(absent))))
+        return op("Cast", made, to=self.graph.type_of(np.int64))
+
+    def _spread(self, of_list: str) -> str:
+        """A value of each list at all its places: ``[E]``."""
+        op = self.graph.op
+        shape = op("Concat", self.lists._count, self.whole(self.most), axis=0)
+        return op("Reshape", op("Expand", op("Unsqueeze", of_list, self.whole(1)), shape), self.whole(-1))
+
+
+class _Fed(nn.Module):
+    """A net of events that is given what there is, by name."""
+
+    def __init__(self, net: nn.Module, n_cat: int, n_cont: int) -> None:
+        super().__init__()
+        self.net, self.n_cat, self.n_cont = net, n_cat, n_cont
+
+    def forward(
+        self,
+        x_cat: Tensor,
+        lists: Tensor,
+        items: Tensor,
+        listed: Tensor,
+        steps: Tensor,
+        x_cont: Tensor | None = None,
+        cats: Tensor | None = None,
+        conts: Tensor | None = None,
+    ) -> Tensor:
+        if x_cont is None:
+            x_cont = torch.zeros((x_cat.shape[0], 0))
+        if cats is None:
+            cats = items.new_zeros((*items.shape, 0))
+        if conts is None:
+            conts = torch.zeros((*items.shape, 0))
+        return self.net(x_cat, x_cont, lists, items, cats, conts, listed, steps)
+
+
+def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
+    """The net as an ONNX model, whose inputs have the names of ``feeds``."""
+    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
+    n, lists, most = 6, 3, coder.most
+    whole, sizes = torch.int64, coder.sizes
+    given = {
+        "x_cat": torch.zeros((n, net.n_cat), dtype=whole),
+        "lists": torch.arange(n) // 2,
+        "items": torch.zeros((lists, most), dtype=whole),
+        "listed": torch.zeros((lists, most), dtype=whole),
+        "steps": torch.arange(most - 1, -1, -1).repeat(lists, 1),
+        "x_cont": torch.zeros((n, net.n_cont)),
+        "cats": torch.zeros((lists, most, len(sizes["event_szs"])), dtype=whole),
+        "conts": torch.zeros((lists, most, sizes["n_event_cont"])),
+    }
+    rows, of_lists = Dim("rows"), Dim("lists")
+    given = {name: given[name] for name in given if name in feeds}
+    shapes = {name: {0: rows if name in ("x_cat", "lists", "x_cont") else of_lists} for name in given}
+    net.net.cpu()
+    with torch.no_grad(), quiet():
+        program = torch.export.export(net.eval(), (), given, dynamic_shapes=shapes)
+        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+
+
+def _raw(column: GraphColumn) -> str:
+    """Ids as they are: text, or int64.
+
+    Raises:
+        NotInGraphError: they are neither.
+    """
+    if column.text is not None:
+        return column.text
+    if column.values.dtype != torch.int64:
+        raise NotInGraphError(
+            "items are neither integers nor text", column=column.name or None, remedy="Give them as integers or text"
+        )
+    return column.values.value
+
+
+def _missing_of(kind: Any) -> Any:
+    return np.iinfo(np.int64).min if kind is np.int64 else np.nan

@@ -1,0 +1,177 @@
+"""``export_session_ranker``: a net that reads the events before a list as one ONNX file, and a check of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fastrec import __version__
+from fastrec._core.atomic import atomic_folder, check_replaceable
+from fastrec.errors import DataError
+from fastrec.estimators import SessionRanker
+from fastrec.estimators._list_events import ITEM, known_events, with_items
+from fastrec.serve.export import _FILE, _FORMAT, _GRAPH, SCORE, Exported, _fed
+from fastrec.serve.graph.builder import Graph
+from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
+from fastrec.serve.graph.estimators import GraphRows, prediction
+from fastrec.serve.graph.features import Served
+from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.list_events import COUNT, PREFIX, GraphEvents
+from fastrec.serve.graph.tensor import GraphTensor, N, value_of
+from fastrec.serve.session import open_session
+from fastrec.serve.verify import Verified, _blocks, _list_starts, _other_order, read_about
+from fastrec.table import Column
+from fastrec.validate import Lists
+
+__all__ = ["export_session_ranker", "verify_session_ranker"]
+
+
+def export_session_ranker(
+    model: SessionRanker, rows: Lists, out: str | Path, *, lists: str = "list", name: str | None = None
+) -> Exported:
+    """Write a ranker that reads the session as a graph: raw columns of candidates and raw events → scores.
+
+    Beside the candidates' columns the graph takes ``lists`` (which rows are of one list), for every column of events
+    that is read ``events.<column>`` ``[rows, events]``, filled up behind, and ``events.count`` ``[rows]``: how many
+    there are. A row brings the events of its list, the oldest first; of a list those of its first row are read, of
+    these the last ``most_events``. ``fastrec serve`` takes each ``events.<column>`` as a list a row, and counts itself.
+
+    Args:
+        model: the trained ranker.
+        rows: some lists with their events, which say the columns' names and types.
+        out: the folder to make; an earlier export there is replaced when this one is complete.
+        lists: what the input that tells lists apart is called.
+        name: what the export is called; None: as the ranker is.
+
+    Raises:
+        DataError: it was not trained, the rows come without events, or a column has no form in a graph.
+    """
+    out = Path(out)
+    check_replaceable(out, _FILE)
+    events = known_events(rows)
+    if model._trained is None or model._events is None:
+        raise model.not_fitted()
+    coder, frame = model._events, model._trained.frame
+    if coder.aged and (events.time is None or events.time not in rows.table):
+        raise DataError(
+            "candidates lack the time at which they were shown", column=events.time, remedy="Keep it in their table"
+        )
+    graph = Graph()
+    inputs: dict[str, dict[str, Any]] = {}
+    if lists in rows.table:
+        raise DataError("candidates have a column of this name", column=lists, remedy="Name the lists otherwise")
+
+    @cache
+    def given(column: str) -> Column:
+        found = with_items(rows).table[column]
+        inputs[column] = described(column, found)
+        return input_column(graph, column, found, no_text=no_text_of(found))
+
+    table = GraphTable({}, later={n: (lambda n=n: given(n)) for n in rows.table.names})
+    number = graph.input(lists, np.int64)
+    groups = GraphGroups(GraphTensor(graph, number, torch.empty(N, dtype=torch.int64, device="meta")))
+    time = events.time if coder.aged else None
+    read = [events.item, *frame_names(coder.frame), *([time] if time else [])]
+    log = {n: events.log[n] for n in dict.fromkeys(read)}
+    before = GraphEvents(graph, log, {n: no_text_of(c) for n, c in log.items()}, events.item, time)
+    cats = [n for n in frame.cat_names if n != ITEM]
+    score = prediction(model, GraphRows(table, "ranking", cats, list(frame.cont_names), 1, groups, before))
+    graph.output(SCORE, value_of(graph, score, torch.float64), np.float64)
+    used = graph.drop_unread_inputs()
+    said = [d for n, d in inputs.items() if n in used]
+    said.append({"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False})
+    for column in log:
+        about = described(PREFIX + column, log[column])
+        said.append({**about, "required": False, "events": coder.most})
+    made = {
+        "format": _FORMAT,
+        "fastrec": __version__,
+        "name": name or model.name,
+        "task": "ranking",
+        "inputs": said,
+        "events_count": COUNT,
+        "outputs": [{"name": SCORE, "type": "float64", "width": 1}],
+        "classes": None,
+        "target": None,
+        "list": lists,
+        "item": events.item,
+        "events": None,
+    }
+    with atomic_folder(out) as part:
+        files = graph.save(part / _GRAPH, name=str(made["name"]))
+        sha = hashlib.sha256((part / _GRAPH).read_bytes()).hexdigest()
+        made["model"] = {"file": _GRAPH, "files": [f.name for f in files], "sha256": sha}
+        (part / _FILE).write_text(json.dumps(made, indent=1, ensure_ascii=False), encoding="utf-8")
+    return Exported(out, made, Served())
+
+
+def frame_names(frame: Any) -> list[str]:
+    """The columns that a frame prepares."""
+    return [*frame.cat_names, *frame.cont_names]
+
+
+def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
+    """Score lists by an exported graph and by the ranker that it is of.
+
+    Args:
+        folder: the export.
+        model: the ranker.
+        rows: whole lists with their events.
+
+    Raises:
+        FastrecError: something is not there, or cannot be read.
+    """
+    folder = Path(folder)
+    about = read_about(folder)
+    session = open_session(folder / about["model"]["file"])
+    feeds = event_feeds(about, rows)
+    names = {i.name for i in session.get_inputs()}
+    starts = _list_starts(rows.groups)
+    parts = [
+        session.run([SCORE], {n: v[a:b] for n, v in feeds.items() if n in names})[0]
+        for a, b in _blocks(starts, len(rows))
+    ]
+    said = np.concatenate(parts) if parts else np.zeros(0)
+    wanted = model.predict(rows).numpy()
+    distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0) if len(said) else np.zeros(1)
+    return Verified(len(rows), float(distance.max()), int(distance.argmax()), _other_order(said, wanted, rows.groups))
+
+
+def event_feeds(about: dict[str, Any], rows: Lists) -> dict[str, np.ndarray]:
+    """Lists with their events as a graph's inputs.
+
+    Args:
+        about: what ``serving.json`` says.
+        rows: whole lists.
+    """
+    events = known_events(rows)
+    ids, of_list = torch.unique_consecutive(rows.groups, return_inverse=True)
+    at = events.of(ids)
+    most = max((i["events"] for i in about["inputs"] if "events" in i), default=0)
+    lengths = (events.ends[at] - events.starts[at]).clamp_max(most)
+    place = torch.arange(int(lengths.max()) if len(lengths) else 0)
+    there = place < lengths[:, None]
+    where = torch.where(there, (events.ends[at] - lengths)[:, None] + place, 0)
+    feeds: dict[str, np.ndarray] = {about["events_count"]: lengths[of_list].numpy()}
+    for said in about["inputs"]:
+        if "events" in said:
+            column = events.log[said["name"].removeprefix(PREFIX)]
+            flat = column.take(where[there])
+            made = np.full(there.shape, np.nan if said["missing"] is None else said["missing"], _dtype(said["type"]))
+            made[there.numpy()] = _fed(said, flat)
+            feeds[said["name"]] = made[of_list.numpy()]
+        elif said["name"] == about["list"]:
+            feeds[said["name"]] = rows.groups.numpy()
+        else:
+            feeds[said["name"]] = _fed(said, rows.table[said["name"]])
+    return feeds
+
+
+def _dtype(kind: str) -> Any:
+    return object if kind == "string" else kind
