@@ -33,6 +33,7 @@ from fastrec.serve.graph.compress import Compress, compressed
 from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.serve.graph.features import Places, Served, written
 from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.hashing import LONGEST
 from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
 from fastrec.serve.parts import write_parts
@@ -197,6 +198,8 @@ def make_graph(
     width = None if score.ndim == 1 else int(score.shape[1])
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64, width)
     used = graph.drop_unread_inputs()
+    for name in graph.hashed & used:
+        inputs[name]["longest"] = LONGEST
     about = _about(saved, [d for n, d in inputs.items() if n in used], width)
     return graph, about, served
 

@@ -14,6 +14,7 @@ from fastrec.errors import DataError
 from fastrec.serve.forest._onnx import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
+CONTRIBUTED = "com.microsoft"  # domain of operators that onnxruntime alone has
 ROWS = "rows"  # what the first dimension of inputs and outputs is called
 _LARGE = 1 << 10  # bytes: smaller constants stay in the file beside external data
 _LIMIT = 2_000_000_000  # protobuf's largest message is 2 GiB
@@ -70,6 +71,7 @@ class Graph:
         self.known: dict[str, list[tuple[str, np.ndarray]]] = {}  # value → its places among known keys, and the keys
         self.scope = "graph"  # what nets and forests that are written now belong to
         self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
+        self.hashed: set[str] = set()  # inputs of text that are taken apart letter by letter
         self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
 
     def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
@@ -205,6 +207,8 @@ class Graph:
         helper = self._onnx.helper
         graph = helper.make_graph(nodes, name, ins, outs, tensors)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
+        if any(n.domain == CONTRIBUTED for n in nodes):
+            opsets.append(helper.make_opsetid(CONTRIBUTED, 1))
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
 
     def model(self, *, name: str = "fastrec") -> Any:

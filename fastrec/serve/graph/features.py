@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from fastrec.errors import FastrecError
-from fastrec.features._inputs import as_columns
+from fastrec.features._inputs import as_columns, as_list, name_of
 from fastrec.features.base import Feature, Fitted, Grouped, RowWise
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
+from fastrec.serve.graph.hashing import hashed, hashed_together
 from fastrec.serve.graph.tensor import NotInGraphError
 from fastrec.table import Column
 
@@ -114,24 +115,27 @@ def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column
 
 @writer("Categorify")
 def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
-    if step.buckets is not None:
-        raise NotInGraphError("hashes have no form in a graph", remedy="Leave buckets out, or serve the run itself")
-    vocabs = step.vocabs
-    made = {
-        f"{step.name}_{n}": encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n]) for n in step.columns
-    }
+    vocabs, made = step.vocabs, {}
+    for n in step.columns:
+        codes = encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n])
+        if step.buckets is not None:  # what has no code of its own has that of its hash
+            codes = torch.where(codes == 0, hashed(as_graph_column(table[n]), step.buckets), codes)
+        made[f"{step.name}_{n}"] = codes
     return as_columns(made)
 
 
 @writer("HashEncode")
 def _hash(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
-    raise NotInGraphError("hashes have no form in a graph", remedy="Use Categorify, or serve the run itself")
+    columns = [as_graph_column(table[name_of(c)]) for c in as_list(step.cols)]
+    codes = [hashed(c, step.buckets, seed=step.seed) for c in columns]
+    return as_columns(dict(zip(step.outputs, codes, strict=True)))
 
 
 @writer("Cross")
 def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
     if step.buckets is not None:
-        raise NotInGraphError("hashes have no form in a graph", remedy="Leave buckets out, or serve the run itself")
+        columns = [as_graph_column(table[n]) for n in step.columns]
+        return step.wrap({step.outputs[0]: hashed_together(columns, step.buckets, seed=step.seed)})
     state, fit = step._learned()
     return step.wrap(step.apply(fit, step.prepare(state, table)))
 

@@ -11,8 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from fastrec.serve.server.event_lists import event_arrays
+from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import arrow_type, filled, from_values, to_arrow
+
+_BYTES = 4  # of a letter, at most
 
 __all__ = ["Columns", "arrays_together", "lists_together"]
 
@@ -97,4 +100,14 @@ def _arrays(
 ) -> dict[str, np.ndarray]:
     plain = [i for i in spec.sent if i.events is None]
     made = {i.name: convert(i, sent[i.name]) if i.name in sent else filled(i, rows) for i in plain}
+    for column in plain:
+        if column.longest is not None:
+            _check_lengths(column, made[column.name])
     return made if spec.events_count is None else made | event_arrays(spec, sent, rows, convert)
+
+
+def _check_lengths(column: Input, texts: np.ndarray) -> None:
+    assert column.longest is not None
+    for row, text in enumerate(texts.tolist()):
+        if len(text) * _BYTES > column.longest and len(text.encode()) > column.longest:
+            raise Refusal(422, f"the text has more than {column.longest} bytes", column=column.name, row=row)

@@ -32,6 +32,7 @@ class Input:
         zone: for a time, its time zone; None: clock time without a zone.
         required: whether every request must hold it.
         made: whether the server makes it from events, so that no request may hold it.
+        longest: bytes that a text may have; None: as many as the request.
         events: of a column of the events before a list, so many of the last of which are read: each row holds a list
             of them. None: it is a column of rows.
     """
@@ -43,6 +44,7 @@ class Input:
     zone: str | None = None
     required: bool = True
     made: bool = False
+    longest: int | None = None
     events: int | None = None
 
     @cached_property
@@ -187,6 +189,7 @@ def _input(said: dict[str, Any]) -> Input:
         zone=None if time is None else time.get("zone"),
         required=bool(said.get("required", True)),
         made=bool(said.get("made", False)),
+        longest=None if said.get("longest") is None else int(said["longest"]),
         events=said.get("events"),
     )
     if made.events is not None and (type(made.events) is not int or made.events < 1):

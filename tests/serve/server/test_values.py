@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.spec import Input
+from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import from_array, from_arrow, from_values, to_arrow
 
 LOW = -(2**63)
@@ -221,3 +222,15 @@ def test_times_of_pandas_with_their_zone():
     )
     said = from_array(column, times.to_numpy())
     assert said.tolist() == [1774745940_000_000, -(1 << 63), 1774746000_000_000]
+
+
+def test_texts_that_are_taken_apart_are_limited(tmp_path):
+    spec = Spec("x", "binary", tmp_path, "", (Input("a", "string", missing="", longest=8), Input("b", "string")), ())
+    sent = {"a": ["four", "déjà vu", None], "b": ["long enough " * 9] * 3}
+    for convert, values in ((from_values, sent), (from_arrow, {n: pa.array(v) for n, v in sent.items()})):
+        with pytest.raises(Refusal, match="more than 8 bytes") as refused:
+            Columns(spec, values, 3, convert).arrays()
+        assert (refused.value.status, refused.value.column, refused.value.row) == (422, "a", 1)
+        short = ["four", "déjà", None]
+        fine = {**values, "a": short if convert is from_values else pa.array(short)}
+        assert Columns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]
