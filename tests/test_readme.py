@@ -41,6 +41,7 @@ OPTIONAL |= {
 # by what we ask for: fastai shows its progress by a web framework
 BROUGHT = {
     "PIL",
+    "cloudpickle",
     "fastcore",
     "fasttransform",
     "markupsafe",

@@ -54,6 +54,7 @@ def filters() -> dict[str, tuple[str, CollaborativeFilter]]:
     return {
         "knn": ("all", ItemKNN(shrink=5)),
         "knn_users": ("all", ItemKNN(shrink=2, user_power=0.25)),
+        "knn_given": ("all", ItemKNN(shrink=5, asymmetry=0.2)),
         "ease": ("all", EASE(reg=300)),
         "ease_sharp": ("all", EASE(reg=50)),
         "user_knn": ("all", UserKNN(shrink=2, item_power=0.5)),
@@ -63,6 +64,9 @@ def filters() -> dict[str, tuple[str, CollaborativeFilter]]:
         "spectral_low": ("all", SpectralFilter(factors=48, alpha=3.0)),
         "als": ("all", ImplicitALS(factors=64, reg=0.3, alpha=30, power=1.0, iterations=5)),
         "als_sharp": ("all", ImplicitALS(factors=48, reg=0.1, alpha=10, power=1.0, iterations=5, seed=1)),
+        # factors begin at random: two more of other widths, so that no one beginning decides
+        "als_wide": ("all", ImplicitALS(factors=96, reg=0.3, alpha=30, power=1.0, iterations=5, seed=2)),
+        "als_narrow": ("all", ImplicitALS(factors=32, reg=0.3, alpha=30, power=1.0, iterations=5, seed=3)),
         "knn_rated": ("rated", ItemKNN(shrink=5)),
         "knn_liked": ("liked", ItemKNN(shrink=5)),
         "knn_disliked": ("disliked", ItemKNN(shrink=5)),
@@ -72,8 +76,10 @@ def filters() -> dict[str, tuple[str, CollaborativeFilter]]:
     }
 
 
-PLACED = ["knn", "knn_users", "ease", "ease_sharp", "user_knn", "walk", "spectral", "als", "als_sharp"]
+PLACED = ["knn", "knn_users", "knn_given", "ease", "ease_sharp", "user_knn", "walk", "spectral"]
+PLACED += ["als", "als_sharp", "als_wide", "als_narrow"]
 PLACED += ["knn_rated", "knn_core", "ease_core", "near1_all", "near1_core", "item_count_all", "item_count_core"]
+TOGETHER = ("z", "gap")  # of these the mean over all filters in PLACED: trees add up badly
 COUNTED = ("all", "rated", "core")
 
 
@@ -82,7 +88,8 @@ def columns() -> list[str]:
     near = [f"near{k + 1}_{part}" for part in ("all", "core") for k in range(NEAREST)]
     counts = [f"{side}_count_{part}" for part in COUNTED for side in ("item", "user")]
     placed = [f"{name}_{how}" for name in PLACED for how in ("place", "gap", "z")]
-    return [*filters(), *near, *counts, "item_rating", "user_rating", *placed]
+    together = [f"together_{how}" for how in TOGETHER]
+    return [*filters(), *near, *counts, "item_rating", "user_rating", *placed, *together]
 
 
 def describe(rated: Pairs, core: Pairs, lists: Lists) -> dict[str, np.ndarray]:
@@ -115,6 +122,9 @@ def describe(rated: Pairs, core: Pairs, lists: Lists) -> dict[str, np.ndarray]:
     made["user_rating"] = _mean(rated.users, rated.ratings, users)
     for name in PLACED:
         made |= _in_list(name, made[name], lists)
+    judges = [name for name in PLACED if name in filters()]
+    for how in TOGETHER:
+        made[f"together_{how}"] = np.mean([made[f"{name}_{how}"] for name in judges], axis=0)
     return {name: made[name] for name in columns()}
 
 

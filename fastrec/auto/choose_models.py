@@ -10,10 +10,13 @@ from typing import Any
 from fastrec.auto.choose_trees import SIZES
 from fastrec.auto.chosen import Chosen
 from fastrec.auto.problem import Problem
+from fastrec.estimators._long_tails import long_tails
+from fastrec.table import Table
 
 _FOREST_ROWS = 30_000  # a saved forest is grown anew where it is read: beyond, that takes too long
 _MANY_ROWS = 30_000  # from which large trees are taken where no size was tried: they learn more in less time
 _FINER = {"num_leaves": 1023, "feature_fraction": 0.7, "max_bin": 4095}
+_SLOW = 10e6  # numbers, times classes
 _WIDE = 100  # columns from which a tree sees a third of them
 
 
@@ -63,13 +66,30 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     if lgbm and size in ("usual", "small") and not (many and wide is False and not chosen.trees):
         share = 0.3 if wide else 0.5
         made.append(ModelLine("LGBMModel", f'LGBMModel("extra"{own}, extra_trees=True, feature_fraction={share})'))
-    net = ', model="RealMLP"' if problem.task == "multiclass" and not wide else ""
-    made.append(ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)'))
+    net, *logs = _nets(problem, wide=wide)
+    made += [net, *(logs if problem.task == "multiclass" else [])]  # there nets count for more than further trees
     if len(problem.train) <= _FOREST_ROWS and not wide:
         made += [m for m in [_forest(problem.task)] if m is not None]
-    if cat:
+    if cat and not _is_slow(problem):
         made.append(ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""})'))
+    return made + [m for m in logs if m not in made]
+
+
+def _nets(problem: Problem, *, wide: bool) -> list[ModelLine]:
+    """A net, and where it takes numbers as they are one that takes long tails as logarithms: they err otherwise."""
+    real = problem.task in ("multiclass", "regression") and not wide
+    net = ', model="RealMLP"' if real and problem.task == "multiclass" else ""
+    made = [ModelLine("NetModel", f'NetModel("net"{net}, bs=bs)')]
+    numbers = [c.name for c in problem.kinds("number")]
+    if real and long_tails(Table.read(problem.train, numbers), numbers):
+        made.append(ModelLine("NetModel", f'NetModel("log_net"{net}, logs=True, bs=bs)'))
     return made
+
+
+def _is_slow(problem: Problem) -> bool:
+    """Whether CatBoost, which grows every tree for all classes, would not be done in minutes."""
+    size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
+    return problem.task == "multiclass" and size > _SLOW
 
 
 def _forest(task: str) -> ModelLine | None:

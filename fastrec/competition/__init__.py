@@ -3,6 +3,7 @@
 In: a recipe (``Competition``) and a folder of data. Out: a run directory; a submission that is checked and scored.
 ``recipe.py`` is what a competition describes, ``run.py`` chooses who carries it out: ``table_run.py`` (rows and lists
 in memory: ``data_folder.py`` reads, ``prepare.py`` makes features, ``fitting.py`` fits models, ``run_files.py`` writes,
+``events_before.py`` says what rankers read of a session,
 ``parts.py`` keeps what an interrupted run goes on from), ``next_items/`` (sessions whose next item is asked),
 ``streamed/`` (files larger than memory), ``objectives.py`` (sessions with several goals). ``forms/`` says how a
 submission looks, writes it, and holds it against other files. ``predict.py`` predicts other rows, ``saved_recipe.py``
@@ -18,6 +19,7 @@ from fastrec._core.lazy import lazily
 if TYPE_CHECKING:
     from fastrec.competition.data import CompetitionData
     from fastrec.competition.data_folder import read_folder
+    from fastrec.competition.events_before import EventsBefore
     from fastrec.competition.forms.check import CheckReport, check_submission
     from fastrec.competition.forms.list_form import RECSYS2019, SubmissionFormat
     from fastrec.competition.forms.next_item_check import NextItemScore, score_items
@@ -45,6 +47,7 @@ __all__ = [
     "CheckReport",
     "Competition",
     "CompetitionData",
+    "EventsBefore",
     "NextItemCompetition",
     "NextItemForm",
     "NextItemScore",
@@ -93,6 +96,7 @@ __getattr__ = lazily(
         "rank_lists": "forms.ordering",
         "ranked_strings": "forms.ordering",
         "CompetitionData": "data",
+        "EventsBefore": "events_before",
         "Competition": "recipe",
         "NextItemCompetition": "next_items.recipe",
         "StreamedCompetition": "streamed.clicks",

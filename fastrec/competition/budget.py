@@ -69,7 +69,9 @@ class Budget:
         """
         return self.left / sum(2 / (2 + i) for i in range(max(len(left_models), 1)))
 
-    def begin(self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool) -> float | None:
+    def begin(
+        self, model: Estimator, *, fold: int, folds: int, ends: float, needed: bool, beside: float = 0.0
+    ) -> float | None:
         """Seconds that the model's next fit may take.
 
         Args:
@@ -78,6 +80,7 @@ class Budget:
             folds: how many there are.
             ends: when the model's share ends, by the clock.
             needed: nothing else has been fitted yet: it is to learn whatever it takes.
+            beside: seconds that the fold before took beyond its limit, to predict and to keep: so will this one.
 
         Returns:
             Seconds; None for a model that keeps no limit.
@@ -89,7 +92,7 @@ class Budget:
         each = left / (folds - fold)
         if each < _LEAST and fold == 0 and not needed:
             raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
-        return max(each * _SPARE, _LEAST) if model.keeps_time else None
+        return max(min(each * _SPARE, each - beside), _LEAST) if model.keeps_time else None
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:
         """How many rows can be predicted once for every column in half of the time that is left, 10,000 at most.

@@ -49,6 +49,7 @@ def choose_columns(
 def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
     """Categories and numbers among the columns that training and test rows share."""
     apart = {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *([] if target is None else target.names)}
+    apart |= set() if recipe.events is None else {recipe.events.session}
     cats, conts = [], []
     for name in found.train.names:
         if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):

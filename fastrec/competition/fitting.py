@@ -29,7 +29,7 @@ from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
-from fastrec.validate import Folds, Lists, Predictions, Rows, Target, Trained
+from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target, Trained
 
 
 @dataclass
@@ -65,6 +65,7 @@ class Fitted:
     decision: Decision = field(default_factory=Decision)
     refitted: bool = False
     permutation: dict[str, float] = field(default_factory=dict)
+    _events: dict[bool, ListEvents] = field(default_factory=dict)
 
     def rows(self, table: Table, *, labelled: bool) -> Rows:
         """A table as estimators take it."""
@@ -74,7 +75,8 @@ class Fitted:
         if self.target is None:
             label = table[recipe.label].number().cpu() if labelled and recipe.label in table else None
             groups = table[recipe.list_column].integer().cpu()
-            return Lists(table, groups, cats=self.cats, conts=self.conts, label=label, weight=weight, order=order)
+            columns = {"cats": self.cats, "conts": self.conts, "events": self.events(labelled=labelled)}
+            return Lists(table, groups, label=label, weight=weight, order=order, **columns)
         key = recipe.fold_key
         return Rows(
             table,
@@ -87,6 +89,16 @@ class Fitted:
             order=order,
             n_outputs=self.target.n_outputs,
         )
+
+    def events(self, *, labelled: bool) -> ListEvents | None:
+        """What was before the lists of the training rows, or of the test rows; None: the recipe names no events."""
+        asked, found = self.recipe.events, self.found
+        if asked is None:
+            return None
+        if labelled not in self._events:
+            candidates = found.train if labelled else found.test
+            self._events[labelled] = asked.of(candidates, self.recipe.list_column, found.tables)
+        return self._events[labelled]
 
 
 def fit_recipe(
@@ -152,6 +164,7 @@ def _fit_models(
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
     for model in (*rules, *models):
         model.check_task(train)
+        _check_events(recipe, model)
     # Found before hours of training, not after.
     refuse_same_names(recipe.stack().blends([m.name for m in models], train, made.scorer.for_choosing()))
     minutes = None if budget is None else budget.minutes
@@ -189,6 +202,14 @@ def _fit_models(
             if limit.get("most_rows") != 0:
                 made.permutation = permutation_importance(model, rows, made.scorer, seed=seed, **limit)
             advance(len(rows))
+
+
+def _check_events(recipe: Competition, model: Estimator) -> None:
+    if model.reads_events and recipe.events is None:
+        raise DataError(
+            f"{recipe.name}: the model {model.name} reads the events before a list, and the recipe names none",
+            remedy="Write events = EventsBefore('log', session=…, order=[…], item=…)",
+        )
 
 
 def _refits(made: Fitted) -> bool:
@@ -271,7 +292,12 @@ def _keys(
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
-    about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))
+    about = (
+        *about,
+        *([] if recipe.events is None else [recipe.events]),
+        minutes,
+        *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]),
+    )
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
     except (NoDigestError, DataError):
@@ -279,7 +305,7 @@ def _keys(
     keys = {}
     for model in models:
         with suppress(NoDigestError, DataError):  # it is trained every time, and the others are kept
-            own = (class_digest(type(model)), str(_settings(model)))
+            own = (class_digest(type(model)), str(_settings(model)), *([recipe.events] if model.reads_events else []))
             keys[model.name] = digest(rows, torch.get_num_threads(), *map(str, about), *own)[:20]
     return keys
 

@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fastrec._core.atomic import atomic_folder
+from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.parts import Parts
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.features._engine.digests import digest
 from fastrec.table import Table
-from fastrec.validate import Folds, Lists, Rows
+from fastrec.validate import Folds, ListEvents, Lists, Rows
 
 if TYPE_CHECKING:
     from fastrec.competition.fitting import Fitted
@@ -70,7 +71,8 @@ def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> st
     mark = data_mark(data)
     tensors = _tensors(made)
     said = [v for n in sorted(tensors) for v in (n, tensors[n])]
-    key = digest(prepared.digest, made.cats, made.conts, mark, seed, *said)[:20]
+    events = [] if made.recipe.events is None else [made.recipe.events]
+    key = digest(prepared.digest, made.cats, made.conts, mark, seed, *events, *said)[:20]
     place = parts.folder_of("rows", key)
     if (place / "about.json").is_file():
         return place.name
@@ -85,6 +87,8 @@ def keep_rows(parts: Parts | None, made: Fitted, data: Path, *, seed: int) -> st
         "key": _key(made),
         "time": made.recipe.time,
         "history": bool(made.recipe.history),
+        "lists": made.recipe.list_column,
+        "events": None if made.recipe.events is None else made.recipe.events.to_state(),
         "tables": list(found.tables),
         "outputs": prepared.outputs,
         "from_targets": prepared.from_targets,
@@ -146,12 +150,14 @@ class KeptRows:
         self.outputs, self.from_targets = list(about["outputs"]), list(about["from_targets"])
         self.table_names, self.n_outputs = list(about["tables"]), int(about["n_outputs"])
         self._parts = about["parts"]
+        self.events, self._lists = EventsBefore.from_state(about.get("events")), about.get("lists")
         try:
             self.tensors = load_file(self.place / "rows.safetensors")
         except (OSError, SafetensorError) as error:
             raise _damaged(self.place / "rows.safetensors", error) from error
         self.folds = Folds.load(self.run / "folds.parquet")
         self.columns = pq.read_schema(self._file("train")).names
+        self._once: dict[Path, Table] = {}  # columns of all training rows that were read: ideas and models share them
         if self.folds.size != len(self):
             raise DataError(
                 f"the folds are of {self.folds.size} rows, what was kept has {len(self)}", file=self.run, remedy=_AGAIN
@@ -198,13 +204,30 @@ class KeptRows:
         cats = [n for n in self.cats if n not in without] + own
         conts = [n for n in self.conts if n not in without] + [n for n in added if n not in own]
         some = {n: v if at is None else v[at] for n, v in self.tensors.items() if n not in ("clusters", "counted")}
+        if self.task == "ranking" and self.events is not None:
+            some |= {"events": self._list_events}
+            if self.events.item not in table:
+                items = self._items if at is None else self._items.take(at)
+                table = table.with_columns({n: items[n] for n in items.names})
         if self.task == "ranking":
             return Lists(table, some.pop("groups"), cats=cats, conts=conts, **some)
         return Rows(table, self.task, cats=cats, conts=conts, n_outputs=self.n_outputs, **some)
 
+    @cached_property
+    def _items(self) -> Table:
+        assert self.events is not None
+        return self.train([self.events.item])
+
+    @cached_property
+    def _list_events(self) -> ListEvents:
+        """What was before the training rows' lists."""
+        assert self.events is not None
+        candidates = self.train([*self.events.columns, self._lists])
+        return self.events.of(candidates, self._lists, self.tables([self.events.table]))
+
     def train(self, names: Sequence[str] | None = None) -> Table:
         """Columns of the training rows as the recipe laid them out; None: all."""
-        return self._read("train", names)
+        return self._read_once(self._file("train"), self.columns if names is None else names)
 
     def test(self) -> Table | None:
         """The test rows as the recipe laid them out."""
@@ -216,11 +239,12 @@ class KeptRows:
 
     def made(self, names: Sequence[str]) -> Table:
         """Columns that the run's features make, of all training rows: no row's value holds its own target."""
-        return self._part(self._parts["whole"], "train.parquet", names) if names else Table({})
+        return self._read_once(self._part(self._parts["whole"], "train.parquet"), names) if names else Table({})
 
     def made_of_fold(self, k: int, names: Sequence[str]) -> Pair:
         """The same of the rows that fold ``k`` trains on, and of those that it scores, without its targets."""
-        return tuple(self._part(part, "rows.parquet", names) for part in self._parts["folds"][k])  # type: ignore[return-value]
+        paths = [self._part(part, "rows.parquet") for part in self._parts["folds"][k]]
+        return tuple(Table.read(path, list(names)) for path in paths)  # type: ignore[return-value]
 
     def _file(self, name: str) -> Path:
         return self.place / f"{name}.parquet"
@@ -228,11 +252,20 @@ class KeptRows:
     def _read(self, name: str, names: Sequence[str] | None) -> Table:
         return Table.read(self._file(name), None if names is None else list(names))
 
-    def _part(self, part: str, file: str, names: Sequence[str]) -> Table:
+    def _read_once(self, path: Path, names: Sequence[str]) -> Table:
+        known = self._once.get(path, Table({}))
+        new = [n for n in names if n not in known]
+        if new:
+            read = Table.read(path, new)
+            known = known.with_columns({n: read[n] for n in new})
+            self._once[path] = known
+        return known.select(list(names))
+
+    def _part(self, part: str, file: str) -> Path:
         path = self.parts.folder / part / file
         if not path.is_file():
             raise MissingFileError("a part of the run is not there any more", file=path, remedy=_AGAIN)
-        return Table.read(path, list(names))
+        return path
 
     def _json(self, path: Path, remedy: str) -> dict[str, Any]:
         if not path.is_file():

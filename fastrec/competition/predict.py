@@ -15,6 +15,7 @@ from fastrec._core.atomic import atomic_folder
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.data_folder import table_files
+from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.forms.list_form import form_of_run
 from fastrec.competition.next_items.predict import SavedNextItems, is_next_item_run, trust_modules
 from fastrec.competition.next_items.recipe import NextItemCompetition, lists_of
@@ -69,6 +70,7 @@ class SavedRun:
             self.conts = [n for n in self.config["features"] if n not in set(self.cats)]
             self.task = self.config["task"]
             self.reading = Reading.from_state(self.config.get("reading", {}))
+            self.events = EventsBefore.from_state(self.config.get("events"))
         except DataError:
             raise
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -88,6 +90,7 @@ class SavedRun:
         read = [] if self.features is None else self.features.inputs
         own = [n for n in (*self.cats, *self.conts) if n not in made]
         ids = [self.config["list_column"], self.config["item"]] if self.target is None else []
+        ids += [] if self.events is None else self.events.columns
         hidden = set() if self.target is None else set(self.target.names)
         return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
 
@@ -119,7 +122,8 @@ class SavedRun:
         full = table if self.features is None else self._with_features(table, tables or {}, history)
         if self.target is None:
             groups = full[self.config["list_column"]].integer().cpu()
-            return Lists(full, groups, cats=self.cats, conts=self.conts)
+            events = None if self.events is None else self.events.of(full, self.config["list_column"], tables or {})
+            return Lists(full, groups, cats=self.cats, conts=self.conts, events=events)
         n = self.target.n_outputs
         return Rows(full, self.target.task, cats=self.cats, conts=self.conts, n_outputs=n)
 
@@ -238,7 +242,7 @@ def read_rows(
     absent = next((n for n in saved.config["tables"] if n not in read and _needs(saved, n)), None)
     if absent is not None:
         raise MissingFileError(
-            f"the run's features are made from a table {absent!r}, which is not there", file=data,
+            f"the run reads a table {absent!r}, which is not there", file=data,
             remedy=f"Put {absent}.csv or {absent}.parquet beside the rows (fastrec layout writes such files)",
         )  # fmt: skip
     steps = 0 if saved.features is None else len(saved.features.steps)
@@ -266,7 +270,8 @@ def _files(data: Path, reading: Reading) -> dict[str, Path]:
 
 def _needs(saved: SavedRun, table: str) -> bool:
     steps = [] if saved.features is None else saved.features.steps
-    return any(table in s.table_inputs for s in steps)
+    read = saved.events is not None and saved.events.table == table
+    return read or any(table in s.table_inputs for s in steps)
 
 
 def write_layout(recipe: Competition, data: str | Path, out: str | Path) -> list[Path]:

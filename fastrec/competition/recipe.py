@@ -13,6 +13,7 @@ import torch
 
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.data_folder import read_folder
+from fastrec.competition.events_before import EventsBefore
 from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.reading import Reading
@@ -62,6 +63,7 @@ class Competition(ABC):
         item: ranking: the candidate's id, as submitted.
         counted: ranking: a column: lists where it is 1 are like the test's, and scores are over these; None: all.
         touched: ranking: a column: above 0 where the candidate was known before, for the report; None: not reported.
+        events: ranking: what rankers that read the session (``SessionRanker``) are given of it; None: nothing.
         reading: how the files are read: their names where these are not ``train`` and ``test``, headers, separators,
             columns of text that are times or numbers.
         submission: the form of the submission; None: ``sample_submission.csv``'s, or ids and the target.
@@ -90,6 +92,7 @@ class Competition(ABC):
     item = "item_id"
     counted: str | None = None
     touched: str | None = None
+    events: EventsBefore | None = None
     reading: Reading = Reading()
     submission: SubmissionFormat | ValueForm | None = None
     cold_folds: Collection[int] = ()  # of a retrain: folds that score rows which a warm start has learned from

@@ -73,6 +73,7 @@ def _write_samples(part: Path, made: Fitted) -> None:
 
     ``sample.parquet``: what an exported graph takes its inputs' types from, test rows without the target.
     ``sample_labelled.parquet``: training rows, by which what is done to a graph can be scored.
+    ``…_events.parquet``: what was in the sessions before their lists, where models read it.
     """
     rows = made.train if made.test is None else made.test
     hidden = set() if made.target is None else set(made.target.names)
@@ -81,8 +82,12 @@ def _write_samples(part: Path, made: Fitted) -> None:
     labelled = _some_rows(made.train, ranking=made.target is None)
     if made.target is None and made.train.label is not None:
         labelled = labelled.with_columns({made.recipe.label: made.train.label[: len(labelled)].double()})
-    for name, table in {"sample": sample, "sample_labelled": labelled}.items():
+    for name, table, source in (("sample", sample, made.test), ("sample_labelled", labelled, None)):
         pq.write_table(table.to_arrow(), part / f"{name}.parquet")
+        events = made.events(labelled=source is None)
+        if events is not None:
+            before = events.log.take(events.known(table[made.recipe.list_column].integer().cpu()))
+            pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
 
 
 def _some_rows(rows: Rows, *, ranking: bool) -> Table:
@@ -300,6 +305,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "history": recipe.history,
         "reading": recipe.reading.to_state(),
         "recipe": about_recipe(recipe),
+        **({} if recipe.events is None else {"events": recipe.events.to_state()}),
         **(lists if made.target is None else _about_target(recipe, made.target)),
         "submission": made.form.to_state(),
     }

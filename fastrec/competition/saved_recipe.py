@@ -78,7 +78,7 @@ class SavedRecipe(Competition):
         config = saved.config
         self.name, self.task, self.metric = config["competition"], saved.task, config["metric"]
         self.ids, self.history = tuple(config.get("ids", ())), bool(config["history"])
-        self.reading = saved.reading
+        self.reading, self.events = saved.reading, saved.events
         self.submission: SubmissionFormat | ValueForm | None = saved.form
         for name, value in config.get("recipe", {}).items():
             setattr(self, name, value)

@@ -42,7 +42,7 @@ def cross_fit_all(
     with stages.stage("models", total) as advance:
         cross.advance, cross.watch = advance, LiveScores(made, stages)
         for k in range(len(made.folds)):
-            _fit_fold(made, cross, k, store)
+            _fit_fold(made, cross, k, _rows_of_fold(made, models, k, store))
     return cross.finish()
 
 
@@ -82,19 +82,26 @@ def cross_fit_in_time(
         if rules:
             cross = _crossing(made, rules, device, seed, store)
             for k in range(folds):
-                _fit_fold(made, cross, k, store)
+                _fit_fold(made, cross, k, _rows_of_fold(made, rules, k, store))
             done |= cross.finish()
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
             cross = _crossing(made, [model], device, seed, store)
             cross.advance, cross.watch = advance, watch
             ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
+            beside = 0.0
             try:
                 for k in range(folds):
-                    cross.time_limit = budget.begin(model, fold=k, folds=fits, ends=ends, needed=needed)
+                    about = {"fold": k, "folds": fits, "needed": needed}
+                    budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing
+                    rows = _rows_of_fold(made, [model], k, store)
+                    cross.time_limit = limit = budget.begin(model, ends=ends, beside=beside, **about)
                     began = budget.clock()
-                    _fit_fold(made, cross, k, store)
-                    budget.check(model, took=budget.clock() - began, fold=k, folds=fits, needed=needed)
+                    _fit_fold(made, cross, k, rows)
+                    del rows  # while the next fold's are made
+                    took = budget.clock() - began
+                    beside = max(took - (took if limit is None else limit), 0.0)
+                    budget.check(model, took=took, **about)
             except OutOfTimeError as error:
                 if needed and i + 1 == len(models):
                     raise
@@ -122,14 +129,23 @@ def _crossing(
     return crossing
 
 
-def _fit_fold(made: Fitted, cross: CrossFit, k: int, store: KeptModels | None) -> None:
+_FoldRows = tuple[list[Rows], Rows | None]
+
+
+def _rows_of_fold(made: Fitted, models: Sequence[Estimator], k: int, store: KeptModels | None) -> _FoldRows | None:
+    """Fold ``k``'s rows to learn from and to predict, and such without targets; None: its models are all kept."""
+    if store is not None and all(store.has(m.name, k) for m in models):
+        return None
+    return [made.rows(t, labelled=True) for t in made.prepared.fold(k)], _unlabeled(made, models, k)
+
+
+def _fit_fold(made: Fitted, cross: CrossFit, k: int, rows: _FoldRows | None) -> None:
     outside, inside = made.folds[k]
-    if store is not None and all(store.has(m.name, k) for m in cross.models):
+    if rows is None:
         cross.fold(None, None, inside, made.test, train_rows=outside)
         made.prepared.still_used(k)
         return
-    pair = [made.rows(t, labelled=True) for t in made.prepared.fold(k)]
-    more = _unlabeled(made, cross.models, k)
+    pair, more = rows
     cross.fold(*pair, inside, made.test, train_rows=outside, unlabeled=more)
 
 

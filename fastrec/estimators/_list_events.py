@@ -92,11 +92,7 @@ class EventCoder:
             DataError: it is not known what was before them.
         """
         events = known_events(rows)
-        at = events.of(torch.unique_consecutive(rows.groups))
-        seen = torch.zeros(len(events.log) + 1, dtype=torch.int64)
-        ones = torch.ones_like(at)
-        seen.index_add_(0, events.starts[at], ones).index_add_(0, events.ends[at], -ones)
-        log = events.log.take(seen.cumsum(0)[:-1] > 0)
+        log = events.log.take(events.known(rows.groups))
         frame = TabularFrame(log, [Categorify, RankGauss], list(events.cats), list(events.conts))
         return cls(frame.new_empty(), most, aged=events.moments is not None)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 WANTED = 400  # rounds at the default rate after which most tables have gained what they gain
 _MEASURED = 8  # rounds by which the time of one is judged
+_CATBOOST_WANTED = 1000  # the same of CatBoost, whose trees ask one question a level
 _CATBOOST_SHARE = 0.85  # of the time is planned for, as rounds get slower
 _FASTEST = 6.0  # times the default rate, at most: beyond, trees overshoot
 
@@ -107,20 +108,22 @@ class CatBoostPace:
         return not self.pace.is_over
 
 
-def rounds_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: Any) -> int:
-    """How many rounds of CatBoost fit into the time, judged by a few.
+def catboost_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: Any, rounds: int) -> dict[str, Any]:
+    """CatBoost's parameters for as many rounds as fit into the time, judged by a few, at the rate that so few need.
 
     Args:
         pace: the time.
         library: CatBoost.
         params: its parameters.
         pool: the training rows.
+        rounds: how many there are to be at most.
     """
-    few = {**params, "iterations": _MEASURED}
     times = []
-    for rounds in (1, _MEASURED):
+    for few in (1, _MEASURED):
         began = time.monotonic()
-        library.CatBoost({**few, "iterations": rounds}).fit(pool)
+        library.CatBoost({**params, "iterations": few}).fit(pool)
         times.append(time.monotonic() - began)
     each = max(times[1] - times[0], 1e-4) / (_MEASURED - 1)
-    return max(int(_CATBOOST_SHARE * pace.left / each), _MEASURED)
+    possible = max(int(_CATBOOST_SHARE * pace.left / each), _MEASURED)
+    faster = min(max(min(_CATBOOST_WANTED, rounds) / possible, 1.0), _FASTEST)
+    return {**params, "iterations": min(rounds, possible), "learning_rate": params["learning_rate"] * faster}

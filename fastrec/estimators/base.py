@@ -57,6 +57,7 @@ class Estimator(ABC):
         time_limit: seconds that ``fit`` may take; None: as many as it takes. It is a limit of one fit, not a setting:
             it is not saved.
         wants_unlabeled: its ``fit`` takes ``unlabeled=``, rows without labels, too.
+        reads_events: its lists come with the events before them (``Lists(…, events=…)``).
     """
 
     name: str
@@ -67,6 +68,7 @@ class Estimator(ABC):
     keeps_time = False
     time_limit: float | None = None
     wants_unlabeled = False
+    reads_events = False
 
     def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

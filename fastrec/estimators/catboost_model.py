@@ -15,7 +15,7 @@ import torch
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._learnable import ClassWeight
-from fastrec.estimators._pace import CatBoostPace, rounds_in_time
+from fastrec.estimators._pace import CatBoostPace, catboost_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
 from fastrec.validate import Rows
 
@@ -139,9 +139,9 @@ class CatBoostModel(TreeModel):
     def _grow(self, data: TreeData, held: TreeData | None = None, *, params: Mapping[str, Any]) -> Grown:
         pool, params = self._pool(data), self._by_place(params)
         pace = {}
-        if self._pace is not None:  # the rate that CatBoost takes follows from the number of rounds
+        if self._pace is not None:
             pace = {"callbacks": [CatBoostPace(self._pace)]}
-            params = {**params, "iterations": min(self.rounds, rounds_in_time(self._pace, catboost(), params, pool))}
+            params = catboost_in_time(self._pace, catboost(), params, pool, self.rounds)
         if self._before is not None:
             params = {**params, "iterations": min(params["iterations"], self._rounds)}
             pace["init_model"] = self._before

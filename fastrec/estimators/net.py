@@ -62,8 +62,6 @@ class NetRanker(Ranker):
         DataError: there is no such model, or it takes no such option.
     """
 
-    reads_events = False
-
     def __init__(
         self,
         name: str = "net",

@@ -27,6 +27,7 @@ from fastrec.estimators._learnable import (
     learnable,
     output_weight,
 )
+from fastrec.estimators._long_tails import long_tails
 from fastrec.estimators._net_pace import StopInTime, epochs_in_time
 from fastrec.estimators._net_start import STARTED, NetStart
 from fastrec.estimators._on_ranks import fit_on_ranks, is_for_ranks, share_of
@@ -38,7 +39,7 @@ from fastrec.estimators._trained_net import TrainedNet, missing_flags, net_colum
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.metrics import Metric, get_metric
 from fastrec.models import RealMLP
-from fastrec.tabular import TabularFrame
+from fastrec.tabular import LogTransform, TabularFrame
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
@@ -77,6 +78,9 @@ class NetModel(Estimator):
         smoothing: label smoothing; it blurs probabilities, so it is for accuracy and its kin.
         keep_best: hold rows out and keep the best epoch's weights; False: learn from all rows and keep the last
             epoch's, where the newest rows are worth more than knowing when to stop.
+        logs: numbers with a long tail (the furthest value more than eight distances of the quartiles from the median)
+            go in as logarithms above their lowest value. Counts that are mostly 0 say little otherwise; such a net and
+            one without err otherwise, and a stack gains by having both.
 
     Raises:
         DataError: there is no such model or metric, or the model takes no such option.
@@ -102,13 +106,14 @@ class NetModel(Estimator):
         class_weight: ClassWeight = None,
         smoothing: float = 0.0,
         keep_best: bool = True,
+        logs: bool = False,
     ) -> None:
         check_whole(name, epochs=epochs, max_rows=max_rows, bs=bs, patience=patience, seeds=seeds)
         self.name, self.model, self.options = name, model, dict(options or {})
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
-        self.keep_best = keep_best
+        self.keep_best, self.logs = keep_best, logs
         self.start_anew()
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
@@ -224,7 +229,7 @@ class NetModel(Estimator):
         targets = torch.cat([head.targets(train), _mean_one(weights[~held])[:, None]], 1)
         frame = TabularFrame(
             net_columns(train, flags, train.names, dict(zip(names, targets.unbind(1), strict=True))),
-            procs=list(recipe.procs),
+            procs=[*recipe.procs, *self._log_procs(train)],
             cat_names=list(train.cats),
             cont_names=[*train.conts, *flags],
             y_names=names,
@@ -274,6 +279,10 @@ class NetModel(Estimator):
         self._nets.append(trained)
         return best.records
 
+    def _log_procs(self, train: Rows) -> list[LogTransform]:
+        names = long_tails(train.table, train.conts) if self.logs else []
+        return [LogTransform(names)] if names else []
+
     def _began(self) -> str:
         if not self._starts:
             return ""
@@ -288,7 +297,7 @@ class NetModel(Estimator):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but the model's options and a metric of one's own, which ``write`` keeps."""
-        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best")
+        names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best", "logs")
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
         own = {n: getattr(self, n) for n in names}

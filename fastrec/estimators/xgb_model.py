@@ -139,7 +139,8 @@ class XGBModel(TreeModel):
             evals = [(self._matrix(held, params, ref=matrix), "held")]
             stop = {"early_stopping_rounds": self.early_stopping_rounds, "evals_result": found, "verbose_eval": False}
             trees = xgb.train(dict(params), matrix, evals=evals, **go_on, **stop)
-            trees = trees[: trees.best_iteration + 1]
+            best = trees.attr("best_iteration")  # None where time ended in the first round
+            trees = trees if best is None else trees[: int(best) + 1]
         curve = list(found["held"].values())[-1] if found else []  # of several metrics the last stops
         return Grown(trees, curve, gains(trees, self._inputs.names))
 

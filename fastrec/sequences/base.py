@@ -18,7 +18,7 @@ from fastrec.table.saved_class import load_as
 __all__ = ["SESSION_MODELS", "SessionModel"]
 
 SESSION_MODELS: dict[str, type[SessionModel]] = {}  # by name
-_CELLS = 1 << 24  # scores that are in memory at a time
+_CELLS = 1 << 22  # scores that are made at a time: so many stay in a large cache until the best are found
 
 
 class SessionModel(ABC):

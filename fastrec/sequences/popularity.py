@@ -42,6 +42,15 @@ class PopularItems(SessionModel):
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         return self._sums.repeat(len(sessions), 1)
 
+    def recommend(
+        self, sessions: SessionFrame, k: int, exclude_seen: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The best items, see ``SessionModel.recommend``; found once, as they are the same for every session."""
+        if exclude_seen or not len(sessions):
+            return super().recommend(sessions, k, exclude_seen)
+        items, found = super().recommend(sessions.take(torch.arange(1)), k)
+        return items.repeat(len(sessions), 1), found.repeat(len(sessions), 1)
+
     def _state(self) -> dict[str, Any]:
         return {"sums": self._sums}
 

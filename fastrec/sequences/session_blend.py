@@ -265,8 +265,12 @@ def standardised(scores: Tensor, reserved: int) -> Tensor:
     """Scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
     known = scores[:, reserved:]
     known.clamp_(min=-1e30)
-    deviation, mean = torch.std_mean(known, 1, keepdim=True, correction=0)
-    known.sub_(mean).div_(deviation.clamp_min(1e-30))
+    mean = known.mean(1, keepdim=True)
+    known.sub_(mean)
+    deviation = torch.linalg.vector_norm(known, dim=1, keepdim=True) / max(known.shape[1], 1) ** 0.5
+    if not bool(deviation.isfinite().all()):  # squares are too large for float32; this takes ten times as long
+        deviation = known.std(1, keepdim=True, correction=0)
+    known.div_(deviation.clamp_min(1e-30))
     scores[:, :reserved] = 0.0
     return scores
 

@@ -34,12 +34,14 @@ from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.serve.graph.features import Places, Served, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.hashing import LONGEST
+from fastrec.serve.graph.list_events import COUNT, GraphEvents, events_of
 from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
 from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
+from fastrec.validate import ListEvents
 
-_FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
+_FILE, _GRAPH, _SAMPLE, LABELLED = "serving.json", "model.onnx", "sample.parquet", "sample_labelled.parquet"
 _FORMAT = 1
 SCORE = "score"
 
@@ -132,18 +134,36 @@ def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any
             about["inputs"].append(described(name, sample[name]))
 
 
-def read_sample(run: Path) -> Table:
+def read_sample(run: Path, name: str = _SAMPLE) -> Table:
     """Some test rows of a run with all their columns, as its models saw them.
 
     Raises:
         MissingFileError: the run was made before runs kept them.
     """
-    path = run / _SAMPLE
+    path = run / name
     if not path.is_file():
         raise MissingFileError(
             "the run does not hold it, which says what columns look like", file=path, remedy="Run the recipe again"
         )
     return Table.read(path)
+
+
+def sample_events(saved: SavedRun, sample: Table, name: str = _SAMPLE) -> ListEvents | None:
+    """What was before the lists of rows that a run keeps; None: its models do not read it.
+
+    Args:
+        saved: the run.
+        sample: the rows.
+        name: their file.
+    """
+    if saved.events is None:
+        return None
+    log = read_sample(saved.folder, _events_file(name))
+    return saved.events.of(sample, saved.config["list_column"], {saved.events.table: log})
+
+
+def _events_file(name: str) -> str:
+    return name.replace(".parquet", "_events.parquet")
 
 
 def make_graph(
@@ -183,7 +203,9 @@ def make_graph(
     places = Places(lists, list_column)
     table, served = written(steps, table, places, wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
-    rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists)
+    readers = [m for several in loaded.values() for m in several if m.reads_events]
+    events, of_events = _events_of(graph, saved, readers)
+    rows = GraphRows(table, task, saved.cats, saved.conts, n_outputs, lists, events)
     base = {}
     for name, several in loaded.items():
         total = None
@@ -200,8 +222,21 @@ def make_graph(
     used = graph.drop_unread_inputs()
     for name in graph.hashed & used:
         inputs[name]["longest"] = LONGEST
-    about = _about(saved, [d for n, d in inputs.items() if n in used], width)
+    about = _about(saved, [*(d for n, d in inputs.items() if n in used), *of_events], width)
+    about |= {"events_count": COUNT} if readers else {}
     return graph, about, served
+
+
+def _events_of(
+    graph: Graph, saved: SavedRun, readers: Sequence[Estimator]
+) -> tuple[GraphEvents | None, list[dict[str, Any]]]:
+    """The inputs of what was before the lists, where models read it, and what ``serving.json`` says of them."""
+    if not readers:
+        return None, []
+    if saved.events is None:
+        raise DataError(f"{readers[0].name} reads events, and the run names none", remedy="Run the recipe again")
+    log = read_sample(saved.folder, _events_file(_SAMPLE))
+    return events_of(graph, readers, log, saved.events.item, saved.events.time)
 
 
 def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
@@ -221,7 +256,9 @@ def _models(saved: SavedRun, fold: int | None) -> dict[str, list[Estimator]]:
 def _raw_needed(saved: SavedRun, steps: Sequence[Any], made: set[str]) -> list[str]:
     read = [n for s in steps for n in s.inputs if n not in set(s.fit_only)]
     hidden = set() if saved.target is None else set(saved.target.names)
-    extra = list(saved.stack.extra)
+    extra = [*saved.stack.extra, *([saved.config["list_column"]] if saved.target is None else [])]
+    if saved.events is not None:
+        extra += [saved.events.item, *([saved.events.time] if saved.events.time else [])]
     return [n for n in dict.fromkeys([*saved.cats, *saved.conts, *read, *extra]) if n not in made | hidden]
 
 
@@ -264,10 +301,19 @@ def feeds_of(about: Mapping[str, Any], table: Table) -> dict[str, np.ndarray]:
     Raises:
         DataError: a column holds something else.
     """
-    return {i["name"]: _fed(i, table[i["name"]]) for i in about["inputs"]}
+    return {i["name"]: column_feed(i, table[i["name"]]) for i in about["inputs"] if "events" not in i}
 
 
-def _fed(about: Mapping[str, Any], column: Column) -> np.ndarray:
+def column_feed(about: Mapping[str, Any], column: Column) -> np.ndarray:
+    """A column as an input of the graph.
+
+    Args:
+        about: what ``serving.json`` says of the input.
+        column: ``[n]`` values.
+
+    Raises:
+        DataError: the column holds something else.
+    """
     kind = about["type"]
     if kind == "string":
         values = column.to_arrow().cast(pa.large_string()).to_pylist()
@@ -278,5 +324,6 @@ def _fed(about: Mapping[str, Any], column: Column) -> np.ndarray:
         if column.kind == "number" and column.values.is_floating_point():  # whole numbers that met a missing one
             numbers = column.number().cpu().numpy()
             return np.where(missing, about["missing"], np.where(missing, 0, numbers).astype(np.int64))
-        return np.where(missing, about["missing"], column.integer().cpu().numpy())
+        whole = column.integer().cpu().numpy()
+        return whole if about["missing"] is None else np.where(missing, about["missing"], whole)
     return column.number().cpu().numpy().astype(kind)

@@ -13,12 +13,10 @@ import torch
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import MissingFileError
-from fastrec.serve.export import export_run
+from fastrec.serve.export import LABELLED, export_run, sample_events
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
-
-_LABELLED = "sample_labelled.parquet"
 
 
 @dataclass(frozen=True)
@@ -52,12 +50,13 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
         MissingFileError: the run keeps no such rows.
     """
     saved = SavedRun(run, trust=trust)
-    path = saved.folder / _LABELLED
+    path = saved.folder / LABELLED
     if not path.is_file():
         raise MissingFileError("the run does not keep labelled rows", file=path, remedy="Run the recipe again")
     table = Table.read(path)
     options: dict[str, Any] = {"cats": saved.cats, "conts": saved.conts}
     rows: Rows
+    events = sample_events(saved, table, LABELLED)
     if saved.target is None:
         groups = table[saved.config["list_column"]].integer().cpu()
         rows = Lists(table, groups, label=table[saved.config["label"]].number(), **options)
@@ -67,8 +66,8 @@ def metric_loss(folder: str | Path, run: str | Path, *, fold: int | None = None,
     scorer = Scorer.of(saved.config["metric"], saved.target)
     with TemporaryDirectory() as whole:
         export_run(run, Path(whole) / "full", fold=fold, trust=trust)
-        full = _learned_scale(saved, score_rows(Path(whole) / "full", table))
-    said = _learned_scale(saved, score_rows(folder, table))
+        full = _learned_scale(saved, score_rows(Path(whole) / "full", table, events=events))
+    said = _learned_scale(saved, score_rows(folder, table, events=events))
     return Loss(scorer.name, len(rows), scorer(rows, full), scorer(rows, said))
 
 

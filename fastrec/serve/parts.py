@@ -10,6 +10,7 @@ from fastrec.serve.forest.from_xgboost import booster_of_margins
 from fastrec.serve.graph.builder import Cut, Graph, Part
 
 _FOLDER = "parts"
+_ANY = -1  # width: as wide as the longest row of the request
 
 
 def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[str, Any]]:
@@ -24,7 +25,8 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
         What ``serving.json`` is to say of them.
     """
     (folder / _FOLDER).mkdir()
-    raw = [Cut(i["name"], i["name"], i["type"], None) for i in about["inputs"]]
+    raw = [Cut(i["name"], i["name"], i["type"], _ANY if "events" in i else None) for i in about["inputs"]]
+    raw += [Cut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
     ends = [Cut(o["name"], graph.output_value(o["name"]), o["type"], _width(o)) for o in about["outputs"]]
     inner: list[Part] = [_named(p) for p in graph.marks]
     fed = [c for p in inner for c in p.inputs]

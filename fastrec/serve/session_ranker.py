@@ -16,17 +16,16 @@ from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec.errors import DataError
 from fastrec.estimators import SessionRanker
 from fastrec.estimators._list_events import ITEM, known_events, with_items
-from fastrec.serve.export import _FILE, _FORMAT, _GRAPH, SCORE, Exported, _fed
+from fastrec.serve.export import _FILE, _FORMAT, _GRAPH, SCORE, Exported
 from fastrec.serve.graph.builder import Graph
 from fastrec.serve.graph.columns import GraphTable, described, input_column, no_text_of
 from fastrec.serve.graph.estimators import GraphRows, prediction
 from fastrec.serve.graph.features import Served
 from fastrec.serve.graph.groups import GraphGroups
-from fastrec.serve.graph.list_events import COUNT, PREFIX, GraphEvents
+from fastrec.serve.graph.list_events import COUNT, events_of
 from fastrec.serve.graph.tensor import GraphTensor, N, value_of
-from fastrec.serve.session import open_session
-from fastrec.serve.verify import Verified, _blocks, _list_starts, _other_order, read_about
-from fastrec.table import Column
+from fastrec.serve.verify import Verified, _other_order, read_about, score_rows
+from fastrec.table import Column, as_column
 from fastrec.validate import Lists
 
 __all__ = ["export_session_ranker", "verify_session_ranker"]
@@ -76,19 +75,14 @@ def export_session_ranker(
     table = GraphTable({}, later={n: (lambda n=n: given(n)) for n in rows.table.names})
     number = graph.input(lists, np.int64)
     groups = GraphGroups(GraphTensor(graph, number, torch.empty(N, dtype=torch.int64, device="meta")))
-    time = events.time if coder.aged else None
-    read = [events.item, *frame_names(coder.frame), *([time] if time else [])]
-    log = {n: events.log[n] for n in dict.fromkeys(read)}
-    before = GraphEvents(graph, log, {n: no_text_of(c) for n, c in log.items()}, events.item, time)
+    before, about_events = events_of(graph, [model], events.log, events.item, events.time)
     cats = [n for n in frame.cat_names if n != ITEM]
     score = prediction(model, GraphRows(table, "ranking", cats, list(frame.cont_names), 1, groups, before))
     graph.output(SCORE, value_of(graph, score, torch.float64), np.float64)
     used = graph.drop_unread_inputs()
     said = [d for n, d in inputs.items() if n in used]
     said.append({"name": lists, "type": "int64", "missing": None, "time": None, "required": True, "made": False})
-    for column in log:
-        about = described(PREFIX + column, log[column])
-        said.append({**about, "required": False, "events": coder.most})
+    said += about_events
     made = {
         "format": _FORMAT,
         "fastrec": __version__,
@@ -111,11 +105,6 @@ def export_session_ranker(
     return Exported(out, made, Served())
 
 
-def frame_names(frame: Any) -> list[str]:
-    """The columns that a frame prepares."""
-    return [*frame.cat_names, *frame.cont_names]
-
-
 def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists) -> Verified:
     """Score lists by an exported graph and by the ranker that it is of.
 
@@ -129,49 +118,8 @@ def verify_session_ranker(folder: str | Path, model: SessionRanker, rows: Lists)
     """
     folder = Path(folder)
     about = read_about(folder)
-    session = open_session(folder / about["model"]["file"])
-    feeds = event_feeds(about, rows)
-    names = {i.name for i in session.get_inputs()}
-    starts = _list_starts(rows.groups)
-    parts = [
-        session.run([SCORE], {n: v[a:b] for n, v in feeds.items() if n in names})[0]
-        for a, b in _blocks(starts, len(rows))
-    ]
-    said = np.concatenate(parts) if parts else np.zeros(0)
+    table = rows.table.with_columns({about["list"]: as_column(rows.groups, name=about["list"])})
+    said = score_rows(folder, table, events=known_events(rows))
     wanted = model.predict(rows).numpy()
     distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0) if len(said) else np.zeros(1)
     return Verified(len(rows), float(distance.max()), int(distance.argmax()), _other_order(said, wanted, rows.groups))
-
-
-def event_feeds(about: dict[str, Any], rows: Lists) -> dict[str, np.ndarray]:
-    """Lists with their events as a graph's inputs.
-
-    Args:
-        about: what ``serving.json`` says.
-        rows: whole lists.
-    """
-    events = known_events(rows)
-    ids, of_list = torch.unique_consecutive(rows.groups, return_inverse=True)
-    at = events.of(ids)
-    most = max((i["events"] for i in about["inputs"] if "events" in i), default=0)
-    lengths = (events.ends[at] - events.starts[at]).clamp_max(most)
-    place = torch.arange(int(lengths.max()) if len(lengths) else 0)
-    there = place < lengths[:, None]
-    where = torch.where(there, (events.ends[at] - lengths)[:, None] + place, 0)
-    feeds: dict[str, np.ndarray] = {about["events_count"]: lengths[of_list].numpy()}
-    for said in about["inputs"]:
-        if "events" in said:
-            column = events.log[said["name"].removeprefix(PREFIX)]
-            flat = column.take(where[there])
-            made = np.full(there.shape, np.nan if said["missing"] is None else said["missing"], _dtype(said["type"]))
-            made[there.numpy()] = _fed(said, flat)
-            feeds[said["name"]] = made[of_list.numpy()]
-        elif said["name"] == about["list"]:
-            feeds[said["name"]] = rows.groups.numpy()
-        else:
-            feeds[said["name"]] = _fed(said, rows.table[said["name"]])
-    return feeds
-
-
-def _dtype(kind: str) -> Any:
-    return object if kind == "string" else kind

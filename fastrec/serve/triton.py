@@ -56,9 +56,9 @@ def write_triton(
             {"name": "stack", "kind": "onnx", "file": "parts/stack.onnx", …}
         ]
 
-    A ``width`` of null is ``[n]``, a number ``[n, width]``. ``files``: the file and those that hold its weights, where
-    there are such. An ``xgboost`` part is one matrix in, float32, and one out, and is run by the FIL backend, which
-    says what the booster's objective makes of margins (see ``booster_of_margins``).
+    A ``width`` of null is ``[n]``, a number ``[n, width]``, -1 as wide as the request. ``files``: the file
+    and those that hold its weights, where there are such. An ``xgboost`` part is one matrix in, float32, and one out,
+    and is run by the FIL backend, which says what the booster's objective makes of margins (``booster_of_margins``).
 
     Args:
         export_dir: what ``fastrec export`` wrote.
@@ -131,6 +131,10 @@ def _read(export_dir: Path) -> dict[str, Any]:
         raise MissingFileError("this is no export", file=path, remedy="Write one: fastrec export RUN --out DIR")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
+        for tensor in about["inputs"]:
+            tensor.setdefault("width", -1 if tensor.get("events") else None)
+        if about.get("events_count"):
+            about["inputs"].append({"name": about["events_count"], "type": "int64", "width": None})
         for part in (about, *(about.get("parts") or ())):
             for tensor in (*part["inputs"], *part["outputs"]):
                 tensor.setdefault("width", None)

@@ -13,11 +13,12 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.predict import SavedRun, read_rows
-from fastrec.errors import MissingFileError
-from fastrec.serve.export import SCORE, feeds_of, read_sample
+from fastrec.errors import DataError, MissingFileError
+from fastrec.serve.event_feeds import event_feeds
+from fastrec.serve.export import SCORE, feeds_of, read_sample, sample_events
 from fastrec.serve.session import open_session
 from fastrec.table import Table
-from fastrec.validate import Lists, Rows
+from fastrec.validate import ListEvents, Lists, Rows
 
 LIMIT = 1e-5
 _AT_ONCE = 4_096  # rows
@@ -75,7 +76,7 @@ def verify_export(
     else:
         _, rows = read_rows(saved, data, stages=stages)
     with stages.stage("graph", len(rows)) as advance:
-        said = score_rows(folder, rows.table, advance)
+        said = score_rows(folder, rows.table, advance, events=rows.events)
     wanted = saved.predict_rows(rows, stages, fold=fold)
     wanted = (wanted if saved.target is None else saved.target.restore(wanted)).numpy()
     distance = np.abs(said - wanted) / np.maximum(np.abs(wanted), 1.0)
@@ -84,20 +85,40 @@ def verify_export(
     return Verified(len(rows), float(each.max()), int(each.argmax()), lists)
 
 
-def score_rows(folder: str | Path, table: Table, advance: Any = None) -> np.ndarray:
-    """What an exported graph says of rows that have the columns of all its inputs: float64 ``[n]`` or ``[n, k]``."""
+def score_rows(
+    folder: str | Path, table: Table, advance: Any = None, *, events: ListEvents | None = None
+) -> np.ndarray:
+    """What an exported graph says of rows that have the columns of all its inputs: float64 ``[n]`` or ``[n, k]``.
+
+    Args:
+        folder: the export.
+        table: the rows; lists stand whole.
+        advance: told of rows that are done.
+        events: what was before the lists, for graphs that read it.
+
+    Raises:
+        DataError: the graph reads events, and there are none.
+    """
     folder = Path(folder)
     about = read_about(folder)
     session = open_session(folder / about["model"]["file"])
     read = {i.name for i in session.get_inputs()}  # events want columns that the graph does not
     feeds = feeds_of({"inputs": [i for i in about["inputs"] if i["name"] in read]}, table)
-    if about["list"] is not None:
-        starts = _list_starts(table[about["list"]].integer().cpu())
+    groups = None if about["list"] is None else table[about["list"]].integer().cpu()
+    if about.get("events_count") is not None and events is None:
+        raise DataError(
+            "the graph reads the events before lists", file=folder, remedy="Give events=ListEvents.before(…)"
+        )
+    if groups is not None:
+        starts = _list_starts(groups)
     else:
         starts = np.arange(0, len(table) + 1)
     parts = []
     for a, b in _blocks(starts, len(table)):
-        parts.append(session.run([SCORE], {n: v[a:b] for n, v in feeds.items()})[0])
+        given = {n: v[a:b] for n, v in feeds.items()}
+        if events is not None and about.get("events_count") is not None:
+            given |= event_feeds(about, groups[a:b], events)
+        parts.append(session.run([SCORE], {n: v for n, v in given.items() if n in read})[0])
         if advance is not None:
             advance(b - a)
     return np.concatenate(parts) if parts else np.zeros(0)
@@ -120,7 +141,7 @@ def _kept_rows(saved: SavedRun) -> Rows:
     sample = read_sample(saved.folder)
     if saved.target is None:
         groups = sample[saved.config["list_column"]].integer().cpu()
-        return Lists(sample, groups, cats=saved.cats, conts=saved.conts)
+        return Lists(sample, groups, cats=saved.cats, conts=saved.conts, events=sample_events(saved, sample))
     made = set() if saved.features is None else set(saved.features.outputs)
     if not saved.config["history"] and not _needs_tables(saved):
         return saved.rows(sample.drop([n for n in sample.names if n in made]))

@@ -155,6 +155,8 @@ class NewColumns:
     def _call(self, frame: pd.DataFrame) -> dict[str, Any]:
         """The new columns that the function makes, in the order of the frame's rows.
 
+        The frame is the function's own, to write to.
+
         Raises:
             DataError: it fails, or returns no columns of as many rows.
         """
@@ -162,7 +164,7 @@ class NewColumns:
         assert function is not None
         name = getattr(function, "__name__", "the function")
         try:
-            made = function(frame.copy())
+            made = function(frame.copy(deep=False))  # the values are its own already, the columns are looked at after
         except FastrecError:
             raise
         except Exception as error:  # whatever a person's own code raises

@@ -101,6 +101,20 @@ class ListEvents:
         moments = None if time is None else shown[time].number().double()
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
+    def known(self, groups: torch.Tensor) -> torch.Tensor:
+        """Which events are before some lists: places in the log, int64 ``[events]``, ascending, each once.
+
+        Args:
+            groups: ids of lists.
+
+        Raises:
+            DataError: of a list it is not known what was before.
+        """
+        at = self.of(torch.unique(groups))
+        seen, ones = torch.zeros(len(self.log) + 1, dtype=torch.int64), torch.ones_like(at)
+        seen.index_add_(0, self.starts[at], ones).index_add_(0, self.ends[at], -ones)
+        return (seen.cumsum(0)[:-1] > 0).nonzero().squeeze(1)
+
     def of(self, groups: torch.Tensor) -> torch.Tensor:
         """The place of each of some lists among these: int64 ``[lists]``.
 

@@ -14,7 +14,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
-from fastrec.estimators._pace import Pace
+from fastrec.estimators._pace import Pace, catboost_in_time
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -44,6 +44,9 @@ def test_shares_of_what_is_left():
     assert budget.share(models[1:]) == pytest.approx(104 / (1 + 2 / 3))
     assert budget.share(models[2:]) == pytest.approx(104)
     assert budget.begin(models[1], fold=0, folds=4, ends=clock.now + 52, needed=False) == pytest.approx(52 / 4 * 0.95)
+    about = {"fold": 0, "folds": 4, "ends": clock.now + 52, "needed": False}
+    assert budget.begin(models[1], **about, beside=0.1) == pytest.approx(52 / 4 * 0.95)  # there is room for it
+    assert budget.begin(models[1], **about, beside=4.0) == pytest.approx(52 / 4 - 4)
     clock.now += 40
     assert budget.begin(models[1], fold=3, folds=4, ends=150 + 12, needed=False) == pytest.approx(12 * 0.95)
 
@@ -90,6 +93,33 @@ def test_trees_learn_faster_where_rounds_would_not_fit():
     assert Pace(1.0, began=time.monotonic() - 2).is_over
 
 
+class Rounds:
+    """Stands for CatBoost: a round takes ten milliseconds."""
+
+    def __init__(self, params):
+        self.iterations = params["iterations"]
+
+    def fit(self, pool):
+        time.sleep(0.01 * self.iterations)
+
+
+class Library:
+    CatBoost = Rounds
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(2.5, 2000), (0.5, 2000), (1000.0, 2000), (2.5, 250)])
+def test_catboost_learns_faster_where_rounds_would_not_fit(seconds, rounds):
+    given = {"learning_rate": 0.05, "depth": 6}
+    made = catboost_in_time(Pace(seconds), Library, given, None, rounds)
+    possible = 0.85 * (seconds - 0.09) / 0.01
+    assert made["iterations"] == pytest.approx(min(possible, rounds), rel=0.25)
+    assert made["iterations"] <= rounds
+    times = min(max(min(1000, rounds) / possible, 1.0), 6.0)  # what a thousand rounds would learn, at most sixfold
+    assert made["learning_rate"] == pytest.approx(0.05 * times, rel=0.25)
+    assert made["depth"] == given["depth"]
+    assert given == {"learning_rate": 0.05, "depth": 6}
+
+
 @pytest.fixture(scope="module")
 def rows():
     rng = np.random.default_rng(0)
@@ -123,6 +153,15 @@ def test_a_fit_ends_in_its_time(model, rows):
     assert said[rows.label > 0.5].mean() > said[rows.label < 0.5].mean()  # however few the rounds were
     assert fresh.fresh().time_limit == limit
     assert "time_limit" not in fresh.settings()
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.name != "net"], ids=lambda m: m.name)
+def test_trees_whose_time_ends_in_the_first_round_predict(model, rows):
+    fresh = model.fresh()
+    fresh.time_limit = 1e-6
+    said = fresh.fit(rows, seed=0).predict(rows)
+    assert said.isfinite().all()
+    assert said.std() > 0
 
 
 def test_the_best_trees_stay_where_time_ends_the_growing(rows):

@@ -26,6 +26,7 @@ from fastrec.cli import app
 from fastrec.competition import SavedRun, StreamedCompetition, StreamedNet, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import DataError, MissingFileError
+from fastrec.estimators import Estimator
 from fastrec.models import DLRM
 from fastrec.stacking import OneBase, StackModel
 from fastrec.tabular import ParquetFrame
@@ -118,7 +119,9 @@ def test_a_run_learns_and_is_scored_on_the_last_day(run, data):
     scores = json.loads((run / "scores.json").read_text())
     label = _table(data, DAYS - 1)["label"]
     made = {n: pq.read_table(run / "test" / f"{n}.parquet")["prediction"].to_numpy() for n in ("dlrm", "dcn", "stack")}
-    np.testing.assert_allclose(made["stack"], (made["dlrm"] + made["dcn"]) / 2)
+    weights = Estimator.load(run / "stack" / "fold0").trace.importance
+    assert sum(weights.values()) == pytest.approx(1)
+    np.testing.assert_allclose(made["stack"], weights["dlrm"] * made["dlrm"] + weights["dcn"] * made["dcn"])
     for name, p in made.items():
         assert scores["models"][name] == pytest.approx(roc_auc_score(label, p))
         assert scores["also"]["logloss"][name] == pytest.approx(log_loss(label, p))

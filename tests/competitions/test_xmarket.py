@@ -33,7 +33,7 @@ def market(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def few_filters(monkeypatch):
-    """Two filters for the seventeen, and two turns of hiding: what is tried here does not depend on them."""
+    """Two filters for all, and two turns of hiding: what is tried here does not depend on them."""
     monkeypatch.setattr(describe, "filters", lambda: {"knn": ("all", ItemKNN()), "ease_core": ("core", EASE())})
     monkeypatch.setattr(describe, "PLACED", ["knn", "ease_core", "near1_all"])
     monkeypatch.setattr(data, "ROUNDS", 2)
@@ -124,6 +124,17 @@ def test_place_gap_and_z_are_within_the_list():
     spread = np.std([1, 3, 3])
     np.testing.assert_allclose(found["s_gap"], [-2 / spread, 0, 0, 0, -3 / 1.5])
     np.testing.assert_allclose(found["s_z"], [(1 - 7 / 3) / spread, *[(3 - 7 / 3) / spread] * 2, 1, -1])
+
+
+def test_what_filters_say_together_is_the_mean_of_their_own(market, few_filters):
+    market_ = read_market(market)
+    found = describe.describe(market_.rated, market_.core, market_.lists)
+    table = pd.DataFrame({n: found[n] for n in ("knn", "ease_core")})  # near1_all is placed too, and no filter
+    by_list = table.groupby(market_.lists.of)
+    spread = by_list.transform("std", ddof=0) + 1e-12
+    mean, best = by_list.transform("mean"), by_list.transform("max")
+    np.testing.assert_allclose(found["together_z"], ((table - mean) / spread).mean(axis=1), atol=1e-9)
+    np.testing.assert_allclose(found["together_gap"], ((table - best) / spread).mean(axis=1), atol=1e-9)
 
 
 def test_columns_are_those_that_are_named(market):

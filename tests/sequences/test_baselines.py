@@ -56,6 +56,10 @@ def test_popularity_counts_events():
     recent = PopularItems(recency=0.5).fit(frame(log))
     expected = [1 * math.exp(-2) + 1, math.exp(-2) + 2 * math.exp(-1), math.exp(-1) + 1]
     assert scores_of(recent, frame([[1]], items=model.items))[0, 1:].tolist() == pytest.approx(expected)
+    asked = frame([[1], [3, 2], []], items=model.items)
+    for seen in (False, True):  # found once for all sessions, as one after the other
+        found, wanted = (of(asked, 2, seen) for of in (model.recommend, lambda *a: SessionModel.recommend(model, *a)))
+        assert [t.tolist() for t in found] == [t.tolist() for t in wanted]
 
 
 def plain_near(log, model, items):

@@ -242,3 +242,18 @@ def test_times_unite_in_the_finer_unit():
     assert left.cast(pa.int64()).to_pylist() + right.cast(pa.int64()).to_pylist() == [1000, 1500]
     with pytest.raises(DataError, match="exactly"):
         align_types(pa.array([2**62], pa.timestamp("s")), pa.array([1], pa.timestamp("ns")))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-9, 9), unique=True, min_size=1, max_size=30),
+    st.lists(st.integers(-9, 9) | st.sampled_from([-(2**63), 2**63 - 1]), unique=True, min_size=1, max_size=30),
+    st.sampled_from([pa.int64(), pa.int32(), pa.uint64()]),
+    st.booleans(),
+)
+def test_numbers_are_found_where_they_stand_in_any_order(known, wanted, kind, rising):
+    low, high = {pa.int64(): (-(2**63), 2**63), pa.int32(): (-(2**31), 2**31), pa.uint64(): (0, 2**64)}[kind]
+    known, wanted = ([v for v in values if low <= v < high] for values in (known, wanted))
+    known = sorted(known) if rising else known
+    found = Keys((pa.array(wanted, kind),)).find_in(Keys((pa.array(known, kind),)))
+    assert found.tolist() == [known.index(v) if v in known else -1 for v in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fastrec._core.kernels import compiled
@@ -47,6 +47,25 @@ def test_one_width_equals_a_loop(width: int, kind: pa.DataType, start: int, data
 @given(values=st.lists(st.none() | st.text(max_size=9), max_size=30), kind=st.sampled_from(TYPES))
 def test_any_text_equals_a_loop(values: list[str | None], kind: pa.DataType) -> None:
     check(pa.array(values, kind))
+
+
+@given(
+    values=st.lists(st.text(alphabet="ab\0\x7fé", max_size=9), max_size=30, unique=True),
+    kind=st.sampled_from(TYPES),
+    start=st.integers(0, 3),
+)
+@example(values=["a\0", "a"], kind=pa.string(), start=0)
+def test_short_text_is_sorted_by_its_bytes(values: list[str], kind: pa.DataType, start: int) -> None:
+    array = pa.array(values, kind)[start:]
+    order = text_codes.short_text_order(array)
+    if order is not None:
+        assert array.take(pa.array(order)).to_pylist() == sorted(array.to_pylist(), key=str.encode)
+    else:
+        left = array.to_pylist()
+        ends_alike = len({v.rstrip("\0") for v in left}) < len(left)
+        assert (
+            not left or kind == pa.string_view() or ends_alike or max(len(v.encode()) for v in left) > 8 or left == [""]
+        )
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 8])

@@ -224,6 +224,41 @@ def test_a_second_try_trains_the_reference_no_more(shop, monkeypatch):
     assert (again.before, again.after, again.difference) == (first.before, first.after, first.difference)
 
 
+def test_a_function_may_write_to_its_frame(shop):
+    def spoils(df):
+        df["double"] = df["x"] * 2.0
+        df["x"] = 0.0
+        df.loc[:, "shop"] = df["shop"].iloc[0]
+        del df[df.columns[0]]
+        return df
+
+    new = NewColumns(KeptRows(shop), read_idea(spoils))
+    table = new._table
+    before = {n: table[n].to_arrow() for n in table.names}
+    assert new.leaks() == {}
+    assert table.names == list(before)
+    assert all(table[n].to_arrow().equals(values) for n, values in before.items())
+    np.testing.assert_array_equal(new._whole["double"], TRAIN["x"] * 2)
+
+
+def test_columns_of_all_rows_are_read_once(shop, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(shop, folder / shop.name)
+    shutil.copytree(KeptRows(shop).parts.folder, folder / KeptRows(shop).parts.folder.name)
+    kept = KeptRows(folder / shop.name)
+    names = list(kept.columns)
+    first = kept.train(names[:2])
+    whole = kept.train()
+    made = kept.made(kept.outputs[:1])
+    shutil.rmtree(kept.place)  # what is asked for again is not looked for there
+    assert kept.train().names == whole.names == names
+    assert kept.train(names[1::-1]).names == names[1::-1]
+    for name in names:
+        assert kept.train([name])[name].to_arrow().equals(KeptRows(shop).train([name])[name].to_arrow())
+    assert first.names == names[:2]
+    assert made.names == kept.outputs[:1]
+
+
 @pytest.mark.parametrize("case", ["shop", "ranked"])
 def test_of_many_rows_some_are_trained_on_and_all_scored(case, request, monkeypatch):
     run = request.getfixturevalue(case)

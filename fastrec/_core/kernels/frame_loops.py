@@ -216,7 +216,8 @@ def _eight(address, at, size, end):
 
 @njit(**LOOP)
 def _hash_of(address, at, size, end, word):
-    state = (word ^ (_u64(size) * _FACTOR)) * _FACTOR
+    state = word ^ (_u64(size) * _FACTOR)
+    state = (state ^ (state >> _u64(32))) * _FACTOR  # a product's low half knows nothing of the last letters
     for b in range(8, size, 8):
         state = ((state ^ (state >> _u64(29))) ^ _eight(address, at + b, size - b, end)) * _FACTOR
     return state ^ (state >> _u64(32))

@@ -24,6 +24,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
+from fastrec.competition.streamed.last_rows import LastRows, blend_by_last_rows
 from fastrec.errors import DataError
 from fastrec.estimators import NetModel
 from fastrec.estimators._architecture import Architecture
@@ -31,11 +32,11 @@ from fastrec.estimators.base import Trace
 from fastrec.losses import BCE
 from fastrec.metrics import get_metric
 from fastrec.report import write_report
-from fastrec.stacking import MeanBlend, StackModel
-from fastrec.table import Vocab, save_state
+from fastrec.stacking import StackModel
+from fastrec.table import Table, Vocab, save_state
 from fastrec.tabular import ParquetFrame
 from fastrec.training import rec_learner
-from fastrec.validate import Target
+from fastrec.validate import Rows, Target
 
 __all__ = ["StreamedCompetition", "StreamedNet", "run_streamed"]
 
@@ -72,7 +73,8 @@ class StreamedCompetition(Competition):
     """A recipe for files larger than memory, of clicks or other outcomes that are 0 or 1.
 
     Each net learns from the stream; they are scored on the frame's validation rows, which are the test, and by nothing
-    else: no choice is made by it. The run directory is like any other's: ``fastrec export`` and ``fastrec predict``
+    else: no choice is made by it. Their weights are found by what each said of the last training rows before it learned
+    from them. The run directory is like any other's: ``fastrec export`` and ``fastrec predict``
     take it.
 
     Attributes:
@@ -98,7 +100,7 @@ class StreamedCompetition(Competition):
 
     @abstractmethod
     def nets(self) -> Mapping[str, StreamedNet]:
-        """The nets, by name; what is submitted is the mean of their probabilities."""
+        """The nets, by name; what is submitted is a weighted mean of their probabilities."""
 
     @abstractmethod
     def sample(self, data: Path, rows: int) -> pa.Table:
@@ -123,21 +125,25 @@ def run_streamed(recipe: StreamedCompetition, data: Path, out: Path, asked: RunO
     if frame.valid is None or not len(frame.valid):
         raise DataError(f"{recipe.name}: the recipe's frame has no test rows", remedy="Give it valid=")
     models: dict[str, NetModel] = {}
+    last = {name: LastRows() for name in nets}
     for i, (name, asks) in enumerate(nets.items()):
         with stages.stage(f"train {name}", asks.epochs * len(frame)) as advance:
             left = None if asked.budget is None else max(asked.budget.left, 1.0) / (len(nets) - i)
             options = {"seconds": left, "buffer_rows": recipe.buffer_rows, "advance": advance}
             options |= {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
-            models[name] = train_streamed(frame, asks, name, **options)
+            models[name] = train_streamed(frame, asks, name, cbs=[last[name]], **options)
     with stages.stage("predict", len(frame.valid) * len(models)) as advance:
         predicted, label = _predict(frame, models, asked.device, recipe.buffer_rows, advance)
-    predicted["stack"] = torch.stack(list(predicted.values())).mean(0)
+    blend = blend_by_last_rows(last, recipe.metric, [asks.epochs for asks in nets.values()])
+    stack = StackModel(list(models), [blend])
+    predicted["stack"] = stack.predict(predicted, Rows(Table({"row": np.arange(len(label))}), "binary"))
     scores = _scores(recipe, predicted, label, recipe.oracle(data))
     config = _config(recipe, frame, nets, models)
     about = {"started": started, "data": data.resolve().name, **asked.notes()}
     with atomic_folder(out) as part:
         with stages.stage("write"):
             _write(part, recipe, models, recipe.sample(data, _SAMPLE), predicted)
+            stack.save(part / "stack")
             write_json(part / "config.json", {**config, **about})
         counts = {"train rows": len(frame), "test rows": len(label), "features": len(config["features"])}
         seconds = {n: round(s, 3) for n, s in stages.seconds.items()}
@@ -156,6 +162,7 @@ def train_streamed(
     seconds: float | None = None,
     buffer_rows: int = 1_000_000,
     advance: Callable[[int], None] | None = None,
+    cbs: Sequence[Callback] = (),
 ) -> NetModel:
     """Train a net on a frame's rows, by AdamW and the one-cycle schedule.
 
@@ -172,6 +179,7 @@ def train_streamed(
         seconds: when to stop; None: when all rows were seen.
         buffer_rows: rows that are mixed with one another at a time.
         advance: is told of rows as they are trained on.
+        cbs: more callbacks.
 
     Returns:
         The model.
@@ -190,7 +198,7 @@ def train_streamed(
         plan["emb_szs"] = [(n, asks.width) for n in sizes]
     net = architecture.build(plan)
     amp = "bf16" if on_cuda and torch.cuda.is_bf16_supported() else None
-    cbs = [] if seconds is None and advance is None else [EachBatch(seconds, advance)]
+    cbs = [*cbs, *([] if seconds is None and advance is None else [EachBatch(seconds, advance)])]
     learn = rec_learner(dls, net, loss_func=BCE(), wd=asks.wd, amp=amp, graph=graph, cbs=cbs)
     moms = {"moms": (0.9, 0.9, 0.9)} if graph else {}  # a graph's step cannot have another momentum every time
     with learn.no_bar(), learn.no_logging():
@@ -308,7 +316,6 @@ def _write(
     """What predicts, what was predicted, and what ``fastrec export`` needs."""
     for name, model in models.items():
         model.save(part / "models" / name / "fold0")
-    StackModel(list(models), [MeanBlend(list(models))]).save(part / "stack")
     classes = Vocab(pa.array([0, 1]), name=str(recipe.target))
     save_state(part / "target", Target(str(recipe.target), "binary", classes=classes).to_state())
     write_json(part / "decision.json", asdict(Decision()))

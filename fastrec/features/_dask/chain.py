@@ -16,6 +16,7 @@ import torch
 from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
+from fastrec.features._dask.mapped import Mapped
 from fastrec.features._dask.places import Others, Place, stays
 from fastrec.features._dask.plan import HERE, Group, learns, reads, rounds
 from fastrec.features._dask.states import merge_all, share
@@ -83,7 +84,7 @@ class DaskChain(Chain):
 
     def apply(self, work: Blocks, others: Others) -> Blocks:  # type: ignore[override]
         """Every step's columns from what was learned."""
-        fits = {id(b): share(_learned(s)) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
+        fits = {id(b): share(Mapped(_learned(s))) for b, s in zip(self.bare, self.steps) if isinstance(s, Fitted)}
         for groups in rounds(self.bare, training=False, here=partial(stays, rows=[work], others=others)):
             say(groups)
             for group in groups:
@@ -192,7 +193,7 @@ class DaskChain(Chain):
                 elif not learn:
                     keep = None if hidden is None else ~rule.excluded()[0]
                     pair = (state, step.finalize(state, keep))
-            found[id(step)] = share(pair)
+            found[id(step)] = share(Mapped(pair))
         return found
 
     def _columns(
@@ -208,7 +209,7 @@ class DaskChain(Chain):
     def _whole_fit(self, step: Feature, fits: Mapping[int, Any], *, learn: bool) -> Any:
         """What unlabeled rows get their values from: all training rows, also where those get theirs by fold."""
         if learn and isinstance(step, Fitted):
-            return share(_learned(self.steps[self.bare.index(step)]))
+            return share(Mapped(_learned(self.steps[self.bare.index(step)])))
         return fits.get(id(step))
 
     def _keeps_together(self, work: Blocks, outer: int | None) -> bool:
@@ -244,7 +245,7 @@ def _made(
         here = _masked(table, masked, rule.hidden) if masked else table
         with _in_a_partition(), naming(step):
             if isinstance(step, Fitted):
-                step.state_, step.fit_ = fit
+                step.state_, step.fit_ = fit.value
             if way == "cells":
                 with step.using(context):
                     made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())

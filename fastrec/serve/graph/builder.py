@@ -199,8 +199,10 @@ class Graph:
         return self._made(nodes, "part", ins, [self._info(c) for c in outputs], tensors), read
 
     def _info(self, cut: Cut) -> Any:
-        kind = self._inputs[cut.name][0] if cut.name in self._inputs else self.type_of(cut.dtype)
-        shape = [ROWS] if cut.width is None else [ROWS, cut.width]
+        if cut.name in self._inputs:
+            kind, shape = self._inputs[cut.name]
+        else:
+            kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
     def _made(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any], tensors: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,19 @@ from torch.export import Dim
 from fastrec._core.optional import require
 from fastrec.estimators._list_events import ITEM
 from fastrec.serve.graph.builder import OPSET, ROWS, Graph
-from fastrec.serve.graph.columns import GraphColumn, GraphTable, as_graph_column, column_of, encode, input_type
+from fastrec.serve.graph.columns import (
+    GraphColumn,
+    GraphTable,
+    as_graph_column,
+    column_of,
+    described,
+    encode,
+    input_type,
+    no_text_of,
+)
 from fastrec.serve.graph.nets import _prepared, quiet
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
-from fastrec.table import Column
+from fastrec.table import Column, Table
 
 COUNT, PREFIX = "events.count", "events."
 _EVENTS = "events"  # what the second dimension of the inputs is called
@@ -46,6 +55,33 @@ class GraphEvents:
         self.count = self.graph.input(COUNT, np.int64)
 
 
+def events_of(
+    graph: Graph, rankers: Sequence[Any], log: Table, item: str, time: str | None
+) -> tuple[GraphEvents, list[dict[str, Any]]]:
+    """The inputs that rankers read of the events before lists, and what ``serving.json`` says of them.
+
+    Args:
+        graph: the graph, which gets the inputs.
+        rankers: trained ``SessionRanker``s.
+        log: some events, which say the columns' types.
+        item, time: the log's columns of items and times.
+
+    Raises:
+        NotFittedError: a ranker was not trained.
+    """
+    for ranker in rankers:
+        if ranker._events is None:
+            raise ranker.not_fitted()
+    coders = [r._events for r in rankers]
+    aged = time is not None and any(c.aged for c in coders)
+    read = [item, *(n for c in coders for n in (*c.frame.cat_names, *c.frame.cont_names)), *([time] if aged else [])]
+    columns = {n: log[n] for n in dict.fromkeys(read)}
+    missing = {n: no_text_of(c) for n, c in columns.items()}
+    most = max(c.most for c in coders)
+    said = [{**described(PREFIX + n, c), "required": False, "events": most} for n, c in columns.items()]
+    return GraphEvents(graph, columns, missing, item, time if aged else None), said
+
+
 def session_outputs(model: Any, rows: Any) -> GraphTensor:
     """What a ``SessionRanker`` makes of a graph's rows and their events: float64 ``[rows]``.
 
@@ -61,7 +97,8 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
     item = as_graph_column(rows.table[events.item])
     cats, conts = _prepared(trained.frame, rows.table.with_columns({**flags, ITEM: item}))
     laid = _Laid(events, rows.lists, coder.most)
-    own = {n: laid.column(n) for n in events.log}
+    read = {events.item, *coder.frame.cat_names, *coder.frame.cont_names, *([events.time] if coder.aged else [])}
+    own = {n: laid.column(n) for n in events.log if n in read}
     vocab = next(p for p in trained.frame.procs.fs if type(p).__name__ == "Categorify").vocab_of(ITEM)
     feeds = {"x_cat": value_of(laid.graph, cats, torch.int64), "lists": rows.lists._of_row}
     if trained.frame.cont_names:

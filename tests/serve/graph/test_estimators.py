@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -130,6 +132,19 @@ def test_every_net(net):
 @pytest.mark.parametrize(("task", "seeds"), [("multiclass", 1), ("regression", 1), ("multilabel", 2)])
 def test_a_net_of_every_task(task, seeds):
     check(NetModel("net", model="TabularNet", epochs=1, seeds=seeds), task, atol=1e-5)
+
+
+def test_a_net_of_logarithms():
+    def skewed(n, seed, **options):
+        rows = rows_of("binary", n, seed, **options)
+        tails = np.round(np.exp(np.random.default_rng(seed).normal(size=n) * 2.5)) - seed
+        return replace(rows, table=rows.table.with_columns({"size": tails}))
+
+    model = NetModel("net", model="RealMLP", epochs=1, logs=True).fit(skewed(400, 0), seed=0)
+    assert "LogTransform" in [p.name for p in model._nets[0].frame.procs]
+    rows = skewed(200, 1, label=False, odd=True)  # and values below the lowest of training
+    said = served(lambda r: prediction(model, r), rows)
+    np.testing.assert_allclose(said, model.predict(rows).numpy(), atol=1e-5, rtol=1e-6)
 
 
 def test_a_net_of_lists():
