@@ -292,12 +292,7 @@ def _keys(
     recipe = made.recipe
     used = [n for n in (recipe.label, recipe.weight, recipe.time, recipe.fold_key, recipe.list_column) if n]
     about = (__version__, made.prepared.digest, made.cats, made.conts, used, seed, device.type, str(made.target))
-    about = (
-        *about,
-        *([] if recipe.events is None else [recipe.events]),
-        minutes,
-        *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]),
-    )
+    about = (*about, minutes, *([] if wanted_ranks() == 1 else [f"{wanted_ranks()} ranks"]))
     try:
         rows = columns_digest(made.found.train, made.found.train.names)
     except (NoDigestError, DataError):

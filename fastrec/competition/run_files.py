@@ -86,7 +86,7 @@ def _write_samples(part: Path, made: Fitted) -> None:
         pq.write_table(table.to_arrow(), part / f"{name}.parquet")
         events = made.events(labelled=source is None)
         if events is not None:
-            before = events.log.take(events.known(table[made.recipe.list_column].integer().cpu()))
+            before = events.log.take(events.log_rows(table[made.recipe.list_column].integer().cpu()))
             pq.write_table(before.to_arrow(), part / f"{name}_events.parquet")
 
 

@@ -92,7 +92,7 @@ class EventCoder:
             DataError: it is not known what was before them.
         """
         events = known_events(rows)
-        log = events.log.take(events.known(rows.groups))
+        log = events.log.take(events.log_rows(rows.groups))
         frame = TabularFrame(log, [Categorify, RankGauss], list(events.cats), list(events.conts))
         return cls(frame.new_empty(), most, aged=events.moments is not None)
 

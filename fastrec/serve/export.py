@@ -41,7 +41,8 @@ from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents
 
-_FILE, _GRAPH, _SAMPLE, LABELLED = "serving.json", "model.onnx", "sample.parquet", "sample_labelled.parquet"
+_FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
+LABELLED = "sample_labelled.parquet"
 _FORMAT = 1
 SCORE = "score"
 
@@ -135,7 +136,11 @@ def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any
 
 
 def read_sample(run: Path, name: str = _SAMPLE) -> Table:
-    """Some test rows of a run with all their columns, as its models saw them.
+    """Rows that a run keeps, with all their columns, as its models saw them.
+
+    Args:
+        run: the run directory.
+        name: their file; some test rows, unless told.
 
     Raises:
         MissingFileError: the run was made before runs kept them.

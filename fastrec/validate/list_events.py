@@ -101,7 +101,7 @@ class ListEvents:
         moments = None if time is None else shown[time].number().double()
         return cls(ordered, ids, starts, last + 1, moments, item, list(cats), list(conts), time)
 
-    def known(self, groups: torch.Tensor) -> torch.Tensor:
+    def log_rows(self, groups: torch.Tensor) -> torch.Tensor:
         """Which events are before some lists: places in the log, int64 ``[events]``, ascending, each once.
 
         Args:

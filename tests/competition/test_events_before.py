@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,14 +78,19 @@ def test_kept_rows_bring_their_events(run: Path) -> None:
 
 
 def test_a_resumed_run_is_the_same(run: Path, tmp_path: Path) -> None:
+    """Other events: the models that read them are trained again, and the trees are not."""
     again = run_competition(Looks(), run.parent / "data", run.parent / "run", seed=1, resume=True)
-    assert json.loads((again / "scores.json").read_text())["reused"] > 0
+    everything = json.loads((again / "scores.json").read_text())["reused"]
 
     class Shorter(Looks):
         events = replace(EVENTS, conts=())
 
-    other = run_competition(Shorter(), run.parent / "data", run.parent / "run2", seed=1, resume=True)
-    assert json.loads((other / "scores.json").read_text())["reused"] == 0
+    shutil.copytree(run.parent / ".run.parts", tmp_path / ".run.parts")
+    other = run_competition(Shorter(), run.parent / "data", tmp_path / "run", seed=1, resume=True)
+    assert json.loads((other / "scores.json").read_text())["reused"] == everything - 2 * 2  # folds of DIN and BST
+    for name, same in (("xgb", True), ("din", False), ("bst", False)):
+        before, after = ((r / f"oof/{name}.parquet").read_bytes() for r in (again, other))
+        assert (before == after) is same, name
 
 
 def test_refusals(tmp_path: Path) -> None:

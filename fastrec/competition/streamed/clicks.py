@@ -74,8 +74,7 @@ class StreamedCompetition(Competition):
 
     Each net learns from the stream; they are scored on the frame's validation rows, which are the test, and by nothing
     else: no choice is made by it. Their weights are found by what each said of the last training rows before it learned
-    from them. The run directory is like any other's: ``fastrec export`` and ``fastrec predict``
-    take it.
+    from them. The run directory is like any other's: ``fastrec export`` and ``fastrec predict`` take it.
 
     Attributes:
         buffer_rows: rows that are mixed with one another at a time.
