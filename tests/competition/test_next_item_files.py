@@ -264,7 +264,7 @@ def test_a_run_that_was_killed_goes_on_and_says_the_same(run, data, tmp_path):
     mark = tmp_path / "mark"
     code = RECIPE.format(**options, pause=True, mark=str(mark), threads=torch.get_num_threads())
     process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, env={**os.environ})
-    for _ in range(600):
+    for _ in range(3000):
         if mark.exists() or process.poll() is not None:
             break
         time.sleep(0.1)

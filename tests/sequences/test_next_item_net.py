@@ -100,7 +100,7 @@ def test_sessions_of_another_vocabulary_are_recoded(model):
 
 def test_a_limit_of_time_is_kept_and_the_rate_reaches_its_end():
     frame = cycle(2000)
-    model = NextItemNet(**{**SMALL, "epochs": 100_000}).fit(frame, minutes=0.02)
+    model = NextItemNet(**{**SMALL, "epochs": 100_000}).fit(frame, minutes=0.05)
     assert 0 < len(model.losses) < 100_000
     assert model.losses[-1] < model.losses[0]
 
