@@ -37,19 +37,26 @@ def hidden_beside(path: Path, kind: str) -> Path:
 
 
 @contextmanager
-def working_folder(path: Path) -> Iterator[Path]:
+def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
     """A hidden folder beside ``path`` for what is gone at the end; what killed processes left of that name goes first.
 
     Args:
         path: gives the name, and the folder that it is made in, which is there.
+        made: this process's own, that it made before it began anew; None: it makes one.
     """
     remove_leftovers(path.parent, path.name)
-    folder = hidden_beside(path, "part")
-    folder.mkdir()
+    folder = hidden_beside(path, "part") if made is None else made
+    folder.mkdir(exist_ok=made is not None)
     try:
         yield folder
     finally:
         remove(folder)
+
+
+def is_of_this_process(path: Path) -> bool:
+    """Whether a hidden name says that this process made it."""
+    match = _HIDDEN.fullmatch(path.name)
+    return match is not None and _this_process() == "-".join(match[n] for n in ("boot", "space", "pid", "start"))
 
 
 def remove_leftovers(folder: Path, name: str | None = None) -> None:

@@ -34,7 +34,7 @@ def write_own_wheel(folder: Path, *, version: str | None = None) -> Path:
     about = f"{stem}.dist-info"
     files[f"{about}/METADATA"] = _metadata(version).encode()
     files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: fastrec\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    files[f"{about}/entry_points.txt"] = b"[console_scripts]\nfastrec = fastrec.cli:app\n"
+    files[f"{about}/entry_points.txt"] = b"[console_scripts]\nfastrec = fastrec.cli:main\n"
     record = [f"{name},sha256={_digest(content)},{len(content)}" for name, content in files.items()]
     files[f"{about}/RECORD"] = "\n".join([*record, f"{about}/RECORD,,", ""]).encode()
     path = folder / f"{stem}-py3-none-any.whl"

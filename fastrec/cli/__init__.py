@@ -18,6 +18,6 @@ from fastrec.cli import (  # noqa: F401 - their commands join the others
     trials,
     tune,
 )
-from fastrec.cli.app import app, load_competition, script
+from fastrec.cli.app import app, load_competition, main, script
 
-__all__ = ["app", "load_competition", "script"]
+__all__ = ["app", "load_competition", "main", "script"]

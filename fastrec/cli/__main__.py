@@ -1,5 +1,5 @@
 """``python -m fastrec.cli``: the command where its script is not on the path."""
 
-from fastrec.cli import app
+from fastrec.cli import main
 
-app()
+main()

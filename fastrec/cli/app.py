@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from fastrec import __version__
+from fastrec._core.fresh_process import owns_process
 from fastrec.competition.load import load_competition, load_module
 from fastrec.errors import DataError, DataWarning, FastrecError
 
@@ -100,6 +101,12 @@ def run(
     _run(lambda: load_competition(competition), data, out, **options)
 
 
+def main() -> None:
+    """The ``fastrec`` command."""
+    owns_process()
+    app()
+
+
 def script(recipe: type[Competition]) -> None:
     """Run a recipe with the options of ``fastrec run``: what a competition's file does when it is a plain script.
 
@@ -125,6 +132,7 @@ def script(recipe: type[Competition]) -> None:
         options |= {"ranks": ranks, "scheduler": scheduler}
         _run(recipe, data, out, **options)
 
+    owns_process()
     alone()
 
 

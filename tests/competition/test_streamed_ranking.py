@@ -174,6 +174,74 @@ def test_a_recipe_that_makes_one_part_is_refused(made, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+FRESH = """
+    import os, sys, time
+    sys.path.insert(0, {tests!r})
+    from fastrec.cli import script
+    from test_streamed_ranking import Tiny
+
+    class Fresh(Tiny):
+        fresh_from = 0
+
+        def split(self, *args, **options):
+            print("split", os.getpid(), flush=True)
+            return super().split(*args, **options)
+
+        def models(self, *, bs):
+            print("models", os.getpid(), flush=True)
+            if {slow} and any(True for _ in __import__("pathlib").Path({out!r}).parent.rglob("made-train")):
+                print("slow", flush=True)
+                time.sleep(60)
+            return super().models(bs=bs)
+
+    script(Fresh)
+"""
+
+
+def fresh(made, tmp_path, *, slow):
+    names = {"tests": str(Path(__file__).parent), "slow": slow, "out": str(tmp_path / "run")}
+    command = [sys.executable, "-c", textwrap.dedent(FRESH).format(**names), "--data", str(made[0])]
+    command += ["--out", str(tmp_path / "run"), "--device", "cpu"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
+def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, tmp_path):
+    _, run, _, _ = made
+    with fresh(made, tmp_path, slow=False) as child:
+        said, progress = child.communicate(timeout=240)
+    assert child.returncode == 0, progress
+    told = [line.split() for line in said.splitlines() if line.startswith(("split", "models"))]
+    assert [n for n, _ in told] == [
+        "models",
+        "split",
+        *["models"] * 4,
+    ]  # begun five times
+    assert len({pid for _, pid in told}) == 1
+    assert progress.count("parts: ") == progress.count("features: ") == progress.count("train xgb: ") == 1
+    again = tmp_path / "run"
+    assert [p.name for p in tmp_path.iterdir()] == ["run"]
+    for name in ("submission.csv", "oof/stack.parquet", "test/net.parquet", "test/xgb.parquet", "sample.parquet"):
+        assert (again / name).read_bytes() == (run / name).read_bytes(), name
+    scores, expected = (json.loads((r / "scores.json").read_text()) for r in (again, run))
+    assert scores.pop("seconds").keys() == expected.pop("seconds").keys()
+    assert scores == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
+def test_a_process_that_has_begun_anew_tidies_up_when_it_is_ended(made, tmp_path):
+    with fresh(made, tmp_path, slow=True) as child:
+        for line in child.stdout:
+            if line == "slow\n":
+                break
+        assert any(tmp_path.iterdir())
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 143
+        assert "stopped; nothing was written" in child.stderr.read()
+    assert not any(tmp_path.iterdir())
+
+
 SLOW = """
     import sys, time
     sys.path.insert(0, {tests!r})

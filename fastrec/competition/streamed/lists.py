@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 from fastrec._core.atomic import atomic_folder
-from fastrec._core.malloc import give_all_back
+from fastrec._core.fresh_process import continued_in
 from fastrec._core.optional import require
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.forms.list_form import SubmissionFormat
@@ -29,21 +29,27 @@ from fastrec.competition.forms.score import score_submission
 from fastrec.competition.forms.write import write_ranked
 from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_record import about_recipe
-from fastrec.competition.run_files import now, origin, write_json
+from fastrec.competition.run_files import origin, write_json
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.scoring import Decision
-from fastrec.competition.streamed.clicks import StreamedNet, train_streamed
+from fastrec.competition.streamed.clicks import StreamedNet
 from fastrec.competition.streamed.laid import Laid, lay_out, write_part
+from fastrec.competition.streamed.list_models import (
+    choose_stack,
+    columns_of,
+    lists_of,
+    reciprocal_of,
+    train_nets,
+    train_trees,
+)
+from fastrec.competition.streamed.work import Work
 from fastrec.errors import DataError, DataWarning
 from fastrec.estimators import Estimator, XGBRanker
 from fastrec.features import FeatureSet
-from fastrec.metrics import reciprocal_ranks
 from fastrec.report import write_report
 from fastrec.scale.cluster import INSTALL
-from fastrec.scale.external_ranker import fit_on_parts
-from fastrec.stacking import AverageBlend, OneBase, StackModel
+from fastrec.stacking import StackModel
 from fastrec.table import Table
-from fastrec.tabular import Categorify, FillMissing, Normalize, ParquetFrame
 from fastrec.validate import Lists
 
 __all__ = ["StreamedRanking", "run_streamed_ranking"]
@@ -61,12 +67,15 @@ class StreamedRanking(Competition):
         together: columns of users, sessions, lists: all rows of one value are in one part.
         held_out: one part in so many is held out.
         buffer_rows: rows that a net mixes with one another at a time.
+        fresh_from: candidates from which each step of ``fastrec run`` has a fresh process, and all memory to itself;
+            starting it takes some seconds.
     """
 
     task = "ranking"
     together: Sequence[str] = ()
     held_out = 10
     buffer_rows = 500_000
+    fresh_from = 2_000_000
 
     @abstractmethod
     def split(self, data: Path, folder: Path, *, rows: int | None) -> list[Path]:
@@ -90,6 +99,8 @@ class StreamedRanking(Competition):
 def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: RunOptions) -> None:
     """Carry the recipe out: parts, features, nets, trees, predictions, submission, scores and report.
 
+    A command's process begins anew between the steps where rows are many: each has all memory to itself.
+
     Args:
         recipe, data, out: see ``run_competition``.
         asked: what the caller asked for.
@@ -101,30 +112,61 @@ def run_streamed_ranking(recipe: StreamedRanking, data: Path, out: Path, asked: 
         )
     from fastrec.features._dask.spill import spilled
 
-    started, stages = now(), asked.stages
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with spilled(out.absolute().parent) as folder:
-        with stages.stage("parts") as advance:
-            laid = lay_out(recipe, recipe.split(data, folder / "split", rows=asked.rows), folder, advance)
-        shutil.rmtree(folder / "split")
-        with stages.stage("features", sum(laid.counts.values())) as advance:
-            features = _features(recipe, laid, advance)
-        give_all_back()  # what the allocator keeps of one stage is of no use to the next
-        models = _models(recipe, laid, folder, asked)
-        with stages.stage("stack", laid.counts["valid"]) as advance:
-            stack = _choose_stack(recipe, laid, models, advance)
-        with atomic_folder(out) as part:
-            with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
-                scores = _predict(recipe, laid, part, models, stack, advance)
-            _write(part, recipe, features, models, stack, laid)
-            about = {"started": started, "data": data.resolve().name, **asked.notes()}
-            write_json(part / "config.json", {**_config(recipe, features, models, laid), **about})
-            test, truth = {}, data / "ground_truth.csv"
-            if truth.is_file():
-                test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in scores}
-            shutil.move(laid.lines("stack"), part / "submission.csv")
-            _write_scores(part, recipe, scores, test, laid, asked)
-            write_report(part, name=out.resolve().name)
+    with spilled(out.absolute().parent, made=continued_in()) as folder:
+        work = Work.of(folder, asked.stages)
+        steps = _steps(recipe, data, work, asked)
+        for name, step in steps.items():
+            if name not in work.done:
+                step()
+                work.finish(name, anew=sum(work.laid.counts.values()) >= recipe.fresh_from)
+        _finish(recipe, data, out, work, asked)
+
+
+def _steps(recipe: StreamedRanking, data: Path, work: Work, asked: RunOptions) -> dict[str, Callable[[], None]]:
+    """What is to be done before the run directory is written, each step by what those before it have left."""
+
+    def parts() -> None:
+        split = work.folder / "split"
+        with asked.stages.stage("parts") as advance:
+            work.made["laid"] = lay_out(recipe, recipe.split(data, split, rows=asked.rows), work.folder, advance)
+        shutil.rmtree(split)
+
+    def features() -> None:
+        with asked.stages.stage("features", sum(work.laid.counts.values())) as advance:
+            work.made["features"] = _features(recipe, work.laid, advance)
+
+    def nets() -> None:
+        work.models |= train_nets(recipe, work.laid, asked)
+
+    def trees(ranker: XGBRanker) -> None:
+        work.models[ranker.name] = train_trees(recipe, work.laid, ranker, asked)
+
+    rankers = [m for m in recipe.models(bs=asked.bs) if isinstance(m, XGBRanker)]
+    return {
+        "parts": parts,
+        "features": features,
+        "nets": nets,
+        **{f"trees {r.name}": partial(trees, r) for r in rankers},
+    }
+
+
+def _finish(recipe: StreamedRanking, data: Path, out: Path, work: Work, asked: RunOptions) -> None:
+    laid, models, stages = work.laid, work.models, asked.stages
+    with stages.stage("stack", laid.counts["valid"]) as advance:
+        stack = choose_stack(recipe, laid, models, advance)
+    with atomic_folder(out) as part:
+        with stages.stage("predict", laid.counts["valid"] + laid.counts["test"]) as advance:
+            scores = _predict(recipe, laid, part, models, stack, advance)
+        _write(part, work.features, models, stack, laid)
+        about = {"started": work.started, "data": data.resolve().name, **asked.notes()}
+        write_json(part / "config.json", {**_config(recipe, work.features, models, laid), **about})
+        test, truth = {}, data / "ground_truth.csv"
+        if truth.is_file():
+            test = {n: score_submission(laid.lines(n), truth, recipe.submission).mrr for n in scores}
+        shutil.move(laid.lines("stack"), part / "submission.csv")
+        _write_scores(part, scores, test, laid, asked)
+        write_report(part, name=out.resolve().name)
 
 
 # Features ------------------------------------------------------------------------------------------------------------
@@ -142,7 +184,7 @@ def _features(recipe: StreamedRanking, laid: Laid, advance: Callable[[int], None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # a FeatureSet's cache is not used
         made = features.fit_transform(train, tables=tables, unlabeled=test)
-    cats, conts = _columns(recipe, features)
+    cats, conts = columns_of(recipe, features)
     kept = [*cats, recipe.list_column, recipe.item, recipe.label, *filter(None, [recipe.counted, recipe.weight])]
     _write_made(made, "train", laid, kept, conts, advance)
     _write_made(features.transform(valid, tables=tables), "valid", laid, kept, conts, advance)
@@ -171,92 +213,6 @@ def _write_numbers(part: pa.Table, conts: list[str], folder: str, i: int) -> int
     return len(table)
 
 
-def _columns(recipe: StreamedRanking, features: FeatureSet) -> tuple[list[str], list[str]]:
-    """Categories and numbers that models learn from."""
-    cats = list(recipe.categories or ())
-    conts = [n for n in [*features.outputs, *(recipe.plain or ())] if n not in cats]
-    return cats, list(dict.fromkeys(conts))
-
-
-# Models --------------------------------------------------------------------------------------------------------------
-
-
-def _models(recipe: StreamedRanking, laid: Laid, folder: Path, asked: RunOptions) -> dict[str, Estimator]:
-    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
-    models: dict[str, Estimator] = {}
-    rows = laid.counts["train"]
-    if nets := recipe.nets():
-        files = [f for f in laid.files("made-train") if pq.read_metadata(f).num_rows]
-        frame = ParquetFrame(
-            files,
-            [Categorify, FillMissing(add_col=False), Normalize],
-            cats,
-            conts,
-            recipe.label,
-            cache=folder / "packed",
-            device="cpu",
-        )
-        for name, asks in nets.items():
-            with asked.stages.stage(f"train {name}", asks.epochs * rows) as advance:
-                options = {"device": asked.device, "seed": asked.seed, "bs": asked.bs}
-                options |= {"buffer_rows": recipe.buffer_rows, "advance": advance}
-                models[name] = train_streamed(frame, asks, name, **options)
-        del frame
-        give_all_back()
-    read = [partial(_lists, recipe, f, cats, conts) for f in laid.files("made-train")]
-    for ranker in recipe.models(bs=asked.bs):
-        if isinstance(ranker, XGBRanker):
-            with asked.stages.stage(f"train {ranker.name}") as advance:
-                models[ranker.name] = fit_on_parts(ranker, read, folder / "trees", seed=asked.seed)
-                advance(rows)
-            give_all_back()
-    return models
-
-
-def _lists(recipe: StreamedRanking, file: Path, cats: list[str], conts: list[str]) -> Lists:
-    """One part's lists with their features."""
-    table = Table.read(pq.ParquetFile(file).read())
-    groups = table[recipe.list_column].integer()
-    label = table[recipe.label].number() if recipe.label in table else None
-    weight = table[recipe.weight].number() if recipe.weight in table else None
-    return Lists(table, groups, cats, conts, label=label, weight=weight)
-
-
-def _choose_stack(
-    recipe: StreamedRanking, laid: Laid, models: Mapping[str, Estimator], advance: Callable[[int], None]
-) -> StackModel:
-    """The mean rank of the best models on the held-out lists, of as many as score best there; maybe the best alone."""
-    said: list[tuple[Lists, dict[str, torch.Tensor]]] = []
-    for lists in _held_out(recipe, laid):
-        said.append((_bare(recipe, lists), {n: m.predict(lists).double() for n, m in models.items()}))
-        advance(len(lists))
-
-    def score(stack: StackModel) -> float:
-        return float(torch.cat([_reciprocal(recipe, lists, stack.predict(p, lists)) for lists, p in said]).mean())
-
-    alone = [StackModel([n], [OneBase(n)]) for n in models]
-    if not said or len(alone) == 1:
-        return alone[0]
-    best = sorted(alone, key=score, reverse=True)
-    names = [stack.models[0] for stack in best]
-    means = [StackModel(names[:k], [AverageBlend(names[:k], of="rank")]) for k in range(2, len(names) + 1)]
-    return max([best[0], *means], key=score)
-
-
-def _held_out(recipe: StreamedRanking, laid: Laid) -> Iterator[Lists]:
-    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
-    for file in laid.files("made-valid"):
-        lists = _lists(recipe, file, cats, conts)
-        if len(lists):
-            yield lists
-
-
-def _bare(recipe: StreamedRanking, lists: Lists) -> Lists:
-    """The lists without their features: what scoring needs, small enough to keep of all parts."""
-    kept = [recipe.list_column, *([] if recipe.counted is None else [recipe.counted])]
-    return Lists(lists.table.select(kept), lists.groups, [], [], label=lists.label)
-
-
 # Predictions ---------------------------------------------------------------------------------------------------------
 
 
@@ -269,13 +225,13 @@ def _predict(
     advance: Callable[[int], None],
 ) -> dict[str, float]:
     """Write the predictions of both kinds of rows and submissions, part by part; the scores of those held out."""
-    cats, conts = _columns(recipe, recipe.features() or FeatureSet([]))
+    cats, conts = columns_of(recipe, recipe.features() or FeatureSet([]))
     ranks: dict[str, list[torch.Tensor]] = {}
     for kind, folder in (("valid", "oof"), ("test", "test")):
         writers: dict[str, pq.ParquetWriter] = {}
         (out / folder).mkdir()
         for i, file in enumerate(laid.files(f"made-{kind}")):
-            lists = _lists(recipe, file, cats, conts)
+            lists = lists_of(recipe, file, cats, conts)
             if not len(lists):
                 continue
             said = {n: m.predict(lists).double() for n, m in models.items()}
@@ -288,7 +244,7 @@ def _predict(
                 if kind == "test":
                     _append(laid.lines(name), recipe, laid.files("targets")[i], lists, scores)
                 else:
-                    ranks.setdefault(name, []).append(_reciprocal(recipe, lists, scores))
+                    ranks.setdefault(name, []).append(reciprocal_of(recipe, lists, scores))
             advance(len(lists))
         for writer in writers.values():
             writer.close()
@@ -300,14 +256,6 @@ def _scored(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> pa.T
     items = items.cast(items.type.value_type) if pa.types.is_dictionary(items.type) else items
     columns = {recipe.list_column: lists.groups.numpy(), recipe.item: items, "score": scores.numpy()}
     return pa.table(columns | ({} if lists.label is None else {recipe.label: lists.label.numpy()}))
-
-
-def _reciprocal(recipe: StreamedRanking, lists: Lists, scores: torch.Tensor) -> torch.Tensor:
-    """Reciprocal ranks of the lists that count."""
-    rows = torch.ones(len(lists), dtype=torch.bool)
-    if recipe.counted is not None:
-        rows = lists.table[recipe.counted].number() > 0
-    return reciprocal_ranks(scores[rows], lists.label[rows], lists.groups[rows], ties="ordinal")[1]
 
 
 def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, scores: torch.Tensor) -> None:
@@ -326,7 +274,6 @@ def _append(path: Path, recipe: StreamedRanking, targets: Path, lists: Lists, sc
 
 def _write(
     part: Path,
-    recipe: StreamedRanking,
     features: FeatureSet,
     models: Mapping[str, Estimator],
     stack: StackModel,
@@ -347,7 +294,7 @@ def _write(
 def _config(
     recipe: StreamedRanking, features: FeatureSet, models: Mapping[str, Estimator], laid: Laid
 ) -> dict[str, Any]:
-    cats, conts = _columns(recipe, features)
+    cats, conts = columns_of(recipe, features)
     assert recipe.submission is not None
     return {
         "competition": recipe.name,
@@ -372,7 +319,6 @@ def _config(
 
 def _write_scores(
     part: Path,
-    recipe: StreamedRanking,
     held: Mapping[str, float],
     test: Mapping[str, float],
     laid: Laid,

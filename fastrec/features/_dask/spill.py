@@ -26,15 +26,16 @@ class Spilled:
 
 
 @contextmanager
-def spilled(beside: Path) -> Iterator[Path]:
+def spilled(beside: Path, *, made: Path | None = None) -> Iterator[Path]:
     """While it lasts Dask works in this thread, and rows that change partitions go through files.
 
     Args:
         beside: the folder of the files, gone at the end, is made in this one; what killed processes left there goes.
+        made: the folder, where this process has made it before it began anew.
     """
     beside.mkdir(parents=True, exist_ok=True)
     with (
-        working_folder(beside / "spilled") as folder,
+        working_folder(beside / "spilled", made=made) as folder,
         dask.config.set({"scheduler": "synchronous", _SETTING: str(folder)}),
     ):
         yield folder
