@@ -1,0 +1,56 @@
+"""A command's process replaced by itself: the same number, another memory, and its folder found again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fastrec._core import fresh_process
+from fastrec._core.leftovers import hidden_beside
+
+CODE = """
+import os, sys
+from pathlib import Path
+from fastrec._core import fresh_process
+from fastrec._core.leftovers import working_folder
+
+fresh_process.owns_process()
+made = fresh_process.continued_in()
+with working_folder(Path(sys.argv[1]) / "work", made=made) as folder:
+    said = [*(folder / "said").read_text().split(), str(os.getpid())] if made else [str(os.getpid())]
+    (folder / "said").write_text(" ".join(said))
+    assert fresh_process._SETTING not in os.environ
+    if len(said) < 3:
+        fresh_process.begin_anew(folder)
+    print(*said, *sys.argv[1:])
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes begin anew on Linux")
+def test_a_process_finds_its_folder_again_and_tidies_it_up_at_the_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    command = [sys.executable, "-c", CODE, str(tmp_path), "an option with spaces"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        said, _ = child.communicate(timeout=120)
+    assert child.returncode == 0
+    assert said == f"{child.pid} {child.pid} {child.pid} {tmp_path} an option with spaces\n"
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_of_another_process_is_not_gone_on_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = hidden_beside(tmp_path / "work", "part")
+    own.mkdir()
+    other = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{os.getppid()}-"))
+    other.mkdir()
+    for folder, found in ((own, own), (other, None), (tmp_path / "nothing", None), (tmp_path, None)):
+        monkeypatch.setenv(fresh_process._SETTING, str(folder))
+        assert fresh_process.continued_in() == found
+        assert fresh_process.continued_in() is None  # told once
+
+
+def test_only_a_commands_process_is_replaced() -> None:
+    assert not fresh_process.may_begin_anew()
