@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -85,7 +85,8 @@ def retrain(
         warm: nets begin with what the run's nets have learned, trees grow on the run's where their columns and the
             values of their categories are the same; both train half as long.
         margin: share of the serving run's metric by which the new one may be worse.
-        export: promote its export too; None: if the current version has one.
+        export: promote its export too; None: if the current version has one. Where that keeps events, the new one has
+            those of the old and the new rows and tables.
         competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
             blend that it has chosen.
         seed: of everything random.
@@ -118,7 +119,8 @@ def retrain(
     about = {**verdict.to_dict(), "serving_run": source.resolve().name, "warm": began}
     with atomic_file(out / "gate.json") as part:
         part.write_text(json.dumps(about, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
-    version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust)
+    events = {**newest.found.tables, "train": newest.past.rows}
+    version = None if registry is None else _enter(Registry(registry), source, out, verdict, export, trust, events)
     return Retrained(out, verdict, version, began)
 
 
@@ -235,9 +237,15 @@ def _in_classes(predicted: torch.Tensor, before: Sequence[str], now: Sequence[st
 
 
 def _enter(
-    registry: Registry, serving: Path, out: Path, verdict: Verdict, export: bool | None, trust: Sequence[str]
+    registry: Registry,
+    serving: Path,
+    out: Path,
+    verdict: Verdict,
+    export: bool | None,
+    trust: Sequence[str],
+    events: Mapping[str, Table],
 ) -> int | None:
-    """Promote the new run, or write down why not."""
+    """Promote the new run, or write down why not; where the current version serves events, those so far go along."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
     if not verdict.promote:
@@ -257,5 +265,11 @@ def _enter(
     from fastrec.serve.export import export_run
 
     with tempfile.TemporaryDirectory() as beside:
-        made = export_run(out, Path(beside) / "export", trust=trust).folder
+        data = events if current is not None and _serves_events(current.export) else None
+        made = export_run(out, Path(beside) / "export", data=data, trust=trust).folder
         return registry.promote(out, export=made, why=why, about=about).number
+
+
+def _serves_events(export: Path | None) -> bool:
+    """Whether an export makes features from events that it keeps."""
+    return export is not None and (export / "events").is_dir()

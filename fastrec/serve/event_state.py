@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ FEATURES, EVENTS = "features", "events"
 
 
 def write_events(
-    part: Path, saved: SavedRun, made: Sequence[str], data: str | Path
+    part: Path, saved: SavedRun, made: Sequence[str], data: str | Path | Mapping[str, Table]
 ) -> tuple[dict[str, Any], list[str]]:
     """Write the features that are made outside of a graph and the events so far that they are made from.
 
@@ -25,7 +25,8 @@ def write_events(
         part: the export's folder.
         saved: the run.
         made: the graph's inputs that are outputs of features.
-        data: the data with the tables of events (see ``predict_run``).
+        data: the data with the tables of events (see ``predict_run``), or these tables by name, ``train`` or
+            ``history`` among them where features look back to the rows.
 
     Returns:
         What ``serving.json`` says of the events, and the columns that requests must have for them.
@@ -36,15 +37,20 @@ def write_events(
     """
     assert saved.features is not None
     saved.features.save(part / FEATURES)
-    files = _files(Path(data), saved.reading)
-    frames = {n: Table.read(saved.reading.read(p)) for n, p in files.items() if n != "test"}
+    if isinstance(data, Mapping):
+        frames = dict(data)
+    else:
+        files = _files(Path(data), saved.reading)
+        frames = {n: Table.read(saved.reading.read(p)) for n, p in files.items() if n != "test"}
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
     online = write_online_state(part / EVENTS, saved.features, frames, history, outputs=list(made))
     types = {**frames, **({} if history is None else {HISTORY: history})}
     lacking = [t for t in online.tables if t not in types and t not in online.optional_tables]
     if lacking:
         raise DataError(
-            f"the table of events {lacking[0]!r} is not there", file=data, remedy="fastrec layout writes it"
+            f"the table of events {lacking[0]!r} is not there",
+            file=None if isinstance(data, Mapping) else data,
+            remedy="fastrec layout writes it",
         )
     said = {t: {"columns": _columns(types[t], names)} for t, names in online.tables.items() if t in types}
     return {"tables": said, "history": history is not None}, online.inputs

@@ -66,7 +66,7 @@ def export_run(
     run: str | Path,
     out: str | Path,
     *,
-    data: str | Path | None = None,
+    data: str | Path | Mapping[str, Table] | None = None,
     fold: int | None = None,
     parts: bool = False,
     compress: Compress | None = None,
@@ -81,8 +81,8 @@ def export_run(
     Args:
         run: the run directory.
         out: the folder to make; an earlier export there is replaced when this one is complete.
-        data: the run's data (see ``predict_run``): the events that features look back to go into ``events/``, which a
-            server goes on from; None: who serves the graph sends those columns.
+        data: the run's data (see ``predict_run``), or its tables by name: the events that features look back to go into
+            ``events/``, which a server goes on from; None: who serves the graph sends those columns.
         fold: take the models of this fold alone, a fifth of the work where there are five; None: the mean of all.
         parts: write features, nets, forests and the stack as files of their own too, in ``parts/``.
         compress: the nets' weights in 16 bits, or their matrix products in 8 (see ``metric_loss``).
@@ -115,7 +115,9 @@ def export_run(
     return Exported(out, about, served)
 
 
-def with_events(part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path) -> None:
+def with_events(
+    part: Path, saved: SavedRun, sample: Table, about: dict[str, Any], data: str | Path | Mapping[str, Table]
+) -> None:
     """Write the state of events, and add to ``about`` what a server must know of it.
 
     Raises:

@@ -253,7 +253,7 @@ def test_a_version_that_it_was_not_compared_with_is_not_replaced(changed, servin
     registry.promote(serving)
     registry.promote(made.run)
     with pytest.raises(DataError, match="version 2 is current, with which it was not compared"):
-        _enter(registry, serving, tmp_path / "next", made.verdict, None, ())
+        _enter(registry, serving, tmp_path / "next", made.verdict, None, (), {})
     assert registry.current.number == 2
     assert registry.history[-1]["what"] == "kept"
 
@@ -357,6 +357,35 @@ def test_the_serving_run_looks_back_to_all_that_was_known(tmp_path):
         of_day = rows[rows["day"] == day]
         said = SavedRun(run).predict(of_day.drop(columns="amount"), history=rows[rows["day"] < day]).numpy()
         assert by_period[str(day)] == pytest.approx(np.sqrt(((of_day["amount"] - said) ** 2).mean()))
+
+
+def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(tmp_path):
+    """A server of it makes each shop's lag from old and new rows; those that the window cuts off are known, too."""
+    pytest.importorskip("onnxruntime")
+    from fastrec.serve import Online, export_run
+
+    rng = np.random.default_rng(0)
+    amounts = rng.normal(size=(8, 60)).cumsum(0) * 3
+    rows = pd.DataFrame({"day": np.repeat(np.arange(8), 60), "shop": np.tile(np.arange(60), 8)})
+    rows["amount"] = amounts.ravel()
+    rows.loc[(rows["shop"] == 7) & (rows["day"] > 2), "shop"] = 61  # the window has no row of shop 7
+    (tmp_path / "data").mkdir()
+    rows[rows["day"] < 6].to_csv(tmp_path / "data" / "train.csv", index=False)
+    run = run_competition(Sales(), tmp_path / "data", tmp_path / "run", resume=True)
+    rows[rows["day"] >= 6].to_csv(tmp_path / "new.csv", index=False)
+    rows[rows["day"] == 6].drop(columns="amount").to_csv(tmp_path / "data" / "test.csv", index=False)
+    for name, data in (("with", tmp_path / "data"), ("without", None)):
+        registry = Registry(tmp_path / name)
+        registry.promote(run, export=export_run(run, tmp_path / f"{name}-export", data=data).folder)
+        about = {"every": "value", "scored": 2, "window": 3, "margin": 9}
+        retrain(registry.folder, tmp_path / "new.csv", tmp_path / f"{name}-next", **about)
+        assert len(registry.versions) == 2
+        assert (registry.current.export / "events").is_dir() == (name == "with")
+    online = Online.load(Registry(tmp_path / "with").current.export / "events")
+    said = online.features(pd.DataFrame({"day": 9, "shop": [0, 7, 61, 99]})).to_pydict()
+    online.close()
+    last = [rows.loc[rows["shop"] == shop, "amount"].iloc[-1] for shop in (0, 7, 61)]
+    assert said == {"lag1_amount__shop": [*last, None]}
 
 
 # The gate alone -------------------------------------------------------------------------------------------------------

@@ -151,10 +151,11 @@ class Gathered:
         bucket made, and cut into files, so that one partition or bucket at a time is in memory.
         """
         count = len(self._buckets)
-        pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
-        if spill_folder() is not None:
-            pieces, buckets = dask.compute([list(p) for p in pieces], self._buckets)
+        if spill_folder() is not None:  # all pieces of a bucket at once: a task for each takes more memory than rows do
+            cut = [task(_cut, table, sizes) for table, sizes in zip(made, self._sizes, strict=True)]
+            pieces, buckets = dask.compute(cut, self._buckets)
             return [task(_unsplit, [p[i] for p in pieces], b) for i, b in enumerate(buckets)]
+        pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
         return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
 
 
