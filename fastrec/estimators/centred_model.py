@@ -30,7 +30,7 @@ class CentredModel(Estimator):
         share: of the mean of such rows, above 0, at most 1.
 
     Raises:
-        DataError: ``share`` is out of its range, or the rows have several targets, or lack the column.
+        DataError: ``share`` is out of its range, or the rows lack the column.
     """
 
     tasks = ("regression",)
@@ -67,8 +67,6 @@ class CentredModel(Estimator):
         self.check_task(train)
         if train.label is None:
             raise DataError(f"{self.name} was given rows without labels to learn from", remedy="Give label=")
-        if train.n_outputs > 1:
-            raise DataError(f"{self.name}: {train.n_outputs} targets to centre", remedy="Give one target")
         if self.model is None:
             raise self.not_fitted()
         self.forget()
@@ -79,15 +77,16 @@ class CentredModel(Estimator):
     def _centred(self, train: Rows) -> torch.Tensor:
         """The labels less the share of their day's weighted mean; rows of weight 0 say nothing of their day."""
         assert train.label is not None
-        label = train.label.double()
-        weight = torch.ones_like(label) if train.weight is None else train.weight.double()
+        label = train.label.double().reshape(len(train), -1)  # several targets are centred one by one
+        weight = torch.ones(len(train)) if train.weight is None else train.weight
+        weight = weight.double()[:, None]
         days = train.table[self.column].coded().codes.cpu().long()
-        total, of_all = torch.zeros((2, int(days.max()) + 1 if len(days) else 1), dtype=torch.float64)
-        total.index_add_(0, days, weight * label)
-        of_all.index_add_(0, days, weight)
-        mean = total.sum() / of_all.sum().clamp_min(1e-300)
+        n_days = int(days.max()) + 1 if len(days) else 1
+        total = label.new_zeros(n_days, label.shape[1]).index_add_(0, days, weight * label)
+        of_all = label.new_zeros(n_days, 1).index_add_(0, days, weight)
+        mean = total.sum(0) / of_all.sum().clamp_min(1e-300)
         day = torch.where(of_all > 0, total / of_all.clamp_min(1e-300), mean)
-        return label - self.share * (day[days] - mean)
+        return (label - self.share * (day[days] - mean)).reshape(train.label.shape)
 
     def start_from(self, other: Estimator) -> bool:
         """Let the model begin with another's."""

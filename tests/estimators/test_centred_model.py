@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,16 @@ def test_shocks_of_days_are_not_learned_from_a_column_that_tells_the_day():
     assert float(misses[1].std()) < 0.2 < 1 < float(misses[0].std())
 
 
+def test_targets_are_centred_one_by_one():
+    one = rows()
+    other = one.label.square()
+    both = replace(one, label=torch.stack([one.label, other], 1), n_outputs=2)
+    made = CentredModel(ConstantModel("mean"), "day", share=0.6)
+    expected = torch.stack([made._centred(one), made._centred(replace(one, label=other))], 1)
+    assert torch.allclose(made._centred(both), expected, atol=1e-12)
+    assert torch.allclose(expected[:, 0], centred(one, 0.6), atol=1e-9)
+
+
 def test_a_copy_is_untrained_and_learns_anew():
     made = CentredModel(XGBModel("trees", **TREES), "day")
     with pytest.raises(NotFittedError):
@@ -92,10 +104,8 @@ def test_a_copy_is_untrained_and_learns_anew():
     assert not copy.start_from(OffsetModel(XGBModel("trees", **TREES), "x"))
 
 
-def test_what_has_no_one_mean_is_refused():
+def test_what_has_no_mean_to_take_off_is_refused():
     model = CentredModel(XGBModel("trees", **TREES), "day")
-    with pytest.raises(DataError, match="2 targets"):
-        model.fit(rows(label=torch.zeros(400, 2), n_outputs=2))
     with pytest.raises(DataError, match="binary"):
         model.fit(Rows(rows().table, "binary", conts=["x"], label=torch.arange(400) % 2.0))
     with pytest.raises(DataError, match="without labels"):
