@@ -75,6 +75,7 @@ from fastrec.errors import (
 )
 from fastrec.estimators import (
     CatBoostModel,
+    CentredModel,
     ColumnRanker,
     ConstantModel,
     CuMLModel,
@@ -486,6 +487,7 @@ __all__ = [
     "Candidates",
     "CatBoostModel",
     "Categorify",
+    "CentredModel",
     "CheckReport",
     "Checkpoint",
     "ClickLogFrame",

@@ -4,12 +4,13 @@ In: ``Rows`` or ``Lists`` (features, labels, weights, groups). Out: a prediction
 contract; ``constant.py`` predicts without features, ``rule.py`` orders by a column, ``net.py`` and ``net_model.py``
 train nets of ``fastrec.models``, ``session_ranker.py`` one that reads the session; ``xgb.py`` XGBoost for lists;
 ``xgb_model.py``, ``lgbm_model.py``, ``catboost_model.py`` grow trees for any task, ``sk_model.py`` wraps scikit-learn,
-``cuml_model.py`` takes cuML's; ``offset_model.py`` corrects what a column foretells, ``pseudo_labelled.py`` learns
-from rows without labels too.
+``cuml_model.py`` takes cuML's; ``offset_model.py`` corrects what a column foretells, ``centred_model.py`` leaves out
+what the rows of a day share, ``pseudo_labelled.py`` learns from rows without labels too.
 """
 
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.estimators.catboost_model import CatBoostModel
+from fastrec.estimators.centred_model import CentredModel
 from fastrec.estimators.constant import ConstantModel
 from fastrec.estimators.cuml_model import CuMLModel
 from fastrec.estimators.lgbm_model import LGBMModel
@@ -25,6 +26,7 @@ from fastrec.estimators.xgb_model import XGBModel
 
 __all__ = [
     "CatBoostModel",
+    "CentredModel",
     "ColumnRanker",
     "ConstantModel",
     "CuMLModel",

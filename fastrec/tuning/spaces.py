@@ -12,6 +12,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.estimators import (
     CatBoostModel,
+    CentredModel,
     Estimator,
     LGBMModel,
     NetModel,
@@ -169,6 +170,9 @@ def with_settings(model: Estimator, dims: tuple[Dim, ...], values: Mapping[str, 
     if isinstance(model, OffsetModel):
         assert model.model is not None
         return OffsetModel(with_settings(model.model, dims, values), model.column)
+    if isinstance(model, CentredModel):
+        assert model.model is not None
+        return CentredModel(with_settings(model.model, dims, values), model.column, share=model.share)
     made = arguments(model)
     for dim in dims:
         if dim.option:
@@ -197,6 +201,9 @@ def as_line(model: Estimator) -> str:
     if isinstance(model, OffsetModel):
         assert model.model is not None
         return f"OffsetModel({as_line(model.model)}, {model.column!r})"
+    if isinstance(model, CentredModel):
+        assert model.model is not None
+        return f"CentredModel({as_line(model.model)}, {model.column!r}, share={model.share})"
     made = arguments(model)
     usual = {n: p.default for n, p in inspect.signature(type(model).__init__).parameters.items()}
     if isinstance(model, NetModel | NetRanker):
@@ -227,4 +234,6 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _inner(model: Estimator) -> Estimator:
-    return model.model if isinstance(model, OffsetModel) and model.model is not None else model
+    while isinstance(model, CentredModel | OffsetModel) and model.model is not None:
+        model = model.model
+    return model

@@ -23,6 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from fastrec.errors import DataError, DataWarning, NotFittedError
 from fastrec.estimators import (
     CatBoostModel,
+    CentredModel,
     ConstantModel,
     CuMLModel,
     Estimator,
@@ -62,6 +63,7 @@ MADE = {
     "constant": lambda: ConstantModel(),
     "pseudo": lambda: PseudoLabelled(XGBModel("p", eta=0.3, max_depth=3, rounds=10, early_stopping_rounds=None)),
     "offset": lambda: OffsetModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "x"),
+    "centred": lambda: CentredModel(XGBModel("o", eta=0.3, max_depth=3, **TREES), "z[m]", share=0.5),
     "net": lambda: NetModel("net", model="TabularNet", epochs=10, bs=64, lr=5e-2, options={"layers": [32]}),
 }
 NO_WEIGHTS = {"cuml-knn"}  # it says so, in a warning

@@ -56,7 +56,8 @@ MADE = {
     "AverageBlend": [lambda: AverageBlend(BLENDED), lambda: AverageBlend(BLENDED, of="rank", name="borda")],
 }
 # tests/estimators/test_contract.py saves and loads these, by task
-CONTRACT = {"CatBoostModel", "ConstantModel", "CuMLModel", "LGBMModel", "NetModel", "OffsetModel", "SKModel"}
+CONTRACT = {"CatBoostModel", "CentredModel", "ConstantModel", "CuMLModel", "LGBMModel", "NetModel", "OffsetModel"}
+CONTRACT |= {"SKModel"}
 CASES = [f"{name}-{i}" for name, made in MADE.items() for i in range(len(made))]
 CODE = """
 import sys

@@ -23,6 +23,7 @@ from fastrec.competition import Competition, run_competition
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.estimators import (
     CatBoostModel,
+    CentredModel,
     ConstantModel,
     LGBMModel,
     NetModel,
@@ -46,8 +47,8 @@ TREES = {
     "max_depth": 2,
     "subsample": 0.6,
 }
-NAMES = {c.__name__: c for c in (CatBoostModel, LGBMModel, NetModel, NetRanker, OffsetModel, XGBModel, XGBRanker)}
-NAMES |= {"nn": nn}
+KINDS = (CatBoostModel, CentredModel, LGBMModel, NetModel, NetRanker, OffsetModel, XGBModel, XGBRanker)
+NAMES = {c.__name__: c for c in KINDS} | {"nn": nn}
 
 
 class Recipe(Competition):
@@ -217,6 +218,7 @@ MODELS = [
     NetModel("f"),
     NetRanker("g", layers=[8], lr=1e-3),
     OffsetModel(LGBMModel("h", rounds=30, early_stopping_rounds=None), "before"),
+    OffsetModel(CentredModel(XGBModel("i", rounds=30, early_stopping_rounds=None), "before", share=0.5), "before"),
 ]
 
 
@@ -230,18 +232,23 @@ class Middle:
         return round(self.suggest_float(name, low, high, log=log))
 
 
+def inmost(model):
+    """The model that learns, inside those that change its labels."""
+    while isinstance(model, CentredModel | OffsetModel):
+        model = model.model
+    return model
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
 def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
     rows = next(iter(FoldRows(run)))[0]
     dims = space_of(model, rows)
-    assert ("rounds" in {d.name for d in dims}) == (
-        is_tree(model) and getattr(model, "model", model).early_stopping_rounds is None
-    )
+    assert ("rounds" in {d.name for d in dims}) == (is_tree(model) and inmost(model).early_stopping_rounds is None)
     values = {d.name: d.suggest(Middle()) for d in dims}
     made = with_settings(model, dims, values)
     again = eval(as_line(made), NAMES)
     for one in (made, again):
-        inner = getattr(one, "model", None) if isinstance(one, OffsetModel) else one
+        inner = inmost(one)
         own = inner.settings()
         options = (
             inner.options
@@ -251,9 +258,9 @@ def test_settings_are_taken_and_the_line_makes_the_same_model(run, model):
         assert all((options if d.option else own)[d.name] == values[d.name] for d in dims)
     assert as_line(again) == as_line(made)
     assert str(again.settings()) == str(made.settings())
-    first = model.model if isinstance(model, OffsetModel) else model
+    first = inmost(model)
     kept = {n: v for n, v in first.settings().items() if n in ("columns", "class_weight", "reg_alpha", "name")}
-    last = again.model if isinstance(again, OffsetModel) else again
+    last = inmost(again)
     assert all(last.settings()[n] == v for n, v in kept.items())
     for other in ("learning_rate", "lambda", "min_child_samples", "subsample", "max_depth", "reg_lambda"):
         if other not in values:  # the recipe's own under another name has given way

@@ -215,7 +215,7 @@ def _offset(model: Any, rows: GraphRows) -> Any:
     return torch.where(values.isnan(), model._mean, values) + prediction(model.model, rows)
 
 
-@writer("PseudoLabelled")
+@writer("CentredModel", "PseudoLabelled")
 def _pseudo(model: Any, rows: GraphRows) -> Any:
     return prediction(model.model, rows)
 

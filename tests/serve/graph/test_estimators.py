@@ -12,6 +12,7 @@ from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor
 
 from fastrec.errors import DataError
 from fastrec.estimators import (
+    CentredModel,
     ColumnRanker,
     ConstantModel,
     NetModel,
@@ -179,6 +180,8 @@ def test_rules():
     check(ConstantModel(), "binary")
     check(ConstantModel(), "multiclass")
     check(OffsetModel(XGBModel("xgb", rounds=5, early_stopping_rounds=None), "price"), "regression", atol=1e-5)
+    centred = CentredModel(XGBModel("xgb", rounds=5, early_stopping_rounds=None), "price")
+    check(OffsetModel(centred, "price"), "regression", atol=1e-5)
 
 
 def test_a_rule_orders_each_list():
