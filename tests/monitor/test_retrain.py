@@ -382,7 +382,7 @@ def test_a_promoted_export_has_the_events_so_far_where_the_current_one_has_them(
         assert len(registry.versions) == 2
         assert (registry.current.export / "events").is_dir() == (name == "with")
     online = Online.load(Registry(tmp_path / "with").current.export / "events")
-    said = online.features(pd.DataFrame({"day": 9, "shop": [0, 7, 61, 99]})).to_pydict()
+    said = online.features(pd.DataFrame({"day": 9, "shop": [0, 7, 61, 99], "amount": np.nan})).to_pydict()
     online.close()
     last = [rows.loc[rows["shop"] == shop, "amount"].iloc[-1] for shop in (0, 7, 61)]
     assert said == {"lag1_amount__shop": [*last, None]}
