@@ -7,12 +7,13 @@ from types import ModuleType
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a change is accepted or refused for what it changes;
-# HYPOTHESIS_PROFILE=search draws new ones.
-settings.register_profile("repeat", derandomize=True, deadline=None)
-settings.register_profile("search", deadline=None)
+# HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second while examples are drawn fails none.
+slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeat", derandomize=True, **slow)
+settings.register_profile("search", **slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 

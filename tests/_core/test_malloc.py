@@ -84,14 +84,27 @@ def test_freed_memory_is_kept_until_it_is_given_back() -> None:
 
 
 def test_freed_memory_is_given_back_after_a_pause() -> None:
-    kept, left = run("time.sleep(1.5)", pause=0.2)
+    then = """
+memory._PAUSE = 0.2
+with keeping_memory():
+    pass
+for _ in range(600):
+    if resident() - before < 600:
+        break
+    time.sleep(0.1)"""
+    kept, left = run(then)
     assert kept > 1000
     assert left < 600
 
 
 def test_a_call_under_way_keeps_its_memory() -> None:
-    then = "with keeping_memory():\n    time.sleep(1.0)\n    give_back()"
-    kept, left = run(then, pause=0.2)
+    then = """
+timer = memory._waiting
+with keeping_memory():
+    timer.join(30)
+    assert not timer.is_alive()
+    give_back()"""
+    kept, left = run(then)
     assert kept > 1000
     assert left > 1000
 

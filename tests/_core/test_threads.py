@@ -24,7 +24,7 @@ def test_workers_share_torchs_threads(workers: int, each: int) -> None:
     barrier = Barrier(workers)  # every worker has one of the tasks
 
     def count(_: int) -> int:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=120)
         return torch.get_num_threads()
 
     with shared_out(workers) as pool:
@@ -43,7 +43,7 @@ def test_results_are_in_the_order_of_what_was_given(rows: int) -> None:
     barrier = Barrier(2 if rows > 1 else 1)  # few rows: no thread is started, and nobody to wait for
 
     def square(x: int) -> int:
-        barrier.wait(timeout=30)
+        barrier.wait(timeout=120)
         return x * x
 
     assert run_parallel(square, iter(range(6)), rows=rows) == [x * x for x in range(6)]

@@ -74,7 +74,7 @@ def test_several_threads_are_at_work(threads):
     class Noting(CountEncode):
         def collect(self, table, cells=None):
             seen.add(threading.current_thread().name)
-            barrier.wait(timeout=30)  # passes only while another step is under way
+            barrier.wait(timeout=120)  # passes only while another step is under way
             return super().collect(table, cells)
 
     barrier = threading.Barrier(2)

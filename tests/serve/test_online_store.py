@@ -211,7 +211,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     url = f"redis://127.0.0.1:{port}/0"
     try:
-        for _ in range(100):
+        for _ in range(1200):
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 break

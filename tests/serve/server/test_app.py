@@ -223,6 +223,8 @@ def test_no_request_is_lost_in_reloads_and_each_is_scored_by_one_export(tmp_path
                 asked += [asyncio.create_task(post_soon(app, "/v1/score", {"columns": rows}, RIGHT)) for _ in range(5)]
                 await asyncio.sleep(0.002)
             reloads.append(reload.result().status)
+            asked.append(asyncio.create_task(post_soon(app, "/v1/score", {"columns": rows}, RIGHT)))
+            await asked[-1]  # surely by the new export
         return await asyncio.gather(*asked), reloads
 
     answers, reloads = asyncio.run(run())

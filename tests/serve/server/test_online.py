@@ -89,8 +89,8 @@ def test_what_was_acknowledged_is_there_after_a_kill(export: Path, start: Callab
 
     sending = threading.Thread(target=send)
     sending.start()
-    while acknowledged < 20:
-        pass
+    while acknowledged < 20 and sending.is_alive():
+        time.sleep(0.005)
     served.process.send_signal(signal.SIGKILL)
     sending.join()
     served.process.wait()

@@ -66,10 +66,12 @@ def test_promotions_are_taken_over_and_no_request_is_lost(registry: Registry, mo
             while service.scorer.version != number:
                 asked += [asyncio.create_task(post_soon(app, "/v1/score", {"columns": ROWS})) for _ in range(5)]
                 await asyncio.sleep(0.002)
+            asked.append(asyncio.create_task(post_soon(app, "/v1/score", {"columns": ROWS})))
+            await asked[-1]  # surely by the new version
         watching.cancel()
         return await asyncio.gather(*asked)
 
-    answers = asyncio.run(asyncio.wait_for(run(), 30))
+    answers = asyncio.run(asyncio.wait_for(run(), 300))
     seen = set()
     for answer in answers:
         assert answer.status == 200, answer.body
@@ -96,7 +98,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
         await asyncio.sleep(0.05)
         watching.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))
     assert app.state.service.metrics.reloads._values == {("failed",): 1}  # said once
     assert post(app, "/v1/score", {"columns": ROWS}).headers["x-model-version"] == "2"
     app.state.service.close()
@@ -125,7 +127,7 @@ def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
             await asyncio.sleep(0.002)
         watching.cancel()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))
     assert [r.getMessage() for r in caplog.records if "cannot be read" in r.getMessage()] == [
         "the registry cannot be read: no right"
     ]
