@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 # The same examples in every run, so that a change is accepted or refused for what it changes;
-# HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second while examples are drawn fails none.
+# HYPOTHESIS_PROFILE=search draws new ones. A machine that stands still for a second fails none.
 slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeat", derandomize=True, **slow)
 settings.register_profile("search", **slow)

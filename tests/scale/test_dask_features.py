@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import pickle
 import subprocess
@@ -42,8 +43,9 @@ from fastrec.features import (  # noqa: E402
     number,
 )
 from fastrec.features._dask import plan, states  # noqa: E402
-from fastrec.features._dask.blocks import Gathered  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
+from fastrec.features._dask.gathered import GatheredInFiles, gather  # noqa: E402
+from fastrec.features._dask.spill import spilled  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
 from fastrec.table import Table  # noqa: E402
@@ -256,7 +258,7 @@ def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
 def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
     train = events(120)
     blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
-    gathered = Gathered(blocks, ["user", "id"], ["user"], buckets)
+    gathered = gather(blocks, ["user", "id"], ["user"], buckets)
     parts = [t.to_pandas() for t in dask.compute(*gathered.tables)]
     assert sum(map(len, parts)) == 120
     for user, own in train.groupby("user", dropna=False)["id"]:
@@ -267,6 +269,29 @@ def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
     back = dask.compute(*made)
     assert [i for t in back for i in t["id"].values.tolist()] == train["id"].tolist()
     assert len(back) == 4
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_rows_that_go_through_files_are_those_of_memory_and_leave_no_file(tmp_path, buckets):
+    train = events(120)
+    blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
+    wanted = dask.compute(*gather(blocks, ["user", "id"], ["user"], buckets).tables)
+    with spilled(tmp_path) as folder:
+        gathered = gather(blocks, ["user", "id"], ["user"], buckets)
+        assert isinstance(gathered, GatheredInFiles)
+        for _ in range(2):  # learned from first, then made into columns
+            for table, other in zip(dask.compute(*gathered.tables), wanted, strict=True):
+                pd.testing.assert_frame_equal(table.to_pandas(), other.to_pandas())
+        back = gathered.back(gathered.tables)
+        del gathered
+        gc.collect()
+        assert len(list(folder.iterdir())) == 1  # of the columns that went back
+        tables = dask.compute(*back)
+        assert [i for t in tables for i in t["id"].values.tolist()] == train["id"].tolist()
+        assert list(map(len, tables)) == [len(t) for t in dask.compute(*blocks.select(["id"]))]
+        del back
+        gc.collect()
+        assert not list(folder.iterdir())
 
 
 # Many keys -----------------------------------------------------------------------------------------------------------

@@ -62,7 +62,9 @@ def test_keys_of_every_type_come_back(name, tmp_path):
     assert again["keys"].find_in(again["keys"]).tolist() == list(range(len(array)))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
 @given(st.lists(st.text(max_size=6), max_size=8), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=8))
 def test_any_text_and_number_comes_back(tmp_path, text, numbers):
     save_state(tmp_path / "s", {"t": pa.array(text, pa.large_string()), "n": pa.array(numbers, pa.int64())})

@@ -1,4 +1,4 @@
-"""Rows in partitions: the columns that were read and those made since, and how rows of one group come together.
+"""Rows in partitions: the columns that were read and those made since.
 
 Tables travel rather than pandas frames. A frame's dtypes differ from partition to partition (integers are floats where
 a value is missing); ``Table`` joins them exactly, keeps lists and 64-bit ids, and the rows stay in their order.
@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from operator import getitem
 from typing import Any
 from uuid import uuid4
 
-import dask
-import pyarrow as pa
-import torch
 from dask import delayed
 from dask._task_spec import List, Task, TaskRef
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from fastrec.features._dask.spill import kept, loaded, spill_folder
-from fastrec.features._engine.folds import row_folds
-from fastrec.table import Column, Table, concat
-
-_BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
-MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
+from fastrec.table import Table
 
 
 def task(function: Callable[..., Any], *args: Any, nout: int | None = None) -> Any:
@@ -125,78 +116,6 @@ class Blocks:
         return made
 
 
-class Gathered:
-    """Partitions whose rows have been brought together by a key, or all of them; in the order they had.
-
-    Args:
-        blocks: the rows.
-        names: the columns that are wanted.
-        key: rows of one key come into one bucket; empty: all rows into one.
-        buckets: how many.
-    """
-
-    def __init__(self, blocks: Blocks, names: Sequence[str], key: Sequence[str], buckets: int) -> None:
-        count = buckets if key else 1
-        parts = blocks.select([*names, *key])
-        split = [task(_split, part, list(key), count, nout=count + 1) for part in parts]
-        stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
-        self.tables = [table for table, _ in stacked]
-        self._sizes = [sizes for _, sizes in stacked]
-        self._buckets = [s[count] for s in split]
-
-    def back(self, made: Sequence[Any]) -> list[Any]:
-        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from.
-
-        While there is a folder to spill to (``spilled``) this is done now: what is read is split into files, bucket by
-        bucket made, and cut into files, so that one partition or bucket at a time is in memory.
-        """
-        count = len(self._buckets)
-        if spill_folder() is not None:  # all pieces of a bucket at once: a task for each takes more memory than rows do
-            cut = [task(_cut, table, sizes) for table, sizes in zip(made, self._sizes, strict=True)]
-            pieces, buckets = dask.compute(cut, self._buckets)
-            return [task(_unsplit, [p[i] for p in pieces], b) for i, b in enumerate(buckets)]
-        pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
-        return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
-
-
 def _joined(names: list[str], lists: list[list[str]], *tables: Table) -> Table:
     found = {n: table[n] for own, table in zip(lists, tables, strict=True) for n in own}
     return Table({n: found[n] for n in names})
-
-
-def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
-    """A partition's rows by bucket, and each row's bucket (int64 ``[n]``)."""
-    if count == 1:
-        return kept(table), torch.zeros(len(table), dtype=torch.uint8, device=table.device)
-    buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
-    order = torch.argsort(buckets, stable=True)
-    ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()
-    starts = [0, *ends[:-1]]
-    pieces = [Table({n: compact(c) for n, c in table.take(order[a:b])._columns.items()}) for a, b in zip(starts, ends)]
-    return *map(kept, pieces), buckets.to(torch.uint8)
-
-
-def _stacked(pieces: list[Any]) -> tuple[Table, list[int]]:
-    tables = [loaded(p, last=True) for p in pieces]
-    return concat(tables), [len(t) for t in tables]
-
-
-def _cut(table: Table, sizes: list[int]) -> tuple[Any, ...]:
-    ends = torch.tensor(sizes).cumsum(0).tolist()
-    return tuple(kept(table.slice(end - size, end)) for end, size in zip(ends, sizes))
-
-
-def _unsplit(pieces: list[Any], buckets: torch.Tensor) -> Table:
-    whole = concat([loaded(p) for p in pieces])
-    return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
-
-
-def compact(column: Column) -> Column:
-    """A category without the distinct values that none of its rows has: what travels is what is used."""
-    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column):
-        return column
-    used, codes = torch.unique(column.values, return_inverse=True)
-    none = not len(used) or int(used[0]) != 0
-    kept = used if none else used[1:]
-    distinct = column.distinct.take(pa.array((kept.long() - 1).numpy()))
-    return replace(column, values=(codes + none).to(column.values.dtype), distinct=distinct)

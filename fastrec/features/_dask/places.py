@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastrec.features._dask.blocks import MAX_BUCKETS, Blocks, Gathered, task
+import dask
+
+from fastrec.features._dask.blocks import Blocks, task
+from fastrec.features._dask.gathered import MAX_BUCKETS, gather
 from fastrec.features._dask.plan import HERE, Group
+from fastrec.features._dask.spill import spill_folder
 from fastrec.features._dask.states import share
 from fastrec.features.base import Feature, Fitted
 from fastrec.table import Table, concat
@@ -29,7 +33,9 @@ class Others:
         if name not in self._shared:
             table = self.tables[name]
             if isinstance(table, Blocks):
-                self._shared[name] = task(_below, table.select(table.names))
+                whole = task(_below, table.select(table.names))
+                # In one process that works bucket by bucket: once, not for every bucket.
+                self._shared[name] = whole if spill_folder() is None else share(dask.compute(whole)[0])
             else:
                 self._shared[name] = share(table)
         return self._shared[name]
@@ -38,7 +44,7 @@ class Others:
         """The table's rows by the same buckets as the rows' own."""
         table = self.tables[name]
         blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
-        return Gathered(blocks, blocks.names, key, buckets).tables
+        return gather(blocks, blocks.names, key, buckets).tables
 
     def in_parts(self, name: str) -> list[Any]:
         """The table's own partitions."""
@@ -76,10 +82,10 @@ class Place:
         else:
             most = max(len(blocks), *(others.partitions(t) for _, t in apart), 1)
             buckets = min(most, MAX_BUCKETS) if group.key else 1
-            self._gathered = Gathered(blocks, names, group.key, buckets)
+            self._gathered = gather(blocks, names, group.key, buckets)
             self.tables = self._gathered.tables
         count = len(self.tables)
-        split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for _, t in apart}
+        split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for t in {t for _, t in apart}}
         self._contexts = [
             {t: split[t] if (s, t) in apart else others.whole(t) for t in s.table_inputs if t in others.tables}
             for s in group.steps

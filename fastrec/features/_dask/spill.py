@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import dask
@@ -16,13 +17,6 @@ from fastrec._core.leftovers import working_folder
 from fastrec.table import Table
 
 _SETTING = "fastrec.spill"
-
-
-@dataclass(frozen=True)
-class Spilled:
-    """A table in a file."""
-
-    path: str
 
 
 @contextmanager
@@ -46,23 +40,35 @@ def spill_folder() -> str | None:
     return dask.config.get(_SETTING, None)
 
 
-def kept(table: Table) -> Table | Spilled:
-    """The table, or the file that has it."""
-    folder = spill_folder()
-    if folder is None:
-        return table
-    path = Path(folder) / uuid4().hex
-    with open(path, "wb") as file:
-        pickle.dump(table, file, protocol=5)
-    return Spilled(str(path))
+class Shelf:
+    """Places for tables in files, which go when nobody can read them any more.
 
+    Args:
+        folder: where the files lie.
+        places: how many places there are; each may get many tables.
+    """
 
-def loaded(piece: Any, *, last: bool = False) -> Table:
-    """The table of a piece; ``last``: nobody reads it again."""
-    if not isinstance(piece, Spilled):
-        return piece
-    with open(piece.path, "rb") as file:
-        table = pickle.load(file)
-    if last:
-        Path(piece.path).unlink()
-    return table
+    def __init__(self, folder: str, places: int) -> None:
+        own = Path(folder) / uuid4().hex
+        own.mkdir()
+        self._files = [own / str(i) for i in range(places)]
+        self._gone = weakref.finalize(self, shutil.rmtree, own, ignore_errors=True)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def put(self, at: int, table: Table) -> None:
+        """One more table at a place."""
+        with open(self._files[at], "ab") as file:
+            pickle.dump(table, file, protocol=5)
+
+    def tables(self, at: int) -> list[Table]:
+        """The tables of a place, in the order in which they were put there."""
+        found, path = [], self._files[at]
+        if not path.exists():
+            return found
+        with open(path, "rb") as file:
+            end = os.fstat(file.fileno()).st_size
+            while file.tell() < end:
+                found.append(pickle.load(file))
+        return found

@@ -59,8 +59,8 @@ def quietly() -> Iterator[None]:
 
 
 def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
-    if spill_folder() is not None:  # one process: few states at a time, and the merged ones come here in any case
-        return list(dask.compute(*[_tree(steps, list(parts)) for steps, parts in batches]))
+    if spill_folder() is not None:
+        return _merged_one_by_one(batches)
     kept = dask.persist(*[list(parts) for _, parts in batches])
     sizes = dask.compute(*[[task(_key_counts, list(steps), p) for p in own] for (steps, _), own in zip(batches, kept)])
     plans = []
@@ -77,6 +77,35 @@ def _merge_all(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> lis
         states |= {i: _halves(steps[i], [p[0] for p in parts]) for i, parts in hashed.items()}
         found.append([states[i] for i in range(len(steps))])
     return found
+
+
+def _merged_one_by_one(batches: Sequence[tuple[Sequence[Fitted], Sequence[Any]]]) -> list[list[State]]:
+    """The same merges as those of ``_tree``, in one process: a partition's states at a time, for all batches.
+
+    Dask, which sees all partitions, may begin many of them before it ends one, and hold their rows.
+    """
+    waiting: list[list[list[list[State]]]] = [[[]] for _ in batches]  # by batch and level of the tree
+    for i in range(max(len(parts) for _, parts in batches)):
+        here = [b for b, (_, parts) in enumerate(batches) if i < len(parts)]
+        for b, states in zip(here, dask.compute(*[batches[b][1][i] for b in here]), strict=True):
+            _put_in_tree(batches[b][0], waiting[b], states)
+    return [_rest_of_tree(steps, levels) for (steps, _), levels in zip(batches, waiting, strict=True)]
+
+
+def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], states: list[State]) -> None:
+    for at in range(len(levels)):
+        levels[at].append(states)
+        if len(levels[at]) < FAN_IN:
+            return
+        states, levels[at] = _merged(list(steps), *levels[at]), []
+    levels.append([states])
+
+
+def _rest_of_tree(steps: Sequence[Fitted], levels: list[list[list[State]]]) -> list[State]:
+    states: list[list[State]] = []  # what the lower levels have left: the last of those of the level
+    for level in levels:
+        states = [_merged(list(steps), *level, *states)] if level or states else []
+    return states[0]
 
 
 def _chosen(states: list[State], places: list[int]) -> list[State]:

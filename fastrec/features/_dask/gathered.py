@@ -1,0 +1,146 @@
+"""How rows of one key come together from all partitions, and go back to where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import dask
+import pyarrow as pa
+import torch
+
+from fastrec.features._dask.blocks import Blocks, task, tasks_of_pieces
+from fastrec.features._dask.spill import Shelf, spill_folder
+from fastrec.features._engine.folds import row_folds
+from fastrec.table import Column, Table, concat
+
+_BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
+MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
+
+
+class Gathered(Protocol):
+    """Partitions whose rows have been brought together by a key, or all of them; in the order they had.
+
+    Attributes:
+        tables: one task per bucket, each gives a Table.
+    """
+
+    tables: list[Any]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
+
+
+def gather(blocks: Blocks, names: Sequence[str], key: Sequence[str], buckets: int) -> Gathered:
+    """Bring rows together: on the workers; while there is a folder to spill to (``spilled``), now and through files.
+
+    Args:
+        blocks: the rows.
+        names: the columns that are wanted.
+        key: rows of one key come into one bucket; empty: all rows into one.
+        buckets: how many.
+    """
+    parts, folder = blocks.select([*names, *key]), spill_folder()
+    if folder is not None:
+        return GatheredInFiles(parts, list(key), buckets if key else 1, folder)
+    return GatheredOnWorkers(parts, list(key), buckets if key else 1)
+
+
+class GatheredOnWorkers:
+    """Pieces that travel from worker to worker, when the tasks are run.
+
+    Args:
+        parts: one task per partition, each gives a Table.
+        key: columns.
+        count: how many buckets.
+    """
+
+    def __init__(self, parts: Sequence[Any], key: list[str], count: int) -> None:
+        split = [task(_split, part, key, count, nout=count + 1) for part in parts]
+        stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
+        self.tables = [table for table, _ in stacked]
+        self._sizes = [sizes for _, sizes in stacked]
+        self._buckets = [s[count] for s in split]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """See ``Gathered``."""
+        count = len(self._buckets)
+        pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
+        return tasks_of_pieces(_unsplit, pieces, range(count), beside=self._buckets)
+
+
+class GatheredInFiles:
+    """Pieces that wait in files, so that one partition or bucket at a time is in memory.
+
+    Each partition is read, and each bucket made, by a computation of its own: where Dask sees them all it may well
+    begin many before it ends one, and hold what they have made so far.
+
+    Args:
+        parts, key, count: see ``GatheredOnWorkers``.
+        folder: of the files.
+    """
+
+    def __init__(self, parts: Sequence[Any], key: list[str], count: int, folder: str) -> None:
+        self._folder, self._sizes, self._buckets = folder, [], []
+        shelf = Shelf(folder, count)
+        for part in parts:
+            *pieces, buckets = _split(dask.compute(part)[0], key, count)
+            for at, piece in enumerate(pieces):
+                shelf.put(at, piece)
+            self._sizes.append([len(piece) for piece in pieces])
+            self._buckets.append(buckets)
+        self.tables = [task(_from_shelf, shelf, at) for at in range(count)]
+
+    def back(self, made: Sequence[Any]) -> list[Any]:
+        """See ``Gathered``."""
+        shelf = Shelf(self._folder, len(self._sizes))
+        for at, columns in enumerate(made):
+            for i, piece in enumerate(_cut(dask.compute(columns)[0], [sizes[at] for sizes in self._sizes])):
+                shelf.put(i, piece)
+        return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
+
+
+def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
+    """A partition's rows by bucket, and each row's bucket (uint8 ``[n]``)."""
+    if count == 1:
+        return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
+    buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
+    order = torch.argsort(buckets, stable=True)
+    ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()
+    starts = [0, *ends[:-1]]
+    pieces = [Table({n: compact(c) for n, c in table.take(order[a:b])._columns.items()}) for a, b in zip(starts, ends)]
+    return *pieces, buckets.to(torch.uint8)
+
+
+def _stacked(pieces: list[Table]) -> tuple[Table, list[int]]:
+    return concat(pieces), [len(t) for t in pieces]
+
+
+def _from_shelf(shelf: Shelf, at: int) -> Table:
+    return concat(shelf.tables(at))
+
+
+def _cut(table: Table, sizes: list[int]) -> tuple[Table, ...]:
+    ends = torch.tensor(sizes).cumsum(0).tolist()
+    return tuple(table.slice(end - size, end) for end, size in zip(ends, sizes))
+
+
+def _unsplit(pieces: list[Table], buckets: torch.Tensor) -> Table:
+    whole = concat(pieces)
+    return whole if len(pieces) == 1 else whole.take(torch.argsort(torch.argsort(buckets, stable=True)))
+
+
+def _unsplit_from(shelf: Shelf, at: int, buckets: torch.Tensor) -> Table:
+    return _unsplit(shelf.tables(at), buckets)
+
+
+def compact(column: Column) -> Column:
+    """A category without the distinct values that none of its rows has: what travels is what is used."""
+    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column):
+        return column
+    used, codes = torch.unique(column.values, return_inverse=True)
+    none = not len(used) or int(used[0]) != 0
+    kept = used if none else used[1:]
+    distinct = column.distinct.take(pa.array((kept.long() - 1).numpy()))
+    return replace(column, values=(codes + none).to(column.values.dtype), distinct=distinct)
