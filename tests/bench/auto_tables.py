@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from _auto_simulated import counts, flights, wide
 
 
 def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, share: float = 0.2) -> tuple[Path, Path]:
@@ -61,4 +62,7 @@ TABLES = {
     "adult": (read_adult, "income", "auc"),
     "census": (read_census, "income_50k", "auc"),
     "rossmann": (read_rossmann, "Sales", "rmse"),
+    "flights": (lambda _: flights()[0], "late", "auc"),
+    "wide": (lambda _: wide()[0], "TARGET", "auc"),
+    "counts": (lambda _: counts(), "target", "logloss"),
 }

@@ -1,15 +1,18 @@
-"""A scored submission with no code: ``fastrec.fit`` beside early-stopped LightGBM and AutoGluon on the same rows.
+"""A scored submission with no code: ``fastrec.fit`` beside LightGBM, CatBoost and AutoGluon on the same rows.
 
     python tests/bench/bench_auto.py --data DIR --minutes 5 --seeds 1 --peer AUTOGLUON/bin/python --peer-script run.py
 
 Each system gets the same training file, in the same minutes of wall time on all cores; scored are the same test rows.
-LightGBM is stopped early on an eighth of the rows, at a rate of .05, and takes what it takes. AutoGluon lives in an
-environment of its own.
+LightGBM and CatBoost are stopped early on an eighth of the rows, and take what they take. AutoGluon lives in an
+environment of its own. On one core (``taskset -c 1``, ``OMP_NUM_THREADS=1``, ``--cpus 1``) ten minutes of wall time are
+600 seconds of CPU time for all. What is in the file of
+``--out`` is not run again: a long comparison can be gone on with.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -65,14 +68,31 @@ def lightgbm(folder: Path, target: str, metric: str, minutes: float) -> np.ndarr
         else:
             kind = pd.CategoricalDtype(sorted(train[c].dropna().astype(str).unique()))
             train[c], test[c] = (f[c].astype(str).astype(kind) for f in (train, test))
-    options = {"n_estimators": 5000, "learning_rate": 0.05, "verbose": -1, "n_jobs": os.cpu_count()}
+    options = {"n_estimators": 5000, "learning_rate": 0.05, "verbose": -1, "n_jobs": len(os.sched_getaffinity(0))}
     model = lgb.LGBMRegressor(**options) if metric == "rmse" else lgb.LGBMClassifier(**options)
     a, b, ya, yb = train_test_split(train, y, test_size=0.125, random_state=0, stratify=None if metric == "rmse" else y)
     model.fit(a, ya, eval_set=[(b, yb)], callbacks=[lgb.early_stopping(50, verbose=False)])
     return model.predict(test) if metric == "rmse" else model.predict_proba(test)
 
 
-def peer(folder: Path, target: str, metric: str, minutes: float, *, python: str, script: str) -> np.ndarray:
+def catboost(folder: Path, target: str, metric: str, minutes: float) -> np.ndarray:
+    """CatBoost with its own settings, text and missing categories as texts, stopped early on an eighth of the rows."""
+    import catboost as cb
+
+    train, test = pd.read_csv(folder / "train.csv"), pd.read_csv(folder / "test.csv")
+    train = train[train[target].notna()]
+    y, train, test = train[target], train.drop(columns=[target, "row_id"]), test.drop(columns="row_id")
+    texts = [c for c in train if not pd.api.types.is_numeric_dtype(train[c])]
+    for c in texts:
+        train[c], test[c] = (f[c].astype(object).fillna("missing").astype(str) for f in (train, test))
+    options = {"verbose": False, "allow_writing_files": False, "thread_count": len(os.sched_getaffinity(0))}
+    model = cb.CatBoostRegressor(**options) if metric == "rmse" else cb.CatBoostClassifier(**options)
+    a, b, ya, yb = train_test_split(train, y, test_size=0.125, random_state=0, stratify=None if metric == "rmse" else y)
+    model.fit(a, ya, cat_features=texts, eval_set=(b, yb), early_stopping_rounds=50)
+    return model.predict(test) if metric == "rmse" else model.predict_proba(test)
+
+
+def peer(folder: Path, target: str, metric: str, minutes: float, *, python: str, script: str, cpus: int) -> np.ndarray:
     """AutoGluon's medium preset, without the column of row numbers."""
     with tempfile.TemporaryDirectory() as own:
         files = {n: Path(own) / f"{n}.csv" for n in ("train", "test")}
@@ -80,7 +100,9 @@ def peer(folder: Path, target: str, metric: str, minutes: float, *, python: str,
             pd.read_csv(folder / f"{n}.csv").drop(columns="row_id").to_csv(path, index=False)
         out = Path(own) / "out.csv"
         command = [python, script, *map(str, files.values()), target, PEER_METRICS[metric], str(out)]
-        done = subprocess.run([*command, "--minutes", str(minutes)], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--minutes", str(minutes), "--cpus", str(cpus)], check=True, capture_output=True, text=True
+        )
         print(done.stdout[-1500:])
         made = pd.read_csv(out, index_col=0)
     return made.to_numpy()
@@ -100,41 +122,53 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--systems", default="fastrec,lightgbm,autogluon")
+    parser.add_argument("--systems", default="lightgbm,catboost,fastrec,autogluon")
     parser.add_argument("--peer", help="AutoGluon's Python; without it AutoGluon is left out")
     parser.add_argument("--peer-script")
+    parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)), help="that AutoGluon may use")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/auto.json"))
     a = parser.parse_args()
-    systems = {"fastrec": ours, "lightgbm": lightgbm}
+    systems = {"fastrec": ours, "lightgbm": lightgbm, "catboost": catboost}
     if a.peer:
-        systems["autogluon"] = lambda *x: peer(*x, python=a.peer, script=a.peer_script)
-    found = []
-    for name in a.tables.split(","):
-        for seed in range(a.seeds):
-            with tempfile.TemporaryDirectory() as place:
-                if a.folders:
-                    folder, truth_file = a.folders / name / "data", a.folders / name / "truth.csv"
-                    about = json.loads((a.folders / name / "about.json").read_text())
-                    target, metric = about["target"], about["metric"]
-                else:
-                    read, target, metric = TABLES[name]
-                    folder, truth_file = write_folder(read(a.data), target, Path(place), seed=seed)
+        systems["autogluon"] = lambda *x: peer(*x, python=a.peer, script=a.peer_script, cpus=a.cpus)
+    found = json.loads(a.out.read_text()) if a.out.is_file() else []
+    there = {(r["case"], r["seed"], r["system"]) for r in found}
+    asked = [s for s in a.systems.split(",") if s in systems]
+    for seed, name in itertools.product(range(a.seeds), a.tables.split(",")):
+        left = [s for s in asked if (name, seed, s) not in there]
+        with tempfile.TemporaryDirectory() as place:
+            folder, truth_file, target, metric = _table(a, name, seed, Path(place)) if left else (None,) * 4
+            for system in left:
                 truth = pd.read_csv(truth_file)[target]
-                for system in (s for s in a.systems.split(",") if s in systems):
-                    began, used = time.perf_counter(), cpu()
-                    said = systems[system](folder, target, metric, a.minutes)
-                    seconds, used = time.perf_counter() - began, cpu() - used
-                    line = {"case": name, "seed": seed, "system": system, "metric": metric, "rows": len(truth)}
-                    line |= {"score": score(metric, truth, said), "seconds": seconds, "cpu_seconds": used}
-                    found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})
-                    print(line, flush=True)
-                    a.out.parent.mkdir(parents=True, exist_ok=True)
-                    a.out.write_text(json.dumps(found, indent=1))
-    lines = Lines("table", "seed", "metric", "system", "score", "s", "CPU s")
-    for r in found:
-        figures = f"{r['score']:.5f}", f"{r['seconds']:.0f}", f"{r['cpu_seconds']:.0f}"
-        lines.add_row(r["case"], str(r["seed"]), r["metric"], r["system"], *figures)
-    Console(width=100).print(lines)
+                began, used = time.perf_counter(), cpu()
+                said = systems[system](folder, target, metric, a.minutes)
+                seconds, used = time.perf_counter() - began, cpu() - used
+                line = {"case": name, "seed": seed, "system": system, "metric": metric, "rows": len(truth)}
+                line |= {"score": score(metric, truth, said), "seconds": seconds, "cpu_seconds": used}
+                found.append(line | {"rows_per_s": len(truth) / seconds, "ratio": None})
+                print(line, flush=True)
+                a.out.parent.mkdir(parents=True, exist_ok=True)
+                a.out.write_text(json.dumps(found, indent=1))
+    _print(pd.DataFrame(found))
+
+
+def _table(a: argparse.Namespace, name: str, seed: int, place: Path) -> tuple[Path, Path, str, str]:
+    """A table's folder, the file of the truth, target and metric."""
+    if a.folders:
+        about = json.loads((a.folders / name / "about.json").read_text())
+        return a.folders / name / "data", a.folders / name / "truth.csv", about["target"], about["metric"]
+    read, target, metric = TABLES[name]
+    return *write_folder(read(a.data), target, place, seed=seed), target, metric
+
+
+def _print(found: pd.DataFrame) -> None:
+    """Means over the seeds."""
+    lines = Lines("table", "metric", "system", "seeds", "score", "from", "to", "s", "CPU s")
+    for (case, metric, system), own in found.groupby(["case", "metric", "system"], sort=False):
+        scores = [f"{x:.5f}" for x in (own["score"].mean(), own["score"].min(), own["score"].max())]
+        means = own[["seconds", "cpu_seconds"]].mean()
+        lines.add_row(case, metric, system, str(len(own)), *scores, f"{means.iloc[0]:.0f}", f"{means.iloc[1]:.0f}")
+    Console(width=110).print(lines)
 
 
 if __name__ == "__main__":
