@@ -210,7 +210,7 @@ def fresh(made, tmp_path, *, slow):
 def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, tmp_path):
     _, run, _, _ = made
     with fresh(made, tmp_path, slow=False) as child:
-        said, progress = child.communicate(timeout=240)
+        said, progress = child.communicate(timeout=900)
     assert child.returncode == 0, progress
     told = [line.split() for line in said.splitlines() if line.startswith(("split", "models"))]
     assert [n for n, _ in told] == [
