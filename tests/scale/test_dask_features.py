@@ -294,6 +294,27 @@ def test_rows_that_go_through_files_are_those_of_memory_and_leave_no_file(tmp_pa
         assert not list(folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("categories", "ordered", "kept"), [(5000, False, False), (5000, True, True), (9, False, True)]
+)
+def test_a_bucket_has_the_categories_of_its_rows_where_they_are_ids(categories, ordered, kept):
+    kinds = pd.CategoricalDtype([f"c{i}" for i in reversed(range(categories))], ordered=ordered)
+    frame = pd.DataFrame({"user": [i % 7 for i in range(60)], "word": [f"c{i * 5 % 9}" for i in range(60)]})
+    blocks = as_blocks(parted(frame.astype({"word": kinds}), [0, 20, 41]), ["user", "word"])
+    tables = dask.compute(*gather(blocks, ["user", "word"], ["user"], 3).tables)
+    assert sum(map(len, tables)) == 60
+    for table in tables:
+        rows = table.to_pandas()
+        assert rows["word"].astype(str).tolist() == [
+            w for u, w in zip(frame["user"], frame["word"], strict=True) if u in set(rows["user"])
+        ]
+        if kept:
+            assert table["word"].distinct.to_pylist() == kinds.categories.tolist()
+            assert table["word"].ordered == ordered
+        else:
+            assert set(table["word"].distinct.to_pylist()) == set(rows["word"].astype(str))
+
+
 # Many keys -----------------------------------------------------------------------------------------------------------
 
 MANY = [

@@ -16,6 +16,7 @@ from fastrec.features._engine.folds import row_folds
 from fastrec.table import Column, Table, concat
 
 _BUCKET_SEED = 3  # other than the folds': a bucket must not hold the rows of one fold alone
+_MANY_CATEGORIES = 1_000
 MAX_BUCKETS = 128  # a shuffle has as many pieces as partitions times buckets; a bucket's number is one byte
 
 
@@ -136,8 +137,13 @@ def _unsplit_from(shelf: Shelf, at: int, buckets: torch.Tensor) -> Table:
 
 
 def compact(column: Column) -> Column:
-    """A category without the distinct values that none of its rows has: what travels is what is used."""
-    if column.kind != "category" or column.ordered is not None or len(column.distinct) <= len(column):
+    """A category without the distinct values that none of its rows has: what travels is what is used.
+
+    Categories in an order of the user's stay as they are where the order says something (``ordered``), and where they
+    are few; a thousand and more are ids that a library has made categories.
+    """
+    least = len(column) if column.ordered is None else max(len(column), _MANY_CATEGORIES)
+    if column.kind != "category" or column.ordered or len(column.distinct) <= least:
         return column
     used, codes = torch.unique(column.values, return_inverse=True)
     none = not len(used) or int(used[0]) != 0

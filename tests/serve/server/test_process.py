@@ -213,7 +213,10 @@ def test_sigterm_finishes_what_was_accepted(start: Callable[..., Served], tmp_pa
 
 
 def _metrics(served: Served) -> str:
-    with urllib.request.urlopen(f"{served.url}/metrics", timeout=120) as answer:
+    request = urllib.request.Request(f"{served.url}/metrics")
+    if served.token is not None:
+        request.add_header("Authorization", f"Bearer {served.token}")
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return answer.read().decode()
 
 
