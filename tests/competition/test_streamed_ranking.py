@@ -202,7 +202,8 @@ def fresh(made, tmp_path, *, slow):
     names = {"tests": str(Path(__file__).parent), "slow": slow, "out": str(tmp_path / "run")}
     command = [sys.executable, "-c", textwrap.dedent(FRESH).format(**names), "--data", str(made[0])]
     command += ["--out", str(tmp_path / "run"), "--device", "cpu"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"}
+    threads = str(torch.get_num_threads())  # as in this process: other sums are rounded otherwise
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": threads}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
