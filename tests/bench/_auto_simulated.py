@@ -10,7 +10,8 @@ def wide(rows: int = 60_000, seed: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
     """Anonymous columns of a bank's customers: 370, mostly zeros, 4 % unhappy ones.
 
     Forty products, each held by few, have six columns each (held, pieces, amounts now and before, operations, a share);
-    facts of the customer; numbers that are codes; constants, copies, and columns of noise.
+    facts of the customer; numbers that are codes; constants, copies, and columns of noise. The true probabilities have
+    an AUC of .8626 on all rows (seed 1).
 
     Returns:
         The table, target ``TARGET``, and each row's true probability.
@@ -62,7 +63,8 @@ def wide(rows: int = 60_000, seed: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
 def counts(rows: int = 61_878, seed: int = 2) -> pd.DataFrame:
     """How often each of 93 things was seen with a product, of nine classes that overlap.
 
-    A class has five kinds of products, a kind its own mixture of thirty topics, some of which all classes share.
+    A class has five kinds of products, a kind its own mixture of thirty topics, some of which all classes share. The best
+    possible log loss is not known: a row's topics and the noise of each count would have to be integrated out.
 
     Returns:
         The table, target ``target`` with values ``Class_1`` to ``Class_9``.
@@ -87,7 +89,8 @@ def counts(rows: int = 61_878, seed: int = 2) -> pd.DataFrame:
 def flights(rows: int = 100_000, seed: int = 3) -> tuple[pd.DataFrame, np.ndarray]:
     """Whether a flight leaves late: dates as ``c-7``, the minute of leaving, carriers, airports, the distance.
 
-    Flights come again every day at their minute: route, carrier and minute together are a flight with its own habit.
+    Flights come again every day at their minute: route, carrier and minute together are a flight with its own habit. The
+    true probabilities have an AUC of .7957 on all rows (seed 3).
 
     Returns:
         The table, target ``late`` (Y, N), and each row's true probability.
