@@ -63,8 +63,8 @@ def wide(rows: int = 60_000, seed: int = 1) -> tuple[pd.DataFrame, np.ndarray]:
 def counts(rows: int = 61_878, seed: int = 2) -> pd.DataFrame:
     """How often each of 93 things was seen with a product, of nine classes that overlap.
 
-    A class has five kinds of products, a kind its own mixture of thirty topics, some of which all classes share. The best
-    possible log loss is not known: a row's topics and the noise of each count would have to be integrated out.
+    A class has five kinds of products, a kind its own mixture of thirty topics, some of which all classes share. The
+    best possible log loss is not known: a row's topics and the noise of each count would have to be integrated out.
 
     Returns:
         The table, target ``target`` with values ``Class_1`` to ``Class_9``.
@@ -89,8 +89,8 @@ def counts(rows: int = 61_878, seed: int = 2) -> pd.DataFrame:
 def flights(rows: int = 100_000, seed: int = 3) -> tuple[pd.DataFrame, np.ndarray]:
     """Whether a flight leaves late: dates as ``c-7``, the minute of leaving, carriers, airports, the distance.
 
-    Flights come again every day at their minute: route, carrier and minute together are a flight with its own habit. The
-    true probabilities have an AUC of .7957 on all rows (seed 3).
+    Flights come again every day at their minute: route, carrier and minute together are a flight with its own habit.
+    The true probabilities have an AUC of .7957 on all rows (seed 3).
 
     Returns:
         The table, target ``late`` (Y, N), and each row's true probability.
