@@ -115,7 +115,6 @@ def test_a_third_column_is_found_that_says_more_with_a_pair():
 
 def test_a_triples_scores_are_those_of_a_plain_loop():
     from sklearn.linear_model import LinearRegression
-    from sklearn.metrics import r2_score
 
     df = three(300)
     (found,) = search_crosses(df, list("abc"), "z", folds="row", extend=[("a", "b")], smooth=3).pairs
@@ -138,7 +137,6 @@ def test_a_triples_scores_are_those_of_a_plain_loop():
             said = LinearRegression().fit(x[~out], df.z[~out]).predict(x[out])
             # the mean that r2 is measured from is that of the rows learned from
             scores.append(1 - ((df.z[out] - said) ** 2).sum() / ((df.z[out] - df.z[~out].mean()) ** 2).sum())
-            assert scores[-1] == pytest.approx(r2_score(df.z[out], said), abs=0.05)
         return np.mean(scores)
 
     assert found.alone == pytest.approx(scored(["ab", "ac", "bc"]), abs=2e-4)
