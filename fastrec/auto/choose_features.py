@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fastrec.auto.asked_for import asked_for
 from fastrec.auto.chosen import Chosen
@@ -25,6 +25,7 @@ from fastrec.features.base import Feature
 _WIDE = 50  # numbers from which their statistics by row are tried
 _COUNTED, _MEANS = 12, 8  # different values from which a category's counts, its target means are tried
 _PAIRED, _PAIRS_KEPT = 12, 20  # columns whose pairs are tried, pairs that are kept at most
+_EXTENDED, _TRIPLES_KEPT = 4, 6  # of the best pairs that a third column is added to, triples that are kept at most
 _FEW = 30  # whole numbers of so few values are keys as they are
 _MOST_CLASSES = 40  # of a target for which features are tried
 
@@ -88,19 +89,32 @@ def _means(problem: Problem, trial: Trial) -> list[Feature]:
 
 
 def _crosses(problem: Problem, trial: Trial) -> list[Feature]:
+    return _searched(problem, trial, _PAIRS_KEPT)
+
+
+def _triples(problem: Problem, trial: Trial) -> list[Feature]:
+    """The best pairs, each with a third column: a flight is known by its two ends and its minute together."""
+    found = [f.cols for f in trial.base if isinstance(f, TargetEncode) and isinstance(f.cols, list)]
+    pairs = [c.columns for cols in found for c in cols if isinstance(c, Cross)]
+    return _searched(problem, trial, _TRIPLES_KEPT, pairs[:_EXTENDED]) if pairs else []
+
+
+def _searched(
+    problem: Problem, trial: Trial, most: int, extend: Sequence[Sequence[str]] | None = None
+) -> list[Feature]:
+    """Target means of what ``search_crosses`` keeps of the columns that tell most."""
     if trial.target_options is None or problem.task == "multiclass":
         return []
     cols = [c for c in problem.kinds("category", "number") if c.distinct >= 2]
     told = {c.name: trial.told_by(c) for c in cols}
-    best = sorted(cols, key=lambda c: -told[c.name])[:_PAIRED]
-    if len(best) < 2:
+    sources = [_source(c) for c in sorted(cols, key=lambda c: -told[c.name])[:_PAIRED]]
+    if len(sources) < (2 if extend is None else 3):
         return []
-    sources = [_source(c) for c in best]
     rows = trial.table.with_columns({"__y__": trial.rows.label})
-    search = search_crosses(rows, sources, "__y__", folds=trial.folds.codes, max_pairs=_PAIRS_KEPT, smooth=20)
-    by_name = {s if isinstance(s, str) else s.outputs[0]: s for s in sources}
-    pairs = [Cross([by_name[a], by_name[b]]) for a, b in search.kept]
-    return [TargetEncode(pairs, problem.target[0], smooth=20, **trial.target_options)] if pairs else []
+    folds = trial.folds.codes
+    search = search_crosses(rows, sources, "__y__", folds=folds, max_pairs=most, smooth=20, extend=extend)
+    kept = search.crosses()
+    return [TargetEncode(kept, problem.target[0], smooth=20, **trial.target_options)] if kept else []
 
 
 def _source(c: ColumnInfo) -> str | Feature:
@@ -136,6 +150,7 @@ _IDEAS: tuple[tuple[str, Callable[[Problem, Trial], list[Feature]]], ...] = (
     ("counts of values", _counts),
     ("target means of values", _means),
     ("target means of pairs", _crosses),
+    ("target means of triples", _triples),
     ("statistics of a row", _row_stats),
     ("deviations from a group", _deviations),
 )

@@ -71,7 +71,10 @@ def choose_models(problem: Problem, chosen: Chosen) -> list[ModelLine]:
     if len(problem.train) <= _FOREST_ROWS and not wide:
         made += [m for m in [_forest(problem.task)] if m is not None]
     if cat and not _is_slow(problem):
-        made.append(ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""})'))
+        named = {"keys": keys} if (keys := _keys(problem)) else {}
+        made.append(
+            ModelLine("CatBoostModel", f'CatBoostModel("catboost"{", columns=OWN" if tried else ""}{_text(named)})')
+        )
     return made + [m for m in logs if m not in made]
 
 
@@ -90,6 +93,11 @@ def _is_slow(problem: Problem) -> bool:
     """Whether CatBoost, which grows every tree for all classes, would not be done in minutes."""
     size = len(problem.train) * max(len(problem.learned), 1) * len(problem.classes)
     return problem.task == "multiclass" and size > _SLOW
+
+
+def _keys(problem: Problem) -> list[str]:
+    """What is text in the files and became numbers, such as ``c-8``: CatBoost learns more of pairs of categories."""
+    return [c.name for c in problem.kinds("number") if c.numeric_text and c.key]
 
 
 def _forest(task: str) -> ModelLine | None:

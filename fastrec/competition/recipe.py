@@ -18,7 +18,7 @@ from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError
-from fastrec.estimators import ConstantModel, Estimator, LGBMModel, NetModel, NetRanker, XGBModel, XGBRanker
+from fastrec.estimators import ConstantModel, Estimator, LGBMModel, XGBModel, XGBRanker
 from fastrec.features import FeatureSet
 from fastrec.metrics import Metric
 from fastrec.stacking import Stack
@@ -152,6 +152,8 @@ class Competition(ABC):
         Args:
             bs: the nets' batch size; None: their own.
         """
+        from fastrec.estimators import NetModel, NetRanker  # imports fastai, which takes a second
+
         if self.task == "ranking":
             return [NetRanker("net", bs=bs), XGBRanker("xgb")]
         weight = self.class_weight

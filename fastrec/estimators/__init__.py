@@ -8,18 +8,16 @@ train nets of ``fastrec.models``, ``session_ranker.py`` one that reads the sessi
 what the rows of a day share, ``pseudo_labelled.py`` learns from rows without labels too.
 """
 
+from fastrec._core.lazy import lazily
 from fastrec.estimators.base import Estimator, Ranker, Trace
 from fastrec.estimators.catboost_model import CatBoostModel
 from fastrec.estimators.centred_model import CentredModel
 from fastrec.estimators.constant import ConstantModel
 from fastrec.estimators.cuml_model import CuMLModel
 from fastrec.estimators.lgbm_model import LGBMModel
-from fastrec.estimators.net import NetRanker
-from fastrec.estimators.net_model import NetModel
 from fastrec.estimators.offset_model import OffsetModel
 from fastrec.estimators.pseudo_labelled import PseudoLabelled
 from fastrec.estimators.rule import ColumnRanker
-from fastrec.estimators.session_ranker import SessionRanker
 from fastrec.estimators.sk_model import SKModel
 from fastrec.estimators.xgb import XGBRanker
 from fastrec.estimators.xgb_model import XGBModel
@@ -43,3 +41,5 @@ __all__ = [
     "XGBModel",
     "XGBRanker",
 ]
+
+__getattr__ = lazily(__name__, {"NetRanker": "net", "NetModel": "net_model", "SessionRanker": "session_ranker"})

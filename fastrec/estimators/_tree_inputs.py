@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from fastrec.errors import DataError
 from fastrec.table import Column, Table, Vocab, load_state, save_state
 from fastrec.table.key_types import is_text
 from fastrec.validate import Rows
@@ -28,15 +29,22 @@ class TreeInputs:
         self.names, self.vocabs = list(names), dict(vocabs)
 
     @classmethod
-    def fit(cls, rows: Rows, columns: Sequence[str] | None = None) -> TreeInputs:
+    def fit(cls, rows: Rows, columns: Sequence[str] | None = None, keys: Sequence[str] = ()) -> TreeInputs:
         """Find the codes of training rows.
 
         Args:
             rows: training rows.
             columns: the columns to use; None: all categories and numbers.
+            keys: numbers among them that are categories here.
+
+        Raises:
+            DataError: a key is none of the columns.
         """
         names = rows.names if columns is None else list(columns)
-        coded = (n for n in names if n in rows.cats or _holds_text(rows.table[n]))
+        odd = next((n for n in keys if n not in names), None)
+        if odd is not None:
+            raise DataError("a key is no column that trees learn from", column=odd, remedy=f"Name some of {names[:5]}")
+        coded = (n for n in names if n in rows.cats or n in keys or _holds_text(rows.table[n]))
         return cls(names, {n: Vocab.fit(rows.table[n]) for n in coded})
 
     def codes(self, table: Table, name: str) -> torch.Tensor:

@@ -88,6 +88,8 @@ class TreeModel(Estimator, abstract=True):
     aliases: ClassVar[Mapping[str, str]]
     """Other names of parameters that have a default here: name → the name that the default has."""
     suffix: ClassVar[str]
+    keys: Sequence[str] = ()
+    """Numbers that are taken as categories."""
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class TreeModel(Estimator, abstract=True):
         """
         if type(other) is not type(self) or not isinstance(other, TreeModel) or other._task is None:
             return False
-        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats")):
+        if any(getattr(other, n, None) != getattr(self, n, None) for n in ("objective", "native_cats", "keys")):
             return False
         trees = [p for p in other._parts if not isinstance(p, float)]
         texts = [self._text_of(t) for t in trees]
@@ -146,7 +148,7 @@ class TreeModel(Estimator, abstract=True):
         held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
-        self._inputs = TreeInputs.fit(used, self.columns)
+        self._inputs = TreeInputs.fit(used, self.columns, self.keys)
         start, began = self._started(used, device)
         parts = [(rows, self._values(rows, params)) for rows in (used, rest) if rows is not None]
         grown: list[Grown | float] = []

@@ -56,10 +56,12 @@ class CatBoostModel(TreeModel):
         class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
         objective: CatBoost's loss function, one that fits the task; None: ``YetiRank``, ``Logloss``, ``MultiClass``,
             ``RMSE``.
+        keys: numbers that are categories here, such as months and days: CatBoost joins categories with one another,
+            so that a day of a month gets a statistic of its own.
         **params: CatBoost's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
 
     Raises:
-        DataError: a parameter is given under a name that another argument has here.
+        DataError: a parameter is given under a name that another argument has here, or ``keys`` is one text.
     """
 
     beside = False  # its loggers are one for the whole process
@@ -86,8 +88,11 @@ class CatBoostModel(TreeModel):
         columns: Sequence[str] | None = None,
         class_weight: ClassWeight = None,
         objective: str | None = None,
+        keys: Sequence[str] = (),
         **params: Any,
     ) -> None:
+        if isinstance(keys, str):
+            raise DataError("CatBoostModel: keys is one text", remedy=f"Give a list: keys=[{keys!r}]")
         elsewhere = next((n for n in params if n in _ELSEWHERE), None)
         if elsewhere is not None:
             raise DataError(f"CatBoostModel does not take {elsewhere}", remedy=f"Give it as {_ELSEWHERE[elsewhere]}")
@@ -100,6 +105,7 @@ class CatBoostModel(TreeModel):
             objective=objective,
             **params,
         )
+        self.keys = list(keys)
 
     def _params(self, train: Rows, seed: int, device: torch.device | None) -> dict[str, Any]:
         params = {"thread_count": torch.get_num_threads(), **self._over_defaults()}
@@ -173,6 +179,10 @@ class CatBoostModel(TreeModel):
         if self._inputs.vocabs:
             return f"CatBoost goes on without categories only, and {next(iter(self._inputs.vocabs))} is one"
         return "CatBoost goes on where it runs on a CPU only" if device is not None and device.type == "cuda" else ""
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {**super().settings(), "keys": self.keys}
 
     def _text_of(self, trees: Any) -> bytes:
         with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,9 @@
-"""``search_crosses``: which pairs of columns say more together than apart, found by cross-validation."""
+"""``search_crosses``: which columns say more together than apart, found by cross-validation."""
 
 from __future__ import annotations
 
 import itertools
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,24 +23,26 @@ from fastrec.table import Column, Table
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
 _STEPS, _RIDGE = 20, 1e-4  # of Newton's method; a share of the rows, against columns that say the same
+_FIGURES = ("alone", "together", "gain", "error", "kept")
 _FIT_ROWS = 200_000  # as many rows tell a model's three or four weights well enough
 
 
 @dataclass(frozen=True)
 class CrossGain:
-    """What a pair of columns adds.
+    """What a pair of columns adds, or three columns and more.
 
     Args:
-        columns: the two columns' names.
-        alone: the score of the two columns' encodings, added up, on rows that they were not fitted on.
-        together: the score with the pair's own encoding besides.
+        columns: the columns' names.
+        alone: the score of the two columns' encodings, added up, on rows that they were not fitted on; of three
+            columns that of their three pairs' encodings.
+        together: the score with the encoding of all together besides.
         gain: the mean over the folds of how much better that is; above 0 is better whatever the metric.
         error: the standard error of that mean, over the folds or, if that is more, the rows; corrected for what
             the folds' models have in common.
         kept: whether the gain is large enough to count.
     """
 
-    columns: tuple[str, str]
+    columns: tuple[str, ...]
     alone: float
     together: float
     gain: float
@@ -52,7 +55,7 @@ class CrossSearch:
     """What ``search_crosses`` found.
 
     Args:
-        pairs: all pairs tried, the largest gain first.
+        pairs: all pairs tried, or with ``extend=`` all triples, the largest gain first.
         metric: what the scores are.
         target: the target column.
         sources: each column's name, and the column or generator that it stands for.
@@ -64,7 +67,7 @@ class CrossSearch:
     sources: dict[str, str | Feature] = field(default_factory=dict)
 
     @property
-    def kept(self) -> list[tuple[str, str]]:
+    def kept(self) -> list[tuple[str, ...]]:
         """The pairs that are worth a column, the best first."""
         return [p.columns for p in self.pairs if p.kept]
 
@@ -82,11 +85,18 @@ class CrossSearch:
         return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
 
     def table(self) -> Any:
-        """All pairs as a pandas frame: ``a``, ``b``, ``alone``, ``together``, ``gain``, ``error``, ``kept``."""
+        """All pairs as a pandas frame: ``a``, ``b``, ``alone``, ``together``, ``gain``, ``error``, ``kept``.
+
+        The third column of triples is ``c``, and so on.
+        """
         import pandas as pd
 
-        rows = [(*p.columns, p.alone, p.together, p.gain, p.error, p.kept) for p in self.pairs]
-        return pd.DataFrame(rows, columns=["a", "b", "alone", "together", "gain", "error", "kept"])
+        most = max((len(p.columns) for p in self.pairs), default=2)
+        names = [string.ascii_lowercase[i] for i in range(most)]
+        rows = [
+            {**dict(zip(names, p.columns, strict=False)), **{n: getattr(p, n) for n in _FIGURES}} for p in self.pairs
+        ]
+        return pd.DataFrame(rows, columns=[*names, *_FIGURES])
 
     def __str__(self) -> str:
         width = max((len(" × ".join(p.columns)) for p in self.pairs), default=0)
@@ -110,6 +120,7 @@ def search_crosses(
     min_gain: float = 0.0,
     errors: float = 2.0,
     smooth: float = 20.0,
+    extend: Sequence[Sequence[str]] | None = None,
 ) -> CrossSearch:
     """Try all pairs of columns as crosses, and keep those whose target encoding says more than the two apart.
 
@@ -134,12 +145,15 @@ def search_crosses(
         min_gain: the least gain that is worth a column, in the metric's unit.
         errors: how many standard errors the gain must be above 0.
         smooth: of the target encodings.
+        extend: pairs that are worth a column, such as another search's ``kept``: instead of all pairs, each of these is
+            tried with every other of ``cols``. Three columns are kept if they say more than their three pairs.
 
     Returns:
         The search: ``print(search)``, ``search.kept``, ``search.table()``, and ``search.features()`` for a FeatureSet.
 
     Raises:
-        DataError: fewer than two columns, a column twice, a target that does not fit the metric, fewer than two folds.
+        DataError: fewer than two columns, a column twice, a target that does not fit the metric, fewer than two folds,
+            ``extend`` that names other columns.
 
     Example:
         >>> import pandas as pd
@@ -158,7 +172,7 @@ def search_crosses(
     table, cells = table.take(known), _cells(cell[known])
     y, metric = _target(table[target], target, metric)
     trial = _Trial(table.with_columns({"y": y}), y, cells, metric, smooth)
-    pairs = [trial.gain(a, b) for a, b in itertools.combinations(sources, 2)]
+    pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
     pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
     room = len(pairs) if max_pairs is None else max_pairs
     result = []
@@ -181,6 +195,20 @@ def _sources(cols: Sequence[str | Feature]) -> dict[str, str | Feature]:
     if len(names) < 2:
         raise DataError("search_crosses needs two columns or more", remedy="Name them: search_crosses(df, ['a', 'b'])")
     return dict(zip(names, listed, strict=True))
+
+
+def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
+    """Which columns are tried together, each set once, in the order of the columns."""
+    if extend is None:
+        return list(itertools.combinations(names, 2))
+    odd = next((n for known in extend for n in known if n not in names), None)
+    if odd is not None:
+        raise DataError("search_crosses: extend names a column that is not searched", column=odd, remedy="Add to cols")
+    short = next((known for known in extend if len(set(known)) < 2), None)
+    if short is not None:
+        raise DataError(f"search_crosses: {list(short)} is no pair to extend", remedy="Name two columns or more")
+    larger = [{*known, n} for known in extend for n in names if n not in known]
+    return list(dict.fromkeys(tuple(n for n in names if n in found) for found in larger))
 
 
 def _read(df: Any, sources: dict[str, str | Feature], others: Sequence[str]) -> Table:
@@ -232,7 +260,7 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
 
 
 class _Trial:
-    """Nested encodings of columns and pairs, and the small models that are made of them.
+    """Nested encodings of columns, pairs and triples, and the small models that are made of them.
 
     Args:
         table: the rows, their target as ``y``.
@@ -243,29 +271,35 @@ class _Trial:
 
     def __init__(self, table: Table, y: torch.Tensor, cells: Cells, metric: str, smooth: float) -> None:
         self.table, self.y, self.cells, self.metric, self.smooth = table, y, cells, metric, smooth
-        self.single: dict[str, torch.Tensor] = {}
+        self.encoded: dict[tuple[str, ...], torch.Tensor] = {}
         mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
         self.fold_rows = [(cells.codes == k).nonzero().squeeze(1) for k in range(cells.count)]
         self.fit_rows = [mixed[cells.codes[mixed] != k][:_FIT_ROWS] for k in range(cells.count)]
 
-    def gain(self, a: str, b: str) -> CrossGain:
-        """What the pair of two columns adds to them."""
-        for name in (a, b):
-            if name not in self.single:
-                self.single[name] = self._encode(self.table[name])
-        joint = self.table.select([a, b]).coded([a, b])  # a table of its own: codes of all pairs would not fit
-        numbers = pa.array(range(len(joint.keys)))
-        pair = self._encode(Column("category", joint.codes.int(), name="pair", distinct=numbers))
-        apart = torch.stack([self.single[a], self.single[b]], 2)
+    def gain(self, *names: str) -> CrossGain:
+        """What columns together add to what is told without one of them: a pair to its columns, a triple to pairs."""
+        parts = list(itertools.combinations(names, len(names) - 1))
+        for part in parts:
+            if part not in self.encoded:
+                self.encoded[part] = self._together(part)
+        apart = torch.stack([self.encoded[part] for part in parts], 2)
         alone, base = self._scores(apart)
-        together, rows = self._scores(torch.cat([apart, pair.unsqueeze(2)], 2))
+        together, rows = self._scores(torch.cat([apart, self._together(names).unsqueeze(2)], 2))
         gains = together - alone
         # A few folds may agree by chance: the rows tell how much that is worth. The folds' models share training rows.
         error = max(float(gains.std()) / len(gains) ** 0.5, float((rows - base).std()) / len(rows) ** 0.5)
         error *= (1 + len(gains) / (len(gains) - 1)) ** 0.5
         sign = -1.0 if self.metric == "logloss" else 1.0
         scores = (sign * float(alone.mean()), sign * float(together.mean()))
-        return CrossGain((a, b), *scores, float(gains.mean()), error, False)
+        return CrossGain(names, *scores, float(gains.mean()), error, False)
+
+    def _together(self, names: tuple[str, ...]) -> torch.Tensor:
+        """The encoding of a column, or of what several make together."""
+        if len(names) == 1:
+            return self._encode(self.table[names[0]])
+        joint = self.table.select([*names]).coded([*names])  # a table of its own: codes of all pairs would not fit
+        numbers = pa.array(range(len(joint.keys)))
+        return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
 
     def _encode(self, column: Column) -> torch.Tensor:
         """The target encoding of a column for every outer fold: float64 ``[folds, n]``."""

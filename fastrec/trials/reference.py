@@ -171,7 +171,7 @@ def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
 
 
 def predict_folds(
-    kept: KeptRows, model: Estimator, folds: Iterator[tuple[Rows, Rows]], *, device: torch.device
+    kept: KeptRows, model: Estimator, folds: Iterator[tuple[Rows, Rows]], *, device: torch.device, light: bool = False
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """A model's out-of-fold predictions: every fold's model gets the seed that it got in the run.
 
@@ -180,6 +180,7 @@ def predict_folds(
         model: untrained.
         folds: as ``RunColumns.folds`` gives them.
         device: where to train.
+        light: the folds have few rows, so that several are trained at once where that is faster.
 
     Returns:
         Float64 ``[n]`` or ``[n, k]``, NaN for rows that no fold scores; feature → gain, mean over the folds.
@@ -193,8 +194,13 @@ def predict_folds(
         scored=kept.folds.scored,
         repeated=not kept.folds.is_partition,
     )
-    for (train, valid), (outside, inside) in zip(folds, kept.folds, strict=True):
-        cross.fold(train, valid, inside, None, train_rows=outside)
+    sides = ((*rows, inside, outside) for rows, (outside, inside) in zip(folds, kept.folds, strict=True))
+    at_once = min(torch.get_num_threads(), len(kept.folds)) if model.beside and device.type == "cpu" else 1
+    if light and at_once > 1:
+        cross.side_by_side(sides, at_once)
+    else:
+        for train, valid, inside, outside in sides:
+            cross.fold(train, valid, inside, None, train_rows=outside)
     made = cross.finish()[model.name]
     return made.oof, made.importance
 
@@ -217,7 +223,7 @@ def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch
         with suppress(OSError, SafetensorError, KeyError):  # damaged: made anew
             return load_file(place / "oof.safetensors")["oof"]
     columns = RunColumns(kept, beside=columns_named_by(model, kept))
-    made, _ = predict_folds(kept, model, columns.folds(most=LIGHT_ROWS), device=device)
+    made, _ = predict_folds(kept, model, columns.folds(most=LIGHT_ROWS), device=device, light=True)
     if place is not None:
         with atomic_folder(place) as part:
             save_file({"oof": made.contiguous()}, part / "oof.safetensors")

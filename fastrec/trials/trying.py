@@ -160,7 +160,7 @@ def _compared(
     if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
         model.columns = [*[n for n in model.columns if n not in own.without], *columns]
     folds = own.folds(None if new is None else new.folds(), most=None if full else LIGHT_ROWS)
-    changed, importance = predict_folds(kept, model, folds, device=device)
+    changed, importance = predict_folds(kept, model, folds, device=device, light=not full)
     difference = compared(kept, metric, restore(kept.tensors["label"]), old, restore(changed))
     total = sum(importance.values())
     gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}

@@ -57,6 +57,16 @@ def test_features_that_were_not_kept_change_nothing():
     assert texts(1_000, families=left, hurried=True) == texts(1_000)
 
 
+def test_what_is_text_in_the_files_is_a_category_of_catboost_though_it_became_a_number():
+    pytest.importorskip("catboost")
+    train = pa.table({"Month": [3.0, 4.0] * 50, "price": [1.5, 2.5] * 50})
+    month = ColumnInfo("Month", "number", 12, 0.0, whole=True, key=True, numeric_text=True)
+    price = ColumnInfo("price", "number", 90, 0.0, numeric_text=True)
+    problem = Problem(Files(Path(), {}, {"train": train}), [month, price], ["y"], "binary", "auc")
+    assert choose_models(problem, Chosen())[-1].text == "CatBoostModel(\"catboost\", keys=['Month'])"
+    assert 'CatBoostModel("catboost")' in texts(100)
+
+
 TAILS = np.exp(np.random.default_rng(0).normal(size=1_000) * 2)
 
 

@@ -133,6 +133,31 @@ def test_catboost_called_directly_says_the_same(task):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
 
 
+def test_catboost_takes_numbers_as_the_categories_that_they_are_said_to_be(tmp_path):
+    catboost = pytest.importorskip("catboost")
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"month": rng.integers(1, 13, N), "day": rng.integers(1, 8, N), "x": rng.normal(size=N)})
+    value = rng.normal(size=(13, 8))[frame.month, frame.day] + 0.1 * frame.x
+    label = torch.from_numpy((value > 0).to_numpy(dtype=float))
+    rows = Rows(Table.read(frame), "binary", conts=list(frame), label=label)
+    options = {"rounds": 20, "early_stopping_rounds": None, "eta": 0.3, "max_depth": 3, "thread_count": 1}
+    params = {"loss_function": "Logloss", "iterations": 20, "learning_rate": 0.3, "depth": 3, "thread_count": 1}
+    direct = catboost.CatBoost({**params, "random_seed": 5, "allow_writing_files": False, "logging_level": "Silent"})
+    columns = frame.assign(x=frame.x.astype(np.float32))
+    direct.fit(catboost.Pool(columns, label.numpy(), cat_features=["month", "day"]))
+    expected = direct.predict(columns, prediction_type="Probability")[:, 1]
+    model = CatBoostModel("t", keys=["month", "day"], **options).fit(rows, seed=5)
+    np.testing.assert_allclose(model.predict(rows).numpy(), expected, rtol=0, atol=1e-6)
+    assert (CatBoostModel("t", **options).fit(rows, seed=5).predict(rows) - model.predict(rows)).abs().max() > 0.01
+    model.save(tmp_path / "t")
+    again = CatBoostModel.load(tmp_path / "t")
+    assert again.keys == ["month", "day"]
+    assert torch.equal(again.predict(rows), model.predict(rows))
+    for keys, said in ((["week"], "no column that trees learn from"), ("month", "one text")):
+        with pytest.raises(DataError, match=said):
+            CatBoostModel("t", keys=keys, **options).fit(rows)
+
+
 # ------------------------------------------------------------------------------------------------------- early stopping
 
 

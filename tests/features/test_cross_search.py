@@ -89,6 +89,60 @@ def test_generators_can_be_paired():
         search_crosses(df, ["a", TargetEncode("b", "y")], "y")
 
 
+def three(n=3000):
+    """Three columns that say something together, two of which say less of it; a fourth of noise."""
+    rng = np.random.default_rng(2)
+    df = pd.DataFrame({c: rng.integers(0, 4, n) for c in "abcd"})
+    odd = (df["a"] ^ df["b"]) % 2
+    return df.assign(z=odd + 1.5 * ((odd + df["c"]) % 2) + rng.normal(size=n), row=np.arange(n) % 3)
+
+
+def test_a_third_column_is_found_that_says_more_with_a_pair():
+    df = three()
+    pairs = search_crosses(df, list("abcd"), "z")
+    assert pairs.kept == [("a", "b")]
+    search = search_crosses(df, list("abcd"), "z", extend=pairs.kept)
+    assert [p.columns for p in search.pairs] == [("a", "b", "c"), ("a", "b", "d")]
+    assert search.kept == [("a", "b", "c")]
+    assert [repr(f) for f in search.features()] == ["TargetEncode(cols=Cross(cols=['a', 'b', 'c']), target='z')"]
+    table = search.table()
+    assert list(table.columns) == ["a", "b", "c", "alone", "together", "gain", "error", "kept"]
+    assert table["c"].tolist() == ["c", "d"]
+    assert "a × b × c" in str(search)
+    each_once = search_crosses(df, list("abcd"), "z", extend=[("a", "b"), ("c", "b")])
+    assert sorted(p.columns for p in each_once.pairs) == [("a", "b", "c"), ("a", "b", "d"), ("b", "c", "d")]
+
+
+def test_a_triples_scores_are_those_of_a_plain_loop():
+    from sklearn.linear_model import LinearRegression
+
+    df = three(300)
+    (found,) = search_crosses(df, list("abc"), "z", folds="row", extend=[("a", "b")], smooth=3).pairs
+
+    def encoded(names, fold):  # each row by the rows outside of its own fold and of the one that is scored
+        made = np.zeros(len(df))
+        for other in range(3):
+            used = df[(df.row != fold) & (df.row != other)]
+            groups = used.groupby(list(names))["z"].agg(["sum", "count"])
+            means = (groups["sum"] + 3 * used.z.mean()) / (groups["count"] + 3)
+            own = df.row == other
+            keys = pd.MultiIndex.from_frame(df.loc[own, list(names)])
+            made[own] = means.reindex(keys).fillna(used.z.mean())
+        return made
+
+    def scored(sets):
+        scores = []
+        for fold in range(3):
+            x, out = np.column_stack([encoded(s, fold) for s in sets]), df.row == fold
+            said = LinearRegression().fit(x[~out], df.z[~out]).predict(x[out])
+            # the mean that r2 is measured from is that of the rows learned from
+            scores.append(1 - ((df.z[out] - said) ** 2).sum() / ((df.z[out] - df.z[~out].mean()) ** 2).sum())
+        return np.mean(scores)
+
+    assert found.alone == pytest.approx(scored(["ab", "ac", "bc"]), abs=2e-4)
+    assert found.together == pytest.approx(scored(["ab", "ac", "bc", "abc"]), abs=2e-4)
+
+
 @pytest.mark.parametrize("library", ["polars", "pyarrow", "table"])
 def test_every_library_gives_the_same(library):
     df = xor(600)
@@ -236,6 +290,8 @@ def test_it_prints_and_tabulates():
         ({"cols": ["a", "nope"]}, "'nope'"),
         ({"metric": "mrr"}, "no metric 'mrr'"),
         ({"metric": "auc", "target": "z"}, "needs a target of 0 and 1"),
+        ({"extend": [("a", "nope")]}, "extend names a column that is not searched"),
+        ({"extend": [("a",)]}, "is no pair to extend"),
         ({"folds": 1}, "1 fold;|1 fold"),
         ({"folds": [0, 1]}, "2 folds of kind number for 50 rows"),
         ({"target": "text"}, "cannot be used as a number"),
