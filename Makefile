@@ -105,9 +105,10 @@ $(DOCS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install -q --progress-bar off --no-compile $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[docs]'
 	@touch $@
 
+# Pages are built and notebooks run side by side: one thread in each process, as for the tests.
 # A public name without an entry, a link to nowhere and a page that would fetch anything from elsewhere are errors.
 docs: $(DOCS_STAMP)  ## build the site in docs/_build/html, running every notebook (DOCS_ARGS='-D nb_execution_mode=off': none)
-	$(BIN)/python -m sphinx -q -W -n --keep-going -b html -d docs/_build/doctrees -j $(JOBS) $(DOCS_ARGS) docs docs/_build/html
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -q -W -n --keep-going -b html -d docs/_build/doctrees -j $(JOBS) $(DOCS_ARGS) docs docs/_build/html
 	$(BIN)/python docs/check.py docs/_build/html
 
 clean:  ## remove what the demo, the benchmarks and the tools leave behind (your own runs stay)

@@ -163,8 +163,7 @@ def fitted(data):
 
 def test_fit_in_three_lines(fitted, data):
     board = fitted.leaderboard()
-    # Where the machine has little time, one model of the files' own columns may be all: .84. With the pair it is more.
-    assert board.loc[0, "auc"] == board.auc.max() > 0.8
+    assert board.loc[0, "auc"] == board.auc.max() > 0.85
     assert "stack" in set(board.model)
     assert fitted.report().is_file()
     test = pd.read_csv(data / "test.csv")
