@@ -17,6 +17,9 @@ Parts:
   keys    a vocabulary of ten million texts, each twice in 20 M rows: ``Categorify`` learned by hash of the text;
           ``keys-tree``: by a tree of merges whose last one holds all
 
+Digests are kept in ``FOLDER/digests.json``: a later call compares with those of an earlier one (take the file away
+where the features have changed).
+
 A worker's limit is Dask's: its nanny ends it when it holds more than .95 of it. ``worker_mb`` is the most that a worker
 held resident, ``caller_mb`` this process, ``spilled_mb`` the most that lay in the workers' folders.
 """
@@ -212,7 +215,7 @@ def cluster(folder: Path, limit: str) -> Iterator[Any]:
 
 def on_cluster(
     blocks: Sequence[Block], places: int, folder: Path, limit: str, *, kill: bool
-) -> tuple[dict[str, Any], list[tuple[int, str]]]:
+) -> tuple[dict[str, Any], list[list[Any]]]:
     """Learn and make the features, and write them: what it took, and each partition's rows and digest."""
     out, workers = folder / "made", folder / "workers"
     shutil.rmtree(out, ignore_errors=True)
@@ -234,7 +237,7 @@ def on_cluster(
     took |= {"worker_mb": watch.most >> 20, "caller_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10}
     took |= {"spilled_mb": watch.spilled >> 20, "written_mb": size_of(out) >> 20}
     took |= {"killed": bool(watch.killed), "workers_replaced": len(last - watch.first)}
-    return took, list(found)
+    return took, [list(f) for f in found]
 
 
 KEYS, KEY_PARTS = 10_000_000, 40
@@ -331,7 +334,8 @@ def main() -> None:
     raw = sum((data / n).stat().st_size for n in LOGS)
     limit = dask.utils.parse_bytes(options.limit)
     print(f"logs of {raw:,} bytes of CSV, {raw / 2 / limit:.2f} times the workers' {2 * limit:,} bytes", flush=True)
-    records, digests = [], {}
+    records, known = [], folder / "digests.json"
+    digests = json.loads(known.read_text()) if known.is_file() else {}
     for part in options.parts:
         if part.startswith("keys"):
             records.append({"case": part, **vocabulary(folder, options.limit, by_hash=part == "keys")})
@@ -340,8 +344,9 @@ def main() -> None:
         whole = part in ("whole", "again")
         used, killing = blocks if whole else few, part in ("kill", "again")
         took, found = on_cluster(used, options.places, folder, options.limit, kill=killing)
-        name = "whole" if whole else "sample"
+        name = f"{len(used)} partitions of {options.places} places"
         same = digests.setdefault(name, found) == found
+        known.write_text(json.dumps(digests))
         record = {
             "case": part,
             "places": options.places,
