@@ -237,7 +237,7 @@ def _class_of(name: str, asked: type[Estimator], path: Path) -> type[Any]:
         found = known.get(name, own.get(name) if same else None)
     else:
         if name not in ESTIMATORS:
-            getattr(import_module("fastrec.estimators"), name, None)  # one of those that are loaded when they are asked for
+            getattr(import_module("fastrec.estimators"), name, None)  # loaded when asked for
             for room in _ABOVE:
                 import_module(room)
         found = ESTIMATORS.get(name)

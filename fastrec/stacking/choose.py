@@ -15,6 +15,8 @@ from fastrec.stacking.level_two_folds import LevelTwoFolds
 from fastrec.validate import Predictions, Rows
 
 _ERRORS = 2.0  # standard errors by which another blend has to be better than the usual one
+_ENOUGH = 500_000  # rows that a blend of rows learns from at most, fewer of several outputs: it has few coefficients
+_ENOUGH_OF_MANY = 100_000  # but never fewer than so many
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
         seed: fold k's blend gets ``seed + k``.
 
     Returns:
-        Its predictions: NaN for rows that no fold scores.
+        Its predictions: NaN for rows that no fold scores. A blend of rows that are no lists learns from 500,000 of them
+        at most, drawn at random (of several outputs: from so many numbers of a base model, or 100,000 rows).
     """
     shape = (two.n_scores,) if two.n_scores > 1 else ()
     oof = torch.zeros((len(two), *shape), dtype=torch.float64)
@@ -61,7 +64,7 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     times, count = torch.zeros(len(two), dtype=torch.int64), len(folds.pairs)
     for k, (rows, valid) in enumerate(folds.pairs):
         if blend.learns or not made.models:
-            model = blend.fresh().fit(two.take(rows), seed=seed + k)
+            model = blend.fresh().fit(two.take(_some(rows, two, seed + k)), seed=seed + k)
             predicted = model.predict(test) if len(test) else tested
         oof[valid] += model.predict(two.take(valid))
         times[valid] += 1
@@ -72,6 +75,15 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
             made.importance[name] = made.importance.get(name, 0.0) + share / count
     oof /= times.reshape(-1, *[1] * len(shape))  # a row that no fold scores: 0 / 0
     return made if blend.learns else replace(made, test=predicted)
+
+
+def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
+    """As many of the rows as a blend learns from, in their order."""
+    most = max(_ENOUGH // data.n_scores, _ENOUGH_OF_MANY)
+    if data.task == "ranking" or len(rows) <= most:
+        return rows
+    drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]
+    return rows[drawn.sort().values]
 
 
 class Choice:
@@ -116,7 +128,6 @@ class Choice:
             if not bool((among & self.judge.counted).any()):
                 return self.usual
         whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
-        scores = [self.judge(p.oof, among) for p in self.tried]
         better = range(len(self.tried))
         if len(whole) > 1:
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
@@ -124,7 +135,7 @@ class Choice:
             better = [i for i in better if bool(gain[i].mean() > error[i])]
             if not better:
                 return self.usual
-        return better[best_of(self.judge.metric, [scores[i] for i in better])]
+        return better[best_of(self.judge.metric, [self.judge(self.tried[i].oof, among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
         """Out-of-fold predictions of what is chosen for each fold on the rows that its level 2 learned from.

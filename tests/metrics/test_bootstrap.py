@@ -103,6 +103,40 @@ def test_a_list_that_is_drawn_twice_is_two_lists():
     assert all(found == (12, {4}) for found in seen)
 
 
+@pytest.mark.parametrize("clustered", [False, True])
+@pytest.mark.parametrize("name", ["auc", "accuracy"])
+def test_fewer_draws_of_many_clusters_have_the_width_of_all_draws(name, clustered, monkeypatch):
+    y, predictions, _ = case(6000)
+    y, predictions = np.repeat(y, 2), {n: np.repeat(p, 2) for n, p in predictions.items()}  # rows come twice
+    clusters = np.repeat(np.arange(6000), 2) if clustered else None
+    whole = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=1)
+    monkeypatch.setattr("fastrec.metrics.bootstrap._ENOUGH", 700)
+    fewer = bootstrap_metric(name, y, predictions, clusters=clusters, repeats=600, seed=2)
+    assert fewer.values == whole.values
+    for of in (lambda made: made.interval("good"), lambda made: made.difference("good", "bad")):
+        assert of(fewer).high - of(fewer).low == pytest.approx(of(whole).high - of(whole).low, rel=0.12)
+        assert (of(fewer).low + of(fewer).high) / 2 == pytest.approx(of(whole).mean, abs=0.002)
+    if name == "accuracy":  # of a share by its formula
+        share = whole.values["good"]
+        half = 1.96 * math.sqrt(share * (1 - share) / (6000 if clustered else 12_000))
+        assert (fewer.interval("good").high - fewer.interval("good").low) / 2 == pytest.approx(half, rel=0.12)
+
+
+def test_fewer_draws_take_lists_whole(monkeypatch):
+    monkeypatch.setattr("fastrec.metrics.bootstrap._ENOUGH", 5)
+    y, predictions, groups = lists(12)
+    sizes = []
+
+    def count(y, p, groups):
+        sizes.append(np.unique(groups, return_counts=True)[1].tolist())
+        return float(len(sizes[-1]))
+
+    own = as_metric(count, greater_is_better=True, name="count")
+    made = bootstrap_metric(own, y, {"a": predictions["a"]}, groups=groups, repeats=30)
+    assert all(found == [4] * 5 for found in sizes[1:])
+    assert made.draws["a"] == pytest.approx(12 + (5 / 12) ** 0.5 * (5 - 12))
+
+
 @pytest.mark.parametrize("ties", [False, True])
 def test_the_sorted_area_is_the_weighted_one(ties):
     rng = np.random.default_rng(0)

@@ -388,6 +388,37 @@ def test_weights_of_rows_reach_the_blends():
     assert found["trees", "m1"].sums.trace.importance["m1"] > 0.95
 
 
+@pytest.mark.parametrize("case", ["binary", "multiclass", "ranking"])
+def test_blends_learn_from_some_of_many_rows(case, monkeypatch):
+    monkeypatch.setattr("fastrec.stacking.choose._ENOUGH", 60)
+    monkeypatch.setattr("fastrec.stacking.choose._ENOUGH_OF_MANY", 30)
+    learned = []
+
+    class Noting(OneBase):
+        learns = True
+
+        def fresh(self):
+            return self
+
+        def fit(self, train, valid=None, *, seed=0, device=None):
+            learned.append(train)
+            return self
+
+    train, scores = make(case, 400, 2, 0, 0.5)
+    two = level_two_of(scores, train, [])
+    folds = level_two_folds(folds_for(train), train)
+    made = cross_fit(Noting(next(iter(scores)), name="noting"), two, folds, two, 0)
+    assert not made.oof.isnan().any() or case == "ranking"
+    drawn = [len(rows) for rows, _ in folds.pairs] if case == "ranking" else [max(60 // train.n_scores, 30)] * 4
+    assert [len(rows) for rows in learned] == drawn
+    if case != "ranking":  # another draw for each fold, and none of the rows that it scores
+        row = {n: i for i, n in enumerate(two.table[two.conts[0]].number().tolist())}
+        seen = [[row[v] for v in rows.table[two.conts[0]].number().tolist()] for rows in learned]
+        assert all(not set(s) & set(valid.tolist()) for s, (_, valid) in zip(seen, folds.pairs, strict=True))
+        assert all(s == sorted(s) for s in seen)
+        assert len({tuple(s) for s in seen}) == 4
+
+
 # Keeping --------------------------------------------------------------------------------------------------------------
 
 CODE = """
