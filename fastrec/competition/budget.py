@@ -13,9 +13,11 @@ from fastrec.validate import Rows
 
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
 _END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
-_PER_MILLION = 13.0  # seconds of the end for a million predictions of a stack
+_PER_MILLION, _MILLIONS = 13.0, 1.5  # seconds of the end for a million predictions of a stack, up to so many
+_PER_FURTHER_MILLION = 4.0  # blends learn from some of many rows
 _SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
 _FEWEST = 500  # rows by which a permutation says something
+_BEYOND = 1.25  # a share ends so late at most, where what is not learning takes longer than it
 _LEAST = 0.5  # seconds below which no model is begun
 
 
@@ -58,7 +60,9 @@ class Budget:
             models: base models.
         """
         whole = self.minutes * 60
-        wanted = max(_END * whole, _END_AT_LEAST, _PER_MILLION * rows * outputs * models / 1e6)
+        millions = rows * outputs * models / 1e6
+        stack = _PER_MILLION * min(millions, _MILLIONS) + _PER_FURTHER_MILLION * max(millions - _MILLIONS, 0)
+        wanted = max(_END * whole, _END_AT_LEAST, stack)
         self._end = min(wanted, _END_AT_MOST * whole)
 
     def share(self, left_models: Sequence[Estimator]) -> float:
@@ -80,7 +84,8 @@ class Budget:
             folds: how many there are.
             ends: when the model's share ends, by the clock.
             needed: nothing else has been fitted yet: it is to learn whatever it takes.
-            beside: seconds that the fold before took beyond its limit, to predict and to keep: so will this one.
+            beside: seconds that the fold before took beyond its limit, to make its rows, to predict and to keep: so
+                will this one.
 
         Returns:
             Seconds; None for a model that keeps no limit.
@@ -92,6 +97,11 @@ class Budget:
         each = left / (folds - fold)
         if each < _LEAST and fold == 0 and not needed:
             raise OutOfTimeError(f"{model.name}: {max(left, 0):.0f} s are left for {folds} folds")
+        if model.keeps_time and not needed and beside * (folds - fold) > _BEYOND * left:
+            raise OutOfTimeError(
+                f"{model.name}: a fold takes {beside:.0f} s beside its learning, and {max(left, 0):.0f} s are left for "
+                f"{folds - fold} more"
+            )
         return max(min(each * _SPARE, each - beside), _LEAST) if model.keeps_time else None
 
     def rows_in_time(self, rows: Rows, model: Estimator) -> int:

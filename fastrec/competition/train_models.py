@@ -92,11 +92,12 @@ def cross_fit_in_time(
             beside = 0.0
             try:
                 for k in range(folds):
-                    about = {"fold": k, "folds": fits, "needed": needed}
-                    budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing
+                    about, began = {"fold": k, "folds": fits, "needed": needed}, budget.clock()
+                    limit = budget.begin(model, ends=ends, beside=beside, **about)  # before rows are made for nothing
                     rows = _rows_of_fold(made, [model], k, store)
-                    cross.time_limit = limit = budget.begin(model, ends=ends, beside=beside, **about)
-                    began = budget.clock()
+                    if k == 0:  # what rows take is known of the later ones
+                        limit = budget.begin(model, ends=ends, **about)
+                    cross.time_limit = limit
                     _fit_fold(made, cross, k, rows)
                     del rows  # while the next fold's are made
                     took = budget.clock() - began

@@ -54,9 +54,13 @@ def test_shares_of_what_is_left():
 
 def test_the_end_is_longer_for_many_predictions():
     budget = Budget(10)
-    budget.keep_for_end(rows=1_000_000, outputs=1, models=5)
-    assert budget._end == pytest.approx(65)  # 13 s a million predictions
-    budget.keep_for_end(rows=9_000_000, outputs=1, models=5)
+    budget.keep_for_end(rows=300_000, outputs=1, models=5)
+    assert budget._end == pytest.approx(30)  # 19.5 s at 13 s a million predictions; a twentieth is more
+    budget.keep_for_end(rows=100_000, outputs=9, models=5)
+    assert budget._end == pytest.approx(19.5 + 4 * 3)  # 4 s for each million beyond one and a half
+    budget.keep_for_end(rows=2_500_000, outputs=1, models=5)
+    assert budget._end == pytest.approx(19.5 + 4 * 11)
+    budget.keep_for_end(rows=19_000_000, outputs=1, models=5)
     assert budget._end == pytest.approx(180)  # at most three tenths
     budget.keep_for_end(rows=1_000, outputs=1, models=5)
     assert budget._end == pytest.approx(30)
@@ -80,6 +84,18 @@ def test_a_model_that_keeps_no_time_is_stopped_after_a_fold():
         budget.check(model, took=20, fold=0, folds=5, needed=False)
     budget.check(model, took=20, fold=0, folds=5, needed=True)
     budget.check(model, took=5, fold=0, folds=5, needed=False)
+
+
+def test_a_model_whose_folds_take_longer_than_its_share_is_stopped():
+    clock = Clock()
+    budget = Budget(1, clock=clock)
+    model, ends = Timed("a"), clock.now + 20
+    assert budget.begin(model, fold=0, folds=5, ends=ends, needed=False) == pytest.approx(4 * 0.95)
+    clock.now += 10  # six seconds to make rows and to predict
+    with pytest.raises(OutOfTimeError, match="a: a fold takes 6 s beside its learning, and 10 s are left for 4 more"):
+        budget.begin(model, fold=1, folds=5, ends=ends, needed=False, beside=6.0)
+    assert budget.begin(model, fold=1, folds=5, ends=ends, needed=True, beside=6.0) == 0.5
+    assert budget.begin(model, fold=1, folds=5, ends=ends, needed=False, beside=3.0) == 0.5  # a little late
 
 
 def test_trees_learn_faster_where_rounds_would_not_fit():
