@@ -17,6 +17,16 @@ settings.register_profile("search", **slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+@pytest.fixture(autouse=True)
+def threads_stay():
+    """A test that leaves another number of threads changes the sums of those after it."""
+    before = torch.get_num_threads()
+    yield
+    left = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert left == before, f"the test leaves {left} threads, and began with {before}"
+
+
 class FrameLibrary:
     """One dataframe library: builds a frame from a dict of Python lists, and reads one back."""
 
