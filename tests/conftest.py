@@ -27,6 +27,14 @@ def threads_stay():
     assert left == before, f"the test leaves {left} threads, and began with {before}"
 
 
+@pytest.fixture
+def set_threads(threads_stay):
+    """Sets torch's number of threads, until the test is over."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 class FrameLibrary:
     """One dataframe library: builds a frame from a dict of Python lists, and reads one back."""
 

@@ -223,10 +223,8 @@ def test_a_process_that_begins_anew_between_the_steps_makes_the_same_run(made, t
     assert progress.count("parts: ") == progress.count("features: ") == progress.count("train xgb: ") == 1
     again = tmp_path / "run"
     assert [p.name for p in tmp_path.iterdir()] == ["run"]
-    for name in ("submission.csv", "oof/stack.parquet", "test/xgb.parquet", "sample.parquet"):
+    for name in ("submission.csv", "oof/stack.parquet", "test/net.parquet", "test/xgb.parquet", "sample.parquet"):
         assert (again / name).read_bytes() == (run / name).read_bytes(), name
-    nets = [pd.read_parquet(folder / "test" / "net.parquet") for folder in (again, run)]
-    pd.testing.assert_frame_equal(*nets, rtol=1e-6)  # sums of float32: a busy process may round them otherwise
     scores, expected = (json.loads((r / "scores.json").read_text()) for r in (again, run))
     assert scores.pop("seconds").keys() == expected.pop("seconds").keys()
     assert scores == expected

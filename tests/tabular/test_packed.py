@@ -53,8 +53,8 @@ def test_other_dtypes_are_refused():
 
 
 @pytest.mark.parametrize("rows", [10, 10**6])
-def test_parallel_runs_keep_order_and_pass_errors_on(rows, monkeypatch):
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+def test_parallel_runs_keep_order_and_pass_errors_on(rows, set_threads):
+    set_threads(2)
     assert run_parallel(lambda x: x * x, range(5), rows=rows) == [0, 1, 4, 9, 16]
     with pytest.raises(ZeroDivisionError):
         run_parallel(lambda x: 1 // x, [1, 0, 2], rows=rows)

@@ -103,14 +103,14 @@ LIBRARIES = {
 @pytest.mark.parametrize("splits", ["none", "ordered", "mixed"])
 @pytest.mark.parametrize("parallel", [False, True])
 @pytest.mark.parametrize("loops", [False, pytest.param(True, marks=NEEDS_LOOPS)])
-def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loops, monkeypatch):
+def test_rows_are_what_a_plain_loop_makes_of_them(library, splits, parallel, loops, set_threads, monkeypatch):
     if loops:
         use_loops(monkeypatch)
     monkeypatch.setattr(prepare, "_BLOCK", 7)
     monkeypatch.setattr(prepare, "_FEW", 0)
     monkeypatch.setattr(cat_codes, "_BLOCK", 5)
     monkeypatch.setattr(threads, "_PARALLEL_FROM", 0 if parallel else 10**9)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    set_threads(3)
     n = 60
     df, order = raw(n), np.arange(n)
     frame = LIBRARIES[library](df)
