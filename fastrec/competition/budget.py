@@ -14,7 +14,7 @@ from fastrec.validate import Rows
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
 _END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
 _PER_MILLION, _MILLIONS = 13.0, 1.5  # seconds of the end for a million predictions of a stack, up to so many
-_PER_FURTHER_MILLION = 4.0  # blends learn from some of many rows
+_PER_FURTHER_MILLION = 2.0  # blends learn from some of many rows
 _SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
 _FEWEST = 500  # rows by which a permutation says something
 _BEYOND = 1.25  # a share ends so late at most, where what is not learning takes longer than it
