@@ -22,6 +22,7 @@ os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.envir
 warnings.simplefilter("ignore")  # others' deprecations while fastai is imported; the tests look at ours
 
 import rooms  # noqa: E402
+from jupyter_cache.cache.db import create_db  # noqa: E402
 from nbformat import read, write  # noqa: E402
 from sphinx.ext.napoleon import GoogleDocstring  # noqa: E402
 
@@ -64,6 +65,7 @@ _sources = sorted([*ROOT.glob("fastrec/**/*.py"), *ROOT.glob("features/*.py"), *
 _digest = hashlib.sha256(b"".join(p.read_bytes() for p in _sources)).hexdigest()[:16]
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(HERE / "_build" / "executed" / _digest)
+Path(nb_execution_cache_path).mkdir(parents=True, exist_ok=True)
 nb_execution_timeout = 900
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
@@ -125,6 +127,14 @@ nitpick_ignore.append(("py:class", "fastrec.tabular.stream.rows.Rows"))  # not t
 _PUBLIC = {name for room in rooms.ROOMS for name in rooms.public_names(room)}
 
 
+def _apart(app: Any, env: Any, names: list[str]) -> None:
+    """Notebooks among the other pages: processes take pages one after the other, and one would run all of them."""
+    notebooks = [n for n in names if n.startswith("notebooks/")]
+    others = [n for n in names if n not in notebooks]
+    places = {n: (i + 0.5) / len(part) for part in (notebooks, others) for i, n in enumerate(part)}
+    names.sort(key=lambda n: places[n])
+
+
 def _private_is_no_link(app: Any, env: Any, node: Any, contnode: Any) -> Any:
     """Bases and types that no room offers are named without a link; a public name that has no page is an error."""
     target = node.get("reftarget", "")
@@ -151,6 +161,8 @@ def _as_napoleon_reads(app: Any, what: str, name: str, obj: Any, options: Any, l
 
 def setup(app: Any) -> None:
     """Sphinx calls this."""
+    create_db(Path(nb_execution_cache_path))  # here, as two processes at once would fail
+    app.connect("env-before-read-docs", _apart)
     app.connect("autodoc-process-docstring", _as_napoleon_reads, priority=400)  # before napoleon
     app.connect("missing-reference", _private_is_no_link)
     app.connect("autodoc-process-signature", _readable)

@@ -219,7 +219,9 @@ class Fitted(Feature):
     """A generator that learns statistics from training rows.
 
     ``causal``: training rows get their values from the rows before them, not from other folds; such a generator
-    overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides.
+    overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides. One that has
+    ``compute_after``, too, gets the rows of a Dask frame in ranges of its ``order``, each with what it collected of
+    the ranges before.
     ``whole_groups``: what it learns is made from rows of one group together, so that a partition, of rows and of other
     tables alike, must hold its groups (``within``) whole.
     """

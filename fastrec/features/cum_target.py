@@ -241,31 +241,76 @@ class CumTarget(Fitted):
             results = {n: torch.where(of_row == i, v, results.get(n, 0)) for n, v in made.items()}
         return self.wrap(results)
 
-    def _causal(self, table: Table, seen: torch.Tensor) -> Tensors:
-        """Values of all rows from the rows before them among those ``seen`` (bool ``[n]``)."""
+    def compute_after(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
+        """Values of training rows where the rows before them are in other tables too.
+
+        Args:
+            table: training rows; those at one point of ``order``, by its first column, are all here.
+            state: what ``collect`` gave of the rows at earlier points.
+            cells: of this table's rows, with the numbers that the state's have.
+            excluded: bool ``[cells, cells]``: which cells no row sees; the same ones for all.
+        """
+        keep = ~excluded[0]
+        return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
+
+    def _causal(self, table: Table, seen: torch.Tensor, past: tuple[State, torch.Tensor] | None = None) -> Tensors:
+        """Values of all rows from those before them: the ``seen`` (bool ``[n]``), and a state's cells that are kept."""
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
-        every = Earlier.of(ranks)
+        every, one = Earlier.of(ranks), torch.ones_like(ranks.rank)
         totals = [self._before(every, w, y, clock) for w, y in counted]
+        if past is not None:
+            totals = [self._longer(t, s, one, past[1], clock) for t, s in zip(totals, past[0]["total"], strict=True)]
         priors = [_mean(total, count, torch.zeros_like(total)) for count, total, _ in totals]
         result = {}
-        for col in as_list(self.cols):
-            codes = table.coded(names_of(col)).codes
-            earlier, missing = Earlier.of(ranks, codes), codes == 0
-            for target, (w, y), prior in zip(as_list(self.target), counted, priors, strict=True):
-                count, total, left = self._before(earlier, w, y, clock)
-                count, total = (v.masked_fill_(missing, 0) for v in (count, total))
-                result[self._name(col, target)] = smoothed(count, total, left, prior, self.smooth)
+        for c, col in enumerate(as_list(self.cols)):
+            coded = table.coded(names_of(col))
+            earlier, missing = Earlier.of(ranks, coded.codes), coded.codes == 0
+            there = None if past is None else coded.recode(past[0]["keys"][c])
+            for t, ((w, y), prior) in enumerate(zip(counted, priors, strict=True)):
+                found = self._before(earlier, w, y, clock)
+                if past is not None and there is not None:
+                    found = self._longer(found, past[0]["columns"][c][t], there, past[1], clock)
+                count, total = (v.masked_fill(missing, 0) for v in found[:2])
+                left = 1.0 if clock is None else decay(found[2], self.half_life)
+                result[self._name(col, as_list(self.target)[t])] = smoothed(count, total, left, prior, self.smooth)
         return {n: result[n] for n in self.outputs}
 
     def _before(
         self, earlier: Earlier, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | float]:
-        """Count and sum over the rows before each row, float64 ``[n]``, and what share of them is left."""
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Count and sum over the rows before each row, float64 ``[n]``, and how long ago the last one was."""
         if clock is None and bool((weight == 1).all()):
-            return earlier.count(), earlier.sums(y[None], weight > 0)[0][0], 1.0
-        sums, left = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)
-        return sums[0], sums[1], left if clock is not None else 1.0
+            sums, age = earlier.sums(y[None], weight > 0)
+            return earlier.count(), sums[0], age
+        sums, age = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)
+        return sums[0], sums[1], age
+
+    def _longer(
+        self,
+        found: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        past: Sums,
+        codes: torch.Tensor,
+        keep: torch.Tensor,
+        clock: Clock | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """What ``_before`` found with the sums of a state, whose rows are all earlier.
+
+        Args:
+            found: of the table's own rows.
+            past: the state's sums.
+            codes: int64 ``[n]``, which of them are a row's, from 1; 0: none.
+            keep: bool ``[cells]``, the cells that rows see.
+            clock: None: nothing decays.
+        """
+        sums = {n: torch.cat([v.new_zeros(1), v])[codes] for n, v in self._over_cells(past, keep).items()}
+        count, total, age = found
+        if clock is None:
+            return count + sums["count"], total + sums["sum"], age
+        since = clock.since(Clock(sums["whole"], sums["part"]))
+        counts = count > 0
+        left = torch.where(counts, decay(since - age, self.half_life), 1)
+        return count + left * sums["count"], total + left * sums["sum"], torch.where(counts, age, since)
 
 
 def _spread(sums: Sums, places: torch.Tensor, size: int, cells: int) -> Sums:

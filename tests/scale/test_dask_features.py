@@ -44,7 +44,7 @@ from fastrec.features import (  # noqa: E402
 )
 from fastrec.features._dask import plan, states  # noqa: E402
 from fastrec.features._dask.frames import as_blocks  # noqa: E402
-from fastrec.features._dask.gathered import GatheredInFiles, gather  # noqa: E402
+from fastrec.features._dask.gathered import ByKey, GatheredInFiles, gather  # noqa: E402
 from fastrec.features._dask.spill import spilled  # noqa: E402
 from fastrec.features.base import Cells  # noqa: E402
 from fastrec.scale import fit_on_dask  # noqa: E402
@@ -258,7 +258,7 @@ def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
 def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
     train = events(120)
     blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
-    gathered = gather(blocks, ["user", "id"], ["user"], buckets)
+    gathered = gather(blocks, ["user", "id"], ByKey(["user"], buckets))
     parts = [t.to_pandas() for t in dask.compute(*gathered.tables)]
     assert sum(map(len, parts)) == 120
     for user, own in train.groupby("user", dropna=False)["id"]:
@@ -275,9 +275,9 @@ def test_groups_are_whole_and_in_order_and_rows_come_back(buckets):
 def test_rows_that_go_through_files_are_those_of_memory_and_leave_no_file(tmp_path, buckets):
     train = events(120)
     blocks = as_blocks(parted(train, [0, 50, 51]), ["user", "id"])
-    wanted = dask.compute(*gather(blocks, ["user", "id"], ["user"], buckets).tables)
+    wanted = dask.compute(*gather(blocks, ["user", "id"], ByKey(["user"], buckets)).tables)
     with spilled(tmp_path) as folder:
-        gathered = gather(blocks, ["user", "id"], ["user"], buckets)
+        gathered = gather(blocks, ["user", "id"], ByKey(["user"], buckets))
         assert isinstance(gathered, GatheredInFiles)
         for _ in range(2):  # learned from first, then made into columns
             for table, other in zip(dask.compute(*gathered.tables), wanted, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,10 +16,12 @@ import torch
 from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
+from fastrec.features._dask.in_time import in_turn, is_causal
 from fastrec.features._dask.mapped import Mapped
 from fastrec.features._dask.places import Others, Place, stays
-from fastrec.features._dask.plan import HERE, Group, learns, reads, rounds
-from fastrec.features._dask.states import merge_all, share
+from fastrec.features._dask.plan import HERE, Group, in_time, learns, reads, rounds
+from fastrec.features._dask.spill import spill_folder
+from fastrec.features._dask.states import merge_all, merged, share
 from fastrec.features._engine.chain import Chain, compute
 from fastrec.features._engine.key_counts import count_keys, merge_counts
 from fastrec.features._engine.keyed import union_keys
@@ -27,7 +29,7 @@ from fastrec.features._engine.naming import naming
 from fastrec.features._engine.nesting import mixing_steps
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._engine.saving import index_of, replace_features
-from fastrec.features.base import Cells, Context, Feature, Fitted
+from fastrec.features.base import Cells, Context, Feature, Fitted, State
 from fastrec.features.selectors import Selector
 from fastrec.table import Column, Keys, Table, concat
 
@@ -147,7 +149,8 @@ class DaskChain(Chain):
         if extra is None:
             return [], None
         feeding = [s for s in group.steps if self._feeds_all(s)]
-        whole = Group(group.key, [s for s in group.steps if s in feeding or s.scope == "all"])
+        key = None if in_time(group.key) else group.key  # they follow all training rows
+        whole = Group(key, [s for s in group.steps if s in feeding or s.scope == "all"])
         if not whole.steps:
             return [], None
         return feeding, Place(extra, whole, _outside(whole, extra, training=False), others)
@@ -200,11 +203,23 @@ class DaskChain(Chain):
         self, work: Blocks, group: Group, place: Place, jobs: list[Any], fits: list[Any], others: Others
     ) -> Blocks:
         """The rows with the columns of a group."""
-        made = [
-            task(_made, table, jobs, fits, place.contexts(i, group.steps), others.given)
-            for i, table in enumerate(place.tables)
-        ]
-        return work.with_layer(group.outputs, place.back(made))
+        tables, contexts = place.tables, [place.contexts(i, group.steps) for i in range(len(place.tables))]
+
+        def columns(i: int, before: Any = None) -> Any:
+            return task(_made, tables[i], jobs, fits, contexts[i], others.given, before)
+
+        made: Iterable[Any] = map(columns, range(len(tables)))
+        if in_time(group.key):
+            asked = [(s, r) for s, _, r, _ in jobs if is_causal(s)]
+            steps = [s for s, _ in asked]
+            beside = [place.contexts(i, steps) for i in range(len(tables))]
+            made = in_turn(
+                len(tables),
+                columns,
+                lambda i: task(_collected, tables[i], asked, beside[i], others.given),
+                lambda a, b: task(merged, steps, a, b),
+            )
+        return work.with_layer(group.outputs, place.back(list(made) if spill_folder() is None else made))
 
     def _whole_fit(self, step: Feature, fits: Mapping[int, Any], *, learn: bool) -> Any:
         """What unlabeled rows get their values from: all training rows, also where those get theirs by fold."""
@@ -236,10 +251,16 @@ def _collected(table: Table, jobs: list[Any], tables: list[dict[str, Table]], gi
 
 
 def _made(
-    table: Table, jobs: list[Any], fits: list[Any], tables: list[dict[str, Table]], given: Sequence[str]
+    table: Table,
+    jobs: list[Any],
+    fits: list[Any],
+    tables: list[dict[str, Table]],
+    given: Sequence[str],
+    before: list[State] | None = None,
 ) -> Table:
-    """The columns of several steps, one after the other."""
+    """The columns of several steps, one after the other; ``before``: what causal ones collected of earlier tables."""
     outputs: dict[str, Column] = {}
+    past = iter(before or [])
     for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
         step, context = copy.copy(step), Context(other, tuple(given))
         here = _masked(table, masked, rule.hidden) if masked else table
@@ -248,7 +269,10 @@ def _made(
                 step.state_, step.fit_ = fit.value
             if way == "cells":
                 with step.using(context):
-                    made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())
+                    if before is not None and is_causal(step):
+                        made = step.compute_after(here, next(past), rule.of(here), rule.excluded())
+                    else:
+                        made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())
             else:
                 made = compute(step, here, context)
         outputs |= made
@@ -316,7 +340,9 @@ def say(groups: Sequence[Group]) -> None:
     """Tell what must come together; what comes together on one worker is a warning."""
     for group in groups:
         names = ", ".join(group.outputs)
-        if group.key and group.key != HERE:
+        if in_time(group.key):
+            _log.info("rows are put in ranges of %s for %s", group.key[1], names)
+        elif group.key and group.key != HERE:
             _log.info("rows are shuffled by %s for %s", ", ".join(group.key), names)
         elif group.key == ():
             warnings.warn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,23 +29,53 @@ class Gathered(Protocol):
 
     tables: list[Any]
 
-    def back(self, made: Sequence[Any]) -> list[Any]:
+    def back(self, made: Iterable[Any]) -> list[Any]:
         """Columns made of the buckets' rows, one task per bucket, as columns of the partitions that they came from."""
 
 
-def gather(blocks: Blocks, names: Sequence[str], key: Sequence[str], buckets: int) -> Gathered:
+class Cut(Protocol):
+    """Says which bucket a row goes to.
+
+    Attributes:
+        columns: those that it reads.
+        count: how many buckets there are.
+    """
+
+    columns: list[str]
+    count: int
+
+    def of(self, table: Table) -> torch.Tensor:
+        """The bucket of each row: ``[n]``, from 0."""
+
+
+class ByKey:
+    """Rows of one key come into one bucket.
+
+    Args:
+        columns: the key; empty: all rows come into one bucket.
+        buckets: how many.
+    """
+
+    def __init__(self, columns: Sequence[str], buckets: int) -> None:
+        self.columns, self.count = list(columns), buckets if columns else 1
+
+    def of(self, table: Table) -> torch.Tensor:
+        """See ``Cut``."""
+        return row_folds(table, self.columns, self.count, seed=_BUCKET_SEED)
+
+
+def gather(blocks: Blocks, names: Sequence[str], cut: Cut) -> Gathered:
     """Bring rows together: on the workers; while there is a folder to spill to (``spilled``), now and through files.
 
     Args:
         blocks: the rows.
         names: the columns that are wanted.
-        key: rows of one key come into one bucket; empty: all rows into one.
-        buckets: how many.
+        cut: which rows come together.
     """
-    parts, folder = blocks.select([*names, *key]), spill_folder()
+    parts, folder = blocks.select([*names, *cut.columns]), spill_folder()
     if folder is not None:
-        return GatheredInFiles(parts, list(key), buckets if key else 1, folder)
-    return GatheredOnWorkers(parts, list(key), buckets if key else 1)
+        return GatheredInFiles(parts, cut, folder)
+    return GatheredOnWorkers(parts, cut)
 
 
 class GatheredOnWorkers:
@@ -53,18 +83,18 @@ class GatheredOnWorkers:
 
     Args:
         parts: one task per partition, each gives a Table.
-        key: columns.
-        count: how many buckets.
+        cut: which rows come together.
     """
 
-    def __init__(self, parts: Sequence[Any], key: list[str], count: int) -> None:
-        split = [task(_split, part, key, count, nout=count + 1) for part in parts]
+    def __init__(self, parts: Sequence[Any], cut: Cut) -> None:
+        count = cut.count
+        split = [task(_split, part, cut, nout=count + 1) for part in parts]
         stacked = tasks_of_pieces(_stacked, split, range(count), nout=2)
         self.tables = [table for table, _ in stacked]
         self._sizes = [sizes for _, sizes in stacked]
         self._buckets = [s[count] for s in split]
 
-    def back(self, made: Sequence[Any]) -> list[Any]:
+    def back(self, made: Iterable[Any]) -> list[Any]:
         """See ``Gathered``."""
         count = len(self._buckets)
         pieces = [task(_cut, table, sizes, nout=count) for table, sizes in zip(made, self._sizes, strict=True)]
@@ -78,22 +108,22 @@ class GatheredInFiles:
     begin many before it ends one, and hold what they have made so far.
 
     Args:
-        parts, key, count: see ``GatheredOnWorkers``.
+        parts, cut: see ``GatheredOnWorkers``.
         folder: of the files.
     """
 
-    def __init__(self, parts: Sequence[Any], key: list[str], count: int, folder: str) -> None:
+    def __init__(self, parts: Sequence[Any], cut: Cut, folder: str) -> None:
         self._folder, self._sizes, self._buckets = folder, [], []
-        shelf = Shelf(folder, count)
+        shelf = Shelf(folder, cut.count)
         for part in parts:
-            *pieces, buckets = _split(dask.compute(part)[0], key, count)
+            *pieces, buckets = _split(dask.compute(part)[0], cut)
             for at, piece in enumerate(pieces):
                 shelf.put(at, piece)
             self._sizes.append([len(piece) for piece in pieces])
             self._buckets.append(buckets)
-        self.tables = [task(_from_shelf, shelf, at) for at in range(count)]
+        self.tables = [task(_from_shelf, shelf, at) for at in range(cut.count)]
 
-    def back(self, made: Sequence[Any]) -> list[Any]:
+    def back(self, made: Iterable[Any]) -> list[Any]:
         """See ``Gathered``."""
         shelf = Shelf(self._folder, len(self._sizes))
         for at, columns in enumerate(made):
@@ -102,11 +132,12 @@ class GatheredInFiles:
         return [task(_unsplit_from, shelf, i, buckets) for i, buckets in enumerate(self._buckets)]
 
 
-def _split(table: Table, key: list[str], count: int) -> tuple[Any, ...]:
+def _split(table: Table, cut: Cut) -> tuple[Any, ...]:
     """A partition's rows by bucket, and each row's bucket (uint8 ``[n]``)."""
+    count = cut.count
     if count == 1:
         return table, torch.zeros(len(table), dtype=torch.uint8, device=table.device)
-    buckets = row_folds(table, key, count, seed=_BUCKET_SEED)
+    buckets = cut.of(table)
     order = torch.argsort(buckets, stable=True)
     ends = torch.cumsum(torch.bincount(buckets, minlength=count), 0).tolist()
     starts = [0, *ends[:-1]]

@@ -8,8 +8,9 @@ from typing import Any
 import dask
 
 from fastrec.features._dask.blocks import Blocks, task
-from fastrec.features._dask.gathered import MAX_BUCKETS, gather
-from fastrec.features._dask.plan import HERE, Group
+from fastrec.features._dask.gathered import MAX_BUCKETS, ByKey, gather
+from fastrec.features._dask.in_time import ByTime
+from fastrec.features._dask.plan import HERE, Group, in_time
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._dask.states import share
 from fastrec.features.base import Feature, Fitted
@@ -44,7 +45,7 @@ class Others:
         """The table's rows by the same buckets as the rows' own."""
         table = self.tables[name]
         blocks = table if isinstance(table, Blocks) else Blocks(table.names, [self.whole(name)])
-        return gather(blocks, blocks.names, key, buckets).tables
+        return gather(blocks, blocks.names, ByKey(key, buckets)).tables
 
     def in_parts(self, name: str) -> list[Any]:
         """The table's own partitions."""
@@ -80,9 +81,9 @@ class Place:
         if here or group.key is None or (len(blocks) == 1 and not apart):
             self.tables = blocks.select(names)
         else:
-            most = max(len(blocks), *(others.partitions(t) for _, t in apart), 1)
-            buckets = min(most, MAX_BUCKETS) if group.key else 1
-            self._gathered = gather(blocks, names, group.key, buckets)
+            buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), MAX_BUCKETS)
+            cut = ByTime(blocks, group.key[1], buckets) if in_time(group.key) else ByKey(group.key, buckets)
+            self._gathered = gather(blocks, names, cut)
             self.tables = self._gathered.tables
         count = len(self.tables)
         split = {t: others.in_parts(t) if here else others.gathered(t, group.key, count) for t in {t for _, t in apart}}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 
 HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
+IN_TIME = "\x00in time"  # before a column in a group's key: each table holds a range of the column's values
 
 
 Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_together`` says, or HERE
@@ -18,7 +20,8 @@ class Group:
     """Generators that are computed on the same tables.
 
     Args:
-        key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all.
+        key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all;
+            ``IN_TIME`` and a column: tables follow one another by the column's values.
         steps: the generators, those that read others' columns after them.
     """
 
@@ -60,11 +63,12 @@ def reads(step: Feature, *, training: bool) -> list[str]:
 
 
 def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
-    """The columns whose rows of one key a generator must see together; None: it sees rows one by one; empty: all."""
+    """The columns whose rows of one key a generator must see together (see ``Group``); empty: it must see all rows."""
     if step.kind == "row":
         return None
     if isinstance(step, Fitted) and training and step.causal:
-        return ()
+        order = as_list(getattr(step, "order", None))
+        return (IN_TIME, order[0]) if order and hasattr(step, "compute_after") else ()
     return None if step.within is None else tuple(step.within)
 
 
@@ -91,12 +95,19 @@ def _rank(key: tuple[str, ...] | None) -> int:
     return -1 if key is None else len(key)
 
 
+def in_time(key: tuple[str, ...] | None) -> bool:
+    """Whether a group's tables hold ranges of a column."""
+    return bool(key) and key[0] == IN_TIME
+
+
 def _fits(key: tuple[str, ...] | None, there: tuple[str, ...] | None, *, same: bool = False) -> bool:
     """Whether tables with the rows of one key ``there`` together serve; ``same``: and a simpler place would not do."""
     if key is None or there is None:
         return key is None and (there is None or not same)
     if same and not there:
         return not key
+    if in_time(there) or (there and in_time(key)):
+        return key == there
     return set(there) <= set(key)
 
 

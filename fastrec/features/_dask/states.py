@@ -97,14 +97,14 @@ def _put_in_tree(steps: Sequence[Fitted], levels: list[list[list[State]]], state
         levels[at].append(states)
         if len(levels[at]) < FAN_IN:
             return
-        states, levels[at] = _merged(list(steps), *levels[at]), []
+        states, levels[at] = merged(list(steps), *levels[at]), []
     levels.append([states])
 
 
 def _rest_of_tree(steps: Sequence[Fitted], levels: list[list[list[State]]]) -> list[State]:
     states: list[list[State]] = []  # what the lower levels have left: the last of those of the level
     for level in levels:
-        states = [_merged(list(steps), *level, *states)] if level or states else []
+        states = [merged(list(steps), *level, *states)] if level or states else []
     return states[0]
 
 
@@ -114,11 +114,17 @@ def _chosen(states: list[State], places: list[int]) -> list[State]:
 
 def _tree(steps: Sequence[Fitted], parts: list[Any]) -> Any:
     while len(parts) > 1:
-        parts = [task(_merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+        parts = [task(merged, list(steps), *parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
     return parts[0]
 
 
-def _merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
+def merged(steps: list[Fitted], *parts: list[State]) -> list[State]:
+    """States of several generators as one each.
+
+    Args:
+        steps: the generators.
+        parts: a state for each of them, the earlier partitions' first.
+    """
     return [_halves(step, [part[i] for part in parts]) for i, step in enumerate(steps)]
 
 

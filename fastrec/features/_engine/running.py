@@ -188,14 +188,14 @@ class Earlier:
             half_life: the age at which a row counts half.
 
         Returns:
-            float64 ``[c, n]``, as they were at the last earlier row that counts, and ``[n]``, what share of them is
-            left at the row's own time.
+            float64 ``[c, n]``, as they were at the last earlier row that counts, and ``[n]``, how long ago that was
+            (0 without a clock; where no earlier row counts any number).
         """
         groups, place = self.groups, self.groups.place
         ordered = values if groups.order is None else values.index_select(1, groups.order)
         last = self.last.clamp_min(0)
         if clock is None or not len(counts):
-            return self._found(running_sum(ordered, place)), torch.ones_like(counts, dtype=torch.float64)
+            return self._found(running_sum(ordered, place)), torch.zeros_like(counts, dtype=torch.float64)
         clock, counting = Clock(groups.sort(clock.whole), groups.sort(clock.part)), groups.sort(counts)
         # Time goes on in rows that count only, so that a long wait cannot wear the sums down to nothing.
         places = torch.arange(len(counting), device=counting.device)
@@ -203,8 +203,7 @@ class Earlier:
         before = torch.cat([latest.new_full((1,), -1), latest[:-1]]).clamp_min(0)
         factor = torch.where(counting & (place > 0), decay(clock.since(clock[before]), half_life), 1)
         seen = latest.index_select(0, last).clamp_min(0)
-        left = decay(clock.since(clock[seen]), half_life)
-        return self._found(running_sum(ordered, place, factor)), groups.unsort(left)
+        return self._found(running_sum(ordered, place, factor)), groups.unsort(clock.since(clock[seen]))
 
     def count(self) -> torch.Tensor:
         """How many earlier rows there are: float64 ``[n]``."""

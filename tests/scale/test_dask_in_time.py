@@ -1,0 +1,157 @@
+"""Causal generators on Dask frames: rows in ranges of time, each with what the ranges before have collected."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+dask = pytest.importorskip("dask")
+dd = pytest.importorskip("dask.dataframe")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from fastrec.errors import DataError  # noqa: E402
+from fastrec.features import Combine, CumTarget, FeatureSet, TargetEncode  # noqa: E402
+from fastrec.features._dask.frames import as_blocks  # noqa: E402
+from fastrec.features._dask.in_time import ByTime  # noqa: E402
+from fastrec.features._dask.spill import spilled  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        yield
+
+
+def parted(frame, parts):
+    """A Dask frame of so many partitions, one of them without a row."""
+    ends = [len(frame) * i // (parts - 1) for i in range(1, parts - 1)] + [len(frame)] * 2
+    cut = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
+    return dd.from_delayed([dask.delayed(p) for p in cut], meta=frame.iloc[:0], verify_meta=False)
+
+
+def log(n, seed=0, times=50, unit="s"):
+    """Rows in no order of time, with ties, missing keys and targets, and weights."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"id": np.arange(n), "user": rng.integers(0, 6, n), "item": rng.choice(list("abc"), n)})
+    frame["item"] = frame["item"].where(rng.random(n) > 0.1)
+    frame["y"] = np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 2, n))
+    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, times, n) * 1801, unit=unit)
+    frame["place"], frame["w"] = rng.random(n).round(2), rng.integers(0, 3, n) / 2
+    return frame
+
+
+def plain(frame, cols, *, order, smooth, half_life, weight):
+    """A row at a time: the mean of the key's earlier rows, smoothed towards that of all earlier ones."""
+    made = []
+    for _, row in frame.iterrows():
+        past = frame[(frame[order] < row[order]) & frame["y"].notna()]
+        age = row[order] - past[order]
+        age = (age.dt.total_seconds() if order == "t" else age).to_numpy(dtype=float)
+        w = past["w"].to_numpy() if weight else np.ones(len(past))
+        w, y = w * 0.5 ** (age / half_life) if half_life else w, past["y"].to_numpy()
+        prior = (w * y).sum() / w.sum() if w.sum() > 0 else 0.0
+        own = np.array([all(other == row[c] for c, other in zip(cols, keys)) for keys in past[cols].to_numpy()], bool)
+        count, total = w[own].sum(), (w * y)[own].sum()
+        made.append((total + smooth * prior) / (count + smooth) if count + smooth > 0 else prior)
+    return made
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 1_000),
+    parts=st.integers(3, 6),
+    order=st.sampled_from(["t", "place", "id"]),
+    smooth=st.sampled_from([0.0, 2.0]),
+    decays=st.booleans(),
+    weight=st.sampled_from([None, "w"]),
+)
+def test_every_row_sees_all_rows_before_it(seed, parts, order, smooth, decays, weight):
+    frame = log(60, seed)
+    half_life = {"t": 20_000.0, "place": 0.2, "id": 15.0}[order] if decays else None
+    options = {"order": order, "smooth": smooth, "half_life": half_life, "weight": weight}
+    ct = CumTarget(["item", "user"], "y", **options)
+    made = ct.fit_transform(parted(frame, parts)).compute()
+    for col in ("item", "user"):
+        wanted = plain(frame, [col], **options)
+        assert made[f"cumte_{col}__y"].tolist() == pytest.approx(wanted, abs=1e-9)
+    alone = CumTarget(["item", "user"], "y", **options).fit(frame)
+    new = log(10, seed + 1)
+    got, expected = ct.transform(parted(new, 3)).compute(), alone.transform(new)
+    assert got["cumte_item__y"].tolist() == pytest.approx(expected["cumte_item__y"].tolist(), abs=1e-12)
+
+
+def test_old_sums_do_not_wear_down_to_nothing():
+    """Where nothing is smoothed a mean stays what it was, however long ago, as in one table."""
+    frame = pd.DataFrame({"k": list("aababba"), "y": [1, 0, 1, 1, 0, 1, 0], "t": [0, 1, 2, 9e6, 9e6 + 1, 2e7, 3e7]})
+    ct = CumTarget("k", "y", order="t", smooth=0, half_life=1.0)
+    made = ct.fit_transform(parted(frame, 5)).compute()["cumte_k__y"].tolist()
+    assert made == pytest.approx(
+        CumTarget("k", "y", order="t", smooth=0, half_life=1.0).fit_transform(frame).iloc[:, -1]
+    )
+    assert all(map(math.isfinite, made))
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_hidden_folds_and_generators_after_it(spills, tmp_path):
+    frame = log(90)
+    frame["outer"] = np.arange(90) % 2
+
+    def made():
+        so_far = CumTarget("user", "y", order="t", smooth=1)
+        other = CumTarget("item", "y", order=["t", "id"], smooth=3, name="so_far")
+        return FeatureSet([Combine(so_far, "-", TargetEncode("item", "y", smooth=1)), other], key="id", folds=3)
+
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame)
+    pairs = list(whole.cross_fit(frame, "outer"))
+    ours = parted(frame, 4)
+    if not spills:
+        done, mine = parts.fit_transform_folds(ours, "outer")
+        assert_near(wanted, done.compute(), whole.outputs)
+        for pair, got in zip(pairs, mine, strict=True):
+            for side, own in zip(pair, got, strict=True):
+                assert_near(side, own.compute(), whole.outputs)
+    else:
+        with spilled(tmp_path):
+            assert_near(wanted, parts.fit_transform(ours).compute(), whole.outputs)
+
+
+def assert_near(wanted, made, names):
+    for name in names:
+        assert made[name].tolist() == pytest.approx(wanted[name].tolist(), abs=1e-12, nan_ok=True), name
+
+
+@pytest.mark.parametrize("ranges", [1, 2, 5])
+def test_ranges_are_even_in_order_and_keep_ties_together(ranges):
+    frame = log(3_000, times=40)
+    blocks = as_blocks(parted(frame, 4), ["t"])
+    cut = ByTime(blocks, "t", ranges)
+    tables = dask.compute(*blocks.select(["t"]))
+    number = np.concatenate([cut.of(t).numpy() for t in tables])
+    span = frame.groupby(number)["t"].agg(["min", "max", "size"])
+    assert len(span) == cut.count == ranges
+    assert (span["max"].to_numpy()[:-1] < span["min"].to_numpy()[1:]).all()
+    assert span["size"].max() <= 3_000 / ranges + 3_000 / 40 * 2
+
+
+def test_times_of_other_units_are_one_order():
+    frame = log(40)
+    parts = [frame.iloc[:20].assign(t=frame["t"][:20].astype("datetime64[s]")), frame.iloc[20:]]
+    ours = dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
+    made = CumTarget("user", "y", order="t").fit_transform(ours).compute()["cumte_user__y"].tolist()
+    assert made == pytest.approx(CumTarget("user", "y", order="t").fit_transform(frame)["cumte_user__y"].tolist())
+
+
+def test_what_comes_together_is_said_and_a_missing_time_has_a_name(caplog):
+    frame = log(40)
+    with caplog.at_level("INFO", logger="fastrec.features"):
+        CumTarget("user", "y", order="t").fit_transform(parted(frame, 3))
+    assert "rows are put in ranges of t for cumte_user__y" in caplog.text
+    frame.loc[7, "t"] = pd.NaT
+    with pytest.raises(DataError, match="t"):
+        CumTarget("user", "y", order="t").fit_transform(parted(frame, 3))
