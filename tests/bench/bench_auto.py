@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join(TABLES))
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--from-seed", type=int, default=0, help="the first split, where others are in another file")
     parser.add_argument("--systems", default="lightgbm,catboost,fastrec,autogluon")
     parser.add_argument("--peer", help="AutoGluon's Python; without it AutoGluon is left out")
     parser.add_argument("--peer-script")
@@ -134,7 +135,7 @@ def main() -> None:
     found = json.loads(a.out.read_text()) if a.out.is_file() else []
     there = {(r["case"], r["seed"], r["system"]) for r in found}
     asked = [s for s in a.systems.split(",") if s in systems]
-    for seed, name in itertools.product(range(a.seeds), a.tables.split(",")):
+    for seed, name in itertools.product(range(a.from_seed, a.seeds), a.tables.split(",")):
         left = [s for s in asked if (name, seed, s) not in there]
         with tempfile.TemporaryDirectory() as place:
             folder, truth_file, target, metric = _table(a, name, seed, Path(place)) if left else (None,) * 4

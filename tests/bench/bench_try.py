@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from competitions.census.competition import NUMBERS, RICH, TARGET, WORK, Census
 from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
-from competitions.trivago2019.data import ITEM_ACTIONS
+from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from fastrec.competition import run_competition
 from fastrec.estimators import XGBModel, XGBRanker
 from fastrec.features import (
@@ -91,7 +91,7 @@ def mean_made_outside(run: Path, key: str, target: str):
     return lambda df: {"mean_outside": df[key].astype(str).map(means).to_numpy()}
 
 
-def census_ideas(run: Path):
+def census_ideas(run: Path, data: Path):
     """(kind, name, idea)."""
     return [
         ("good", "weeks worked", lambda df: {"weeks": df["weeks_worked"]}),
@@ -111,16 +111,18 @@ def _share(values):
     return sum(rich) / len(rich)
 
 
-def trivago_ideas(run: Path):
-    """(kind, name, idea)."""
+def trivago_ideas(run: Path, data: Path):
+    """(kind, name, idea); without the file of items' properties their likeness is worth nothing, and is not planted."""
     keys = {"session": "session_id", "item": "item_id"}
     jaccard = JaccardToHistory(
         "session_id", item="item_id", properties="properties", order=ORDER, table="touches", items="items"
     )
     steps = History(["session_id", "item_id"], order=ORDER, table="touches", stats=["steps"], name="seen")
+    clicks = clickstream.clicks(**keys, **EVENT, order=ORDER, click=CLICK)
+    has_properties = (data / "item_metadata.csv").is_file()
     return [
         ("good", "touches", clickstream.touches(**keys, **EVENT, order=ORDER, kinds=ITEM_ACTIONS)),
-        ("good", "likeness to what was touched", jaccard),
+        ("good", "likeness to what was touched", jaccard) if has_properties else ("good", "its clicks before", clicks),
         ("good", "steps since its last touch", steps),
         ("useless", "random numbers", random_numbers),
         ("useless", "length of the session's name", lambda df: {"letters": df["session_id"].astype(str).str.len()}),
@@ -143,7 +145,7 @@ def main() -> None:
     table = RichTable("planted as", "idea", "verdict", "difference", "95 %", "s")
     with tempfile.TemporaryDirectory() as folder:
         run = run_competition(recipe, given.data, Path(folder) / "run", rows=given.rows, resume=True)
-        for kind, name, idea in ideas(run):
+        for kind, name, idea in ideas(run, given.data):
             made = try_features(idea, run)
             d = made.difference
             figures = ("", "") if made.leaks else (f"{d.mean:+.5f}", f"{d.low:+.5f} to {d.high:+.5f}")

@@ -301,7 +301,7 @@ def test_a_bucket_has_the_categories_of_its_rows_where_they_are_ids(categories, 
     kinds = pd.CategoricalDtype([f"c{i}" for i in reversed(range(categories))], ordered=ordered)
     frame = pd.DataFrame({"user": [i % 7 for i in range(60)], "word": [f"c{i * 5 % 9}" for i in range(60)]})
     blocks = as_blocks(parted(frame.astype({"word": kinds}), [0, 20, 41]), ["user", "word"])
-    tables = dask.compute(*gather(blocks, ["user", "word"], ["user"], 3).tables)
+    tables = dask.compute(*gather(blocks, ["user", "word"], ByKey(["user"], 3)).tables)
     assert sum(map(len, tables)) == 60
     for table in tables:
         rows = table.to_pandas()
