@@ -13,8 +13,9 @@ from fastrec.validate import Rows
 
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
 _END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
-_PER_MILLION, _MILLIONS = 13.0, 1.5  # seconds of the end for a million predictions of a stack, up to so many
-_PER_FURTHER_MILLION = 2.0  # blends learn from some of many rows
+_PER_MILLION = 13.0  # seconds of the end for a million predictions that a stack's blends learn from
+_PER_FURTHER_MILLION = 2.0  # for one of rows that they do not learn from (``fastrec.stacking.choose``)
+_LEARNED, _LEARNED_OF_MANY = 500_000, 100_000  # rows that they learn from: by a prediction's numbers, but so many
 _SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
 _FEWEST = 500  # rows by which a permutation says something
 _BEYOND = 1.25  # a share ends so late at most, where what is not learning takes longer than it
@@ -60,8 +61,9 @@ class Budget:
             models: base models.
         """
         whole = self.minutes * 60
-        millions = rows * outputs * models / 1e6
-        stack = _PER_MILLION * min(millions, _MILLIONS) + _PER_FURTHER_MILLION * max(millions - _MILLIONS, 0)
+        learned = min(rows, max(_LEARNED // outputs, _LEARNED_OF_MANY))
+        seconds = _PER_MILLION * learned + _PER_FURTHER_MILLION * (rows - learned)
+        stack = seconds * outputs * models / 1e6
         wanted = max(_END * whole, _END_AT_LEAST, stack)
         self._end = min(wanted, _END_AT_MOST * whole)
 
