@@ -21,6 +21,9 @@ def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, shar
 
     Returns:
         The folder and the file of the truth.
+
+    Raises:
+        ValueError: a class is in one part alone: a simulated table whose first draws were by the same seed.
     """
     folder, truth = out / "data", out / "truth.csv"
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,6 +34,9 @@ def write_folder(frame: pd.DataFrame, target: str, out: Path, *, seed: int, shar
     frame[test].drop(columns=target).to_csv(folder / "test.csv", index=False)
     sample = frame.loc[test, ["row_id"]]
     classes = sorted(frame[target].dropna().unique()) if not pd.api.types.is_float_dtype(frame[target]) else []
+    for rows in (test, ~test) if 0 < len(classes) <= 30 else ():
+        if set(frame[target][rows].dropna()) != set(classes):
+            raise ValueError(f"seed {seed} leaves a class without rows in one part: take another")
     if 2 < len(classes) <= 30:
         sample = sample.assign(**{f"Class_{c}": 1 / len(classes) for c in classes})
     else:
