@@ -9,13 +9,13 @@ import torch
 
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import Estimator
+from fastrec.stacking.choose import rows_of_a_blend
 from fastrec.validate import Rows
 
 _END = 0.05  # of the whole, for the stack, the files and the report; more where there are many rows
 _END_AT_LEAST, _END_AT_MOST = 3.0, 0.3  # seconds, share
 _PER_MILLION = 13.0  # seconds of the end for a million predictions that a stack's blends learn from
-_PER_FURTHER_MILLION = 2.0  # for one of rows that they do not learn from (``fastrec.stacking.choose``)
-_LEARNED, _LEARNED_OF_MANY = 500_000, 100_000  # rows that they learn from: by a prediction's numbers, but so many
+_PER_FURTHER_MILLION = 2.0  # for a million of rows that they do not learn from
 _SPARE = 0.95  # of a share goes to ``fit``: predicting and keeping take the rest
 _FEWEST = 500  # rows by which a permutation says something
 _BEYOND = 1.25  # a share ends so late at most, where what is not learning takes longer than it
@@ -61,7 +61,7 @@ class Budget:
             models: base models.
         """
         whole = self.minutes * 60
-        learned = min(rows, max(_LEARNED // outputs, _LEARNED_OF_MANY))
+        learned = min(rows, rows_of_a_blend(outputs))
         seconds = _PER_MILLION * learned + _PER_FURTHER_MILLION * (rows - learned)
         stack = seconds * outputs * models / 1e6
         wanted = max(_END * whole, _END_AT_LEAST, stack)

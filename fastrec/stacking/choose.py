@@ -77,9 +77,14 @@ def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, see
     return made if blend.learns else replace(made, test=predicted)
 
 
+def rows_of_a_blend(outputs: int) -> int:
+    """How many rows a blend of rows learns from at most, by the numbers in a prediction."""
+    return max(_ENOUGH // outputs, _ENOUGH_OF_MANY)
+
+
 def _some(rows: torch.Tensor, data: Rows, seed: int) -> torch.Tensor:
     """As many of the rows as a blend learns from, in their order."""
-    most = max(_ENOUGH // data.n_scores, _ENOUGH_OF_MANY)
+    most = rows_of_a_blend(data.n_scores)
     if data.task == "ranking" or len(rows) <= most:
         return rows
     drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:most]

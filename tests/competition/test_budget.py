@@ -57,7 +57,7 @@ def test_the_end_is_longer_for_many_predictions():
     budget.keep_for_end(rows=300_000, outputs=1, models=5)
     assert budget._end == pytest.approx(30)  # 19.5 s at 13 s a million predictions; a twentieth is more
     budget.keep_for_end(rows=200_000, outputs=9, models=5)
-    assert budget._end == pytest.approx(13 * 4.5 + 2 * 4.5)  # 2 s for each of rows that blends do not learn from
+    assert budget._end == pytest.approx(13 * 4.5 + 2 * 4.5)  # 2 s a million of rows that no blend learns from
     budget.keep_for_end(rows=2_500_000, outputs=1, models=5)
     assert budget._end == pytest.approx(13 * 2.5 + 2 * 10)
     budget.keep_for_end(rows=60_000, outputs=9, models=5)

@@ -34,13 +34,13 @@ def parted(frame, parts):
     return dd.from_delayed([dask.delayed(p) for p in cut], meta=frame.iloc[:0], verify_meta=False)
 
 
-def log(n, seed=0, times=50, unit="s"):
+def log(n, seed=0, times=50):
     """Rows in no order of time, with ties, missing keys and targets, and weights."""
     rng = np.random.default_rng(seed)
     frame = pd.DataFrame({"id": np.arange(n), "user": rng.integers(0, 6, n), "item": rng.choice(list("abc"), n)})
     frame["item"] = frame["item"].where(rng.random(n) > 0.1)
     frame["y"] = np.where(rng.random(n) < 0.1, np.nan, rng.integers(0, 2, n))
-    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, times, n) * 1801, unit=unit)
+    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, times, n) * 1801, unit="s")
     frame["place"], frame["w"] = rng.random(n).round(2), rng.integers(0, 3, n) / 2
     return frame
 
@@ -153,5 +153,6 @@ def test_what_comes_together_is_said_and_a_missing_time_has_a_name(caplog):
         CumTarget("user", "y", order="t").fit_transform(parted(frame, 3))
     assert "rows are put in ranges of t for cumte_user__y" in caplog.text
     frame.loc[7, "t"] = pd.NaT
-    with pytest.raises(DataError, match="t"):
+    with pytest.raises(DataError) as error:
         CumTarget("user", "y", order="t").fit_transform(parted(frame, 3))
+    assert error.value.column == "t"

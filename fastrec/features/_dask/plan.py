@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from fastrec.features._dask.in_time import is_causal
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 
@@ -67,8 +68,7 @@ def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
     if step.kind == "row":
         return None
     if isinstance(step, Fitted) and training and step.causal:
-        order = as_list(getattr(step, "order", None))
-        return (IN_TIME, order[0]) if order and hasattr(step, "compute_after") else ()
+        return (IN_TIME, as_list(step.order)[0]) if is_causal(step) else ()
     return None if step.within is None else tuple(step.within)
 
 
