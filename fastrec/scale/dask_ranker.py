@@ -65,13 +65,13 @@ def fit_on_dask(
 
     from fastrec.features._dask.blocks import task
     from fastrec.features._dask.frames import as_blocks
-    from fastrec.features._dask.gathered import gather
+    from fastrec.features._dask.gathered import ByKey, gather
 
     _check_frame(frame)
     client = client or current_client()
     named = list(dict.fromkeys([*columns, target, groups, *_starts(ranker)]))
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    buckets = gather(as_blocks(frame, named), named, [groups], len(workers)).tables
+    buckets = gather(as_blocks(frame, named), named, ByKey([groups], len(workers))).tables
     made = [task(_sides, table, ranker.fresh(), list(columns), target, groups) for table in buckets]
     # A bucket a worker: XGBoost would put two on one worker into order anew, at the cost of a copy.
     kept = [client.compute(m, workers=[w], allow_other_workers=True) for m, w in zip(made, workers, strict=False)]
