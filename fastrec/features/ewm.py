@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.look_back import LooksBack
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
+from fastrec.features._engine.running import Clock, decay
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature, Grouped
-from fastrec.segments import Groups
-from fastrec.segments.windows import count_before, decayed_mean
+from fastrec.features.base import Context, Feature, State
+from fastrec.segments.windows import count_before, decayed_sums
 from fastrec.table import Column, Table
 
 
-class Ewm(OfGroups, Grouped):
+class Ewm(OfGroups, LooksBack):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
@@ -68,50 +72,148 @@ class Ewm(OfGroups, Grouped):
         return f"ewm{short(half_life)}_{col}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
-        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
-        result = {}
+        return self._made(table, None)
+
+    def keep(self, table: Table) -> State:
+        end = torch.tensor([len(table)], device=table.device)
+        kept = {n: found for n, _, found in self._found(table, end, clocked=True)}
+        return {"rows": len(table), "sums": kept if len(table) else {}}
+
+    def keep_both(self, a: State, b: State) -> State:
+        sums = dict(a["sums"])
         for half_life in as_list(self.half_life):
-            at = limit = torch.arange(len(groups.codes), device=groups.codes.device)
-            length = positive(half_life, wanted_by="Ewm", what="half_life") if not isinstance(half_life, str) else None
-            if length is None:
-                timeline = Timeline.of(table, groups, one_order(self, "a half-life in time"))
-                at, limit = timeline.keys, timeline.tied
-                length = seconds_in(half_life, wanted_by="Ewm", what="half_life") * timeline.per_second
-            for col in self.columns:
-                values = number_of(table, col, wanted_by=self)
-                known = ~values.isnan() & ~outside
-                made = _mean_before(groups.sort(values), groups.sort(known), groups, at, limit, float(length))
-                name = self._name(col, half_life)
-                result[name] = Column("number", groups.unsort(made), name=name)
+            for name in (self._name(c, half_life) for c in self.columns):
+                if name in b["sums"]:
+                    later = self._placed(b["sums"][name], a["rows"], half_life)
+                    sums[name] = later.after(sums[name], _seconds(half_life)) if name in sums else later
+        return {"rows": a["rows"] + b["rows"], "sums": sums}
+
+    def compute_after(self, table: Table, context: Context, past: State) -> dict[str, Column]:
+        return self._made(table, past)
+
+    def _made(self, table: Table, past: State | None) -> dict[str, Column]:
+        """The output columns; ``past``: after tables of which it was kept."""
+        groups, _ = ordered_groups(table, as_list(self.by), as_list(self.order))
+        result = {}
+        for name, half_life, found in self._found(table, clocked=past is not None):
+            before = None if past is None else past["sums"].get(name)
+            if before is not None:
+                found = self._placed(found, past["rows"], half_life).after(before.to(table.device), _seconds(half_life))
+            result[name] = Column("number", groups.unsort(found.mean()), name=name)
         return {n: result[n] for n in self.outputs}
 
+    def _found(
+        self, table: Table, end: torch.Tensor | None = None, *, clocked: bool
+    ) -> Iterator[tuple[str, float | str, _Decayed]]:
+        """For every output its half-life and the sums before each sorted row; with ``end``: before those places."""
+        groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
+        places = torch.arange(len(groups.codes), device=groups.codes.device)
+        start = groups.start if end is None else torch.zeros_like(end)
+        for half_life in as_list(self.half_life):
+            at, limit, unit = places, places, 1
+            if isinstance(half_life, str):
+                timeline = Timeline.of(table, groups, one_order(self, "a half-life in time"))
+                at, limit, unit = timeline.keys, timeline.tied, timeline.per_second
+            clock = Clock.at(at, unit) if clocked else None
+            limit = limit if end is None else end
+            for col in self.columns:
+                values = number_of(table, col, wanted_by=self)
+                known, values = groups.sort(~values.isnan() & ~outside), groups.sort(values)
+                made = _before(values, known, start, (at, clock), limit, float(_seconds(half_life) * unit))
+                yield self._name(col, half_life), half_life, made
 
-def _mean_before(
+    def _placed(self, found: _Decayed, rows: int, half_life: float | str) -> _Decayed:
+        """The same, where ``rows`` rows come before and age is counted in rows."""
+        if isinstance(half_life, str):
+            return found
+        return replace(found, last=Clock(found.last.whole + rows, found.last.part))
+
+
+def _seconds(half_life: float | str) -> Fraction:
+    """A half-life in seconds or rows."""
+    if isinstance(half_life, str):
+        return seconds_in(half_life, wanted_by="Ewm", what="half_life")
+    return positive(half_life, wanted_by="Ewm", what="half_life")
+
+
+@dataclass(frozen=True, eq=False)
+class _Decayed:
+    """Sums over known values, each weighted by its age when the last of them came; tensors ``[n]``.
+
+    Args:
+        total, weight: float64, of the finite values and of their weights.
+        last: when the last one came; None: not asked for.
+        found: bool, whether there is one.
+        up, down: bool, whether there is one that is infinite, or minus infinite.
+    """
+
+    total: torch.Tensor
+    weight: torch.Tensor
+    last: Clock | None
+    found: torch.Tensor
+    up: torch.Tensor
+    down: torch.Tensor
+
+    def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
+        """These sums with those of values (``[1]``) that all came before."""
+        age = self.last.since(past.last)
+        left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
+        own = self.found.double()
+        when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
+        return _Decayed(
+            own * self.total + left * past.total,
+            own * self.weight + left * past.weight,
+            Clock(*when),
+            self.found | past.found,
+            self.up | past.up,
+            self.down | past.down,
+        )
+
+    def mean(self) -> torch.Tensor:
+        """Float64 ``[n]``, NaN where no value is found, or one of each infinity."""
+        made = torch.where(self.up, torch.inf, torch.where(self.down, -torch.inf, self.total / self.weight))
+        return torch.where(self.found & ~(self.up & self.down), made, torch.nan)
+
+    def to(self, device: Any) -> _Decayed:
+        """The same on a device."""
+        last = Clock(self.last.whole.to(device), self.last.part.to(device))
+        sums = [v.to(device) for v in (self.total, self.weight, self.found, self.up, self.down)]
+        return _Decayed(*sums[:2], last, *sums[2:])
+
+
+def _before(
     values: torch.Tensor,
     known: torch.Tensor,
-    groups: Groups,
-    at: torch.Tensor,
+    start: torch.Tensor,
+    when: tuple[torch.Tensor, Clock | None],
     limit: torch.Tensor,
     half_life: float,
-) -> torch.Tensor:
-    """The decayed mean of the known rows before ``limit`` in each sorted row's group: float64 ``[n]``.
+) -> _Decayed:
+    """The decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, ``[m]``).
 
-    The mean does not change while no value comes, so that it is computed at the known rows alone, and the last of them
-    has a weight of 1 however long ago it was.
+    The sums do not change while no value comes, so that they are computed at the known rows alone, and the last of
+    them has a weight of 1 however long ago it was.
+
+    Args:
+        values, known: ``[n]``, of sorted rows.
+        start, limit: int64 ``[m]``.
+        when: each sorted row's place in time, in units, and as a clock where that is asked for.
+        half_life: in the units.
     """
-    if not bool(known.any()):
-        return torch.full(values.shape, torch.nan, dtype=torch.float64, device=values.device)
     counts = count_before(known)
-    begin, end = counts[groups.start], counts[limit]
-    values, at = values[known], at[known]
-    place = torch.arange(len(values), device=values.device) - begin[known]
-    mean = decayed_mean(torch.where(values.isfinite(), values, 0), at, place, half_life)
+    begin, end = counts[start], counts[limit]
     found = end > begin
+    if not bool(known.any()):
+        zero = torch.zeros(len(limit), dtype=torch.float64, device=values.device)
+        return _Decayed(zero, zero, Clock(zero.long(), zero), found, found, found)
+    group = counts[start] if len(start) == len(values) else begin.new_zeros(len(values))
+    at, clock = when[0][known], when[1]
+    values, place = values[known], torch.arange(int(counts[-1]), device=values.device) - group[known]
+    total, weight = decayed_sums(torch.where(values.isfinite(), values, 0), at, place, half_life)
     last = (end - 1).clamp_min(0)
-    made = mean[last]
+    up = down = torch.zeros_like(found)
     if not bool(values.isfinite().all()):
         high, low = (count_before(values == x) for x in (torch.inf, -torch.inf))
         up, down = high[end] > high[begin], low[end] > low[begin]
-        made = torch.where(up, torch.inf, torch.where(down, -torch.inf, made))
-        found = found & ~(up & down)
-    return torch.where(found, made, torch.nan)
+    clock = None if clock is None else clock[known][last]
+    return _Decayed(total[last], weight[last], clock, found, up, down)

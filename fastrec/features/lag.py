@@ -10,17 +10,18 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Context, Feature
 from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import first_at_least, keys_before
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
 
-class Lag(OfGroups, Grouped):
+class Lag(OfGroups, KeepsRows):
     """The value ``n`` rows earlier in the row's group; missing where there is none. The input need not be sorted.
 
     Args:
@@ -92,6 +93,11 @@ class Lag(OfGroups, Grouped):
                 made = self._value(table, name_of(col), rows)
                 result[self._name(col, n)] = replace(made, name=self._name(col, n))
         return {n: result[n] for n in self.outputs}
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        groups, _ = ordered_groups(table, [], as_list(self.order))
+        end = len(table) if self.horizon is None else int(self._known(table, groups)[-1])
+        return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
     def _span(self, per_second: int) -> Fraction:
         """The horizon in the unit of the order column."""

@@ -9,10 +9,11 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.durations import positive, seconds_in, short
+from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Context, Feature
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
@@ -30,7 +31,7 @@ _STATS = ("mean", "sum", "count", "std", "min", "max", "median")
 _CLOSED = ("left", "right", "both", "neither")
 
 
-class Rolling(OfGroups, Grouped):
+class Rolling(OfGroups, KeepsRows):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
     As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but that an
@@ -114,6 +115,12 @@ class Rolling(OfGroups, Grouped):
                     name = self._name(col, stat, window)
                     result[name] = Column("number", groups.unsort(made[stat]), name=name)
         return {n: result[n] for n in self.outputs}
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        groups, _ = ordered_groups(table, [], as_list(self.order))
+        # No later row's window begins before that of the last row.
+        first = min(int(self._bounds(table, groups, w)[0][-1]) for w in as_list(self.window))
+        return in_order(table, as_list(self.order), first)
 
     def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
         """Each sorted row's window: its first place and the place after its last."""

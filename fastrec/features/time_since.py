@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
+from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Context, Feature
 from fastrec.segments import Groups
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
 
 
-class TimeSince(Grouped):
+class TimeSince(KeepsRows):
     """The time since the last earlier row of the row's group in which an event happened; NaN if there is none.
 
     Only strictly earlier rows count: rows at the same time do not see each other. float64, in seconds where the order
@@ -71,10 +72,21 @@ class TimeSince(Grouped):
         timeline = Timeline.of(table, groups, one_order(self, "a time"))
         result = {}
         for event in self._events:
-            known = ~outside if event is None else (number_of(table, event, wanted_by=self) > 0) & ~outside
+            known = self._marks(table, event) & ~outside
             since = groups.unsort(self._since(groups.sort(known), timeline, groups))
             result[self._name(event)] = Column("number", since, name=self._name(event))
         return result
+
+    def last_rows(self, table: Table) -> torch.Tensor:
+        rows = in_order(table, as_list(self.order), 0)
+        places = [marks.nonzero().squeeze(1) for marks in (self._marks(table, e)[rows] for e in self._events)]
+        return rows[torch.unique(torch.cat([p[:1] if self.first else p[-1:] for p in places]))]
+
+    def _marks(self, table: Table, event: str | None) -> torch.Tensor:
+        """The rows in which an event happened: bool ``[n]``."""
+        if event is None:
+            return torch.ones(len(table), dtype=torch.bool, device=table.device)
+        return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
         """Each sorted row's time less that of the marked row it looks back to: float64 ``[n]``."""

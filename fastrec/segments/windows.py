@@ -189,8 +189,10 @@ def _nth_smallest(rank: torch.Tensor, first: torch.Tensor, end: torch.Tensor, nt
     return found
 
 
-def decayed_mean(values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, half_life: float) -> torch.Tensor:
-    """Mean of each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
+def decayed_sums(
+    values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, half_life: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums of each row and those before it in its group, weighted by ``2^(-(at - their at) / half_life)``.
 
     A scan by doubling steps (Hillis, Steele 1986): every weight is relative to the row itself and so at most 1; nothing
     overflows however long the group is, and the steps end where the weights do.
@@ -202,7 +204,7 @@ def decayed_mean(values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, ha
         half_life: in the unit of ``at``.
 
     Returns:
-        float64 ``[m]``.
+        The sum of the values and that of the weights, float64 ``[m]`` each.
     """
     total, weight = values.clone(), torch.ones_like(values)
     step, longest = 1, int(place.max()) + 1 if len(place) else 0
@@ -215,4 +217,4 @@ def decayed_mean(values: torch.Tensor, at: torch.Tensor, place: torch.Tensor, ha
         total = torch.cat([total[:step], total[step:] + decay * total[:-step]])
         weight = torch.cat([weight[:step], weight[step:] + decay * weight[:-step]])
         step *= 2
-    return total / weight
+    return total, weight

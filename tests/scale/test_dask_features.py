@@ -250,8 +250,8 @@ def test_a_shuffle_is_said_and_one_worker_for_all_rows_is_warned_of(caplog):
     with caplog.at_level("INFO", logger="fastrec.features"):
         FeatureSet([GroupRank("price", by="user")]).fit_transform(frame)
     assert "rows are shuffled by user for rank_price__user" in caplog.text
-    with pytest.warns(DataWarning, match="lag1_price: made of all rows in order"):
-        FeatureSet([Lag("price", order="id")]).fit_transform(frame)
+    with pytest.warns(DataWarning, match="lead1_price: made of all rows in order"):
+        FeatureSet([Lag("price", order="id", n=-1)]).fit_transform(frame)
 
 
 @pytest.mark.parametrize("buckets", [1, 3])

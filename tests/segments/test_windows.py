@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
-    decayed_mean,
+    decayed_sums,
     first_at_least,
     keys_before,
     tie_start,
@@ -134,6 +134,11 @@ def test_a_spread_of_one_around_1e8():
     values = floats([1e8, 1e8 + 1, 1e8 + 2] * 1000)
     assert float(window_squares(values, ints([0]), ints([3000]))) == pytest.approx(2000, rel=1e-10)
     assert window_squares(floats([0.1] * 7), ints([0]), ints([7])).tolist() == [0]
+
+
+def decayed_mean(*given):
+    total, weight = decayed_sums(*given)
+    return total / weight
 
 
 @some

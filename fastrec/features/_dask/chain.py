@@ -16,12 +16,12 @@ import torch
 from fastrec.errors import DataError, DataWarning
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.cells import OUTER, CellRule, Folding, Hidden, given_keys
-from fastrec.features._dask.in_time import in_turn, is_causal
+from fastrec.features._dask.in_time import in_turn, is_causal, looks_back
 from fastrec.features._dask.mapped import Mapped
 from fastrec.features._dask.places import Others, Place, stays
 from fastrec.features._dask.plan import HERE, Group, in_time, learns, reads, rounds
 from fastrec.features._dask.spill import spill_folder
-from fastrec.features._dask.states import merge_all, merged, share
+from fastrec.features._dask.states import merge_all, share
 from fastrec.features._engine.chain import Chain, compute
 from fastrec.features._engine.key_counts import count_keys, merge_counts
 from fastrec.features._engine.keyed import union_keys
@@ -78,7 +78,7 @@ class DaskChain(Chain):
                 work = self._columns(work, group, place, jobs, [fits.get(id(s)) for s in group.steps], others)
             for group, (feeding, place) in zip(groups, beyond, strict=True):
                 if extra is not None and feeding:
-                    part = Group(group.key, feeding)
+                    part = Group(group.key if any(map(looks_back, feeding)) else None, feeding)
                     jobs = [(s, "learned", None, []) for s in feeding]
                     full = [self._whole_fit(s, fits, learn=learn) for s in feeding]
                     extra = self._columns(extra, part, place, jobs, full, others)
@@ -149,8 +149,9 @@ class DaskChain(Chain):
         if extra is None:
             return [], None
         feeding = [s for s in group.steps if self._feeds_all(s)]
-        key = None if in_time(group.key) else group.key  # they follow all training rows
-        whole = Group(key, [s for s in group.steps if s in feeding or s.scope == "all"])
+        whole = Group(group.key, [s for s in group.steps if s in feeding or s.scope == "all"])
+        if in_time(group.key) and not any(map(looks_back, whole.steps)):
+            whole.key = None  # they follow all training rows
         if not whole.steps:
             return [], None
         return feeding, Place(extra, whole, _outside(whole, extra, training=False), others)
@@ -210,14 +211,13 @@ class DaskChain(Chain):
 
         made: Iterable[Any] = map(columns, range(len(tables)))
         if in_time(group.key):
-            asked = [(s, r) for s, _, r, _ in jobs if is_causal(s)]
-            steps = [s for s, _ in asked]
-            beside = [place.contexts(i, steps) for i in range(len(tables))]
+            asked = [(s, r, masked) for s, way, r, masked in jobs if _passes_on(s, way)]
+            steps = [s for s, _, _ in asked]
             made = in_turn(
                 len(tables),
                 columns,
-                lambda i: task(_collected, tables[i], asked, beside[i], others.given),
-                lambda a, b: task(merged, steps, a, b),
+                lambda i: task(_passed_on, tables[i], asked),
+                lambda a, b: task(_passed_on_by_both, steps, a, b),
             )
         return work.with_layer(group.outputs, place.back(list(made) if spill_folder() is None else made))
 
@@ -258,7 +258,7 @@ def _made(
     given: Sequence[str],
     before: list[State] | None = None,
 ) -> Table:
-    """The columns of several steps, one after the other; ``before``: what causal ones collected of earlier tables."""
+    """The columns of several steps, one after the other; ``before``: what was passed on of earlier tables."""
     outputs: dict[str, Column] = {}
     past = iter(before or [])
     for (step, way, rule, masked), fit, other in zip(jobs, fits, tables, strict=True):
@@ -267,17 +267,39 @@ def _made(
         with _in_a_partition(), naming(step):
             if isinstance(step, Fitted):
                 step.state_, step.fit_ = fit.value
-            if way == "cells":
+            if before is not None and _passes_on(step, way):
+                more = (context, next(past))
+                if way == "cells":
+                    more = (more[1], rule.of(here), rule.excluded())
+                made = step.compute_after(here, *more)
+            elif way == "cells":
                 with step.using(context):
-                    if before is not None and is_causal(step):
-                        made = step.compute_after(here, next(past), rule.of(here), rule.excluded())
-                    else:
-                        made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())
+                    made = step.compute_out_of_cell(here, step.state_, rule.of(here), rule.excluded())
             else:
                 made = compute(step, here, context)
         outputs |= made
         table = table.with_columns(made)
     return Table(outputs)
+
+
+def _passes_on(step: Feature, way: str) -> bool:
+    """Whether tables of a range get something of those before them for a step."""
+    return looks_back(step) or (way == "cells" and is_causal(step))
+
+
+def _passed_on(table: Table, jobs: list[Any]) -> list[Any]:
+    """What later tables need of one, for each step."""
+    found = []
+    for step, rule, masked in jobs:
+        here = _masked(table, masked, rule.hidden) if masked else table
+        with _in_a_partition(), naming(step):
+            found.append(step.keep(here) if looks_back(step) else step.collect(here, rule.of(here)))
+    return found
+
+
+def _passed_on_by_both(steps: list[Any], a: list[Any], b: list[Any]) -> list[Any]:
+    both = [s.keep_both if looks_back(s) else s.merge for s in steps]
+    return [join(*parts) for join, parts in zip(both, zip(a, b), strict=True)]
 
 
 @contextmanager
@@ -340,8 +362,10 @@ def say(groups: Sequence[Group]) -> None:
     """Tell what must come together; what comes together on one worker is a warning."""
     for group in groups:
         names = ", ".join(group.outputs)
-        if in_time(group.key):
+        if in_time(group.key) and len(group.key) > 1:
             _log.info("rows are put in ranges of %s for %s", group.key[1], names)
+        elif in_time(group.key):
+            _log.info("each partition gets the last rows before it for %s", names)
         elif group.key and group.key != HERE:
             _log.info("rows are shuffled by %s for %s", ", ".join(group.key), names)
         elif group.key == ():

@@ -1,4 +1,4 @@
-"""Generators whose training rows see the rows before them: tables follow one another, each gets what was before it."""
+"""Generators whose rows see the rows before them: tables follow one another, each gets what was before it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.spill import spill_folder
+from fastrec.features._engine.look_back import LooksBack
 from fastrec.features._engine.running import Clock
 from fastrec.features.base import Fitted
 from fastrec.table import Table
@@ -95,3 +96,8 @@ def in_turn(
 def is_causal(step: Any) -> bool:
     """Whether a generator's training rows see those before them, also those of tables before."""
     return isinstance(step, Fitted) and step.causal and hasattr(step, "compute_after")
+
+
+def looks_back(step: Any) -> bool:
+    """Whether a generator needs nothing but what it keeps of the tables before."""
+    return isinstance(step, LooksBack) and step.looks_back

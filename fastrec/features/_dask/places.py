@@ -10,7 +10,7 @@ import dask
 from fastrec.features._dask.blocks import Blocks, task
 from fastrec.features._dask.gathered import MAX_BUCKETS, ByKey, gather
 from fastrec.features._dask.in_time import ByTime
-from fastrec.features._dask.plan import HERE, Group, in_time
+from fastrec.features._dask.plan import HERE, IN_TIME, Group, in_time
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._dask.states import share
 from fastrec.features.base import Feature, Fitted
@@ -78,7 +78,8 @@ class Place:
         self._gathered = None
         here = group.key == HERE
         apart = {(s, t) for s in group.steps for t in s.table_inputs if _goes_along(s, t, group.key, blocks, others)}
-        if here or group.key is None or (len(blocks) == 1 and not apart):
+        as_they_are = group.key is None or group.key == (IN_TIME,)
+        if here or as_they_are or (len(blocks) == 1 and not apart):
             self.tables = blocks.select(names)
         else:
             buckets = min(max(len(blocks), *(others.partitions(t) for _, t in apart), 1), MAX_BUCKETS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from fastrec.features._dask.in_time import is_causal
+from fastrec.features._dask.in_time import is_causal, looks_back
 from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 
 HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
-IN_TIME = "\x00in time"  # before a column in a group's key: each table holds a range of the column's values
+IN_TIME = "\x00in time"  # before a column in a group's key: each table holds a range of the column's values; alone:
+#                         the tables follow one another as they are
 
 
 Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_together`` says, or HERE
@@ -22,7 +23,7 @@ class Group:
 
     Args:
         key: the columns whose rows of one key must be in one table; ``HERE``: they are; None: any rows; empty: all;
-            ``IN_TIME`` and a column: tables follow one another by the column's values.
+            ``IN_TIME`` and a column: tables follow one another by the column's values; ``IN_TIME`` alone: as they are.
         steps: the generators, those that read others' columns after them.
     """
 
@@ -69,6 +70,8 @@ def rows_together(step: Feature, *, training: bool) -> tuple[str, ...] | None:
         return None
     if isinstance(step, Fitted) and training and step.causal:
         return (IN_TIME, as_list(step.order)[0]) if is_causal(step) else ()
+    if looks_back(step):
+        return (IN_TIME, *as_list(step.order)[:1])
     return None if step.within is None else tuple(step.within)
 
 
@@ -120,6 +123,8 @@ def _grow(groups: list[Group], pending: list[Feature], keys: Keys, training: boo
             continue
         read = made & set(reads(step, training=training))
         group = next((g for g in groups if read <= set(g.outputs)), None)
+        if group is not None and in_time(group.key) and looks_back(step):
+            continue  # what it keeps of a table it keeps of columns that are there before
         if group is not None and _fits(keys[id(step)], group.key):
             group.steps.append(step)
             taken.add(id(step))

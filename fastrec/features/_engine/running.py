@@ -90,11 +90,15 @@ class Clock:
         """
         (values,) = order_keys(table, [name])
         column = table[name]
+        return cls.at(values, UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1)
+
+    @classmethod
+    def at(cls, values: torch.Tensor, unit: int) -> Clock:
+        """The clock of order values: int64 ``[n]`` of which ``unit`` are a second, or float64 of seconds."""
         if values.is_floating_point():
             values = values.clamp(-_FARTHEST, _FARTHEST)
             whole = torch.floor(values)
             return cls(whole.long(), values - whole)
-        unit = UNITS_PER_SECOND[column.unit] if column.kind == "datetime" else 1
         whole = torch.div(values, unit, rounding_mode="floor")
         return cls(whole, (values - whole * unit).double() / unit)
 

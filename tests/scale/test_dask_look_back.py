@@ -1,0 +1,168 @@
+"""Generators that look back over all rows, on Dask frames: each partition gets what it needs of those before it."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+dask = pytest.importorskip("dask")
+dd = pytest.importorskip("dask.dataframe")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from fastrec.errors import DataWarning  # noqa: E402
+from fastrec.features import (  # noqa: E402
+    Combine,
+    Diff,
+    Ewm,
+    FeatureSet,
+    Lag,
+    PctChange,
+    Rolling,
+    TargetEncode,
+    TimeSince,
+)
+from fastrec.features._dask.spill import spilled  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set({"scheduler": "synchronous", "dataframe.convert-string": False}):
+        yield
+
+
+def parted(frame, cuts):
+    """A Dask frame cut at these rows."""
+    ends = [*sorted(cuts), len(frame)]
+    parts = [frame.iloc[a:b] for a, b in zip([0, *ends[:-1]], ends)]
+    return dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
+
+
+def log(n, seed=0):
+    """Rows in no order of time, with ties, gaps, missing values and now and then an infinite one."""
+    rng = np.random.default_rng(seed)
+    frame = pd.DataFrame({"id": np.arange(n), "x": rng.normal(size=n).round(2), "k": rng.integers(0, 9, n)})
+    frame.loc[rng.random(n) < 0.15, "x"] = np.nan
+    frame.loc[rng.random(n) < 0.01, "x"] = np.inf
+    frame["word"] = rng.choice(["a", "b", None], n)
+    frame["bought"] = rng.random(n) < 0.1
+    seconds = rng.integers(0, max(n // 2, 1), n) * 1801 + (rng.random(n) < 0.2) * 400_000
+    frame["t"] = pd.Timestamp("2024-01-01") + pd.to_timedelta(seconds, unit="s")
+    frame["place"] = rng.random(n).round(2) * 50
+    return frame
+
+
+def every_one(order):
+    """All generators that look back, over all rows."""
+    made = [
+        Lag(["x", "k", "word"], order=order, n=[1, 3]),
+        Diff("k", order=order),
+        PctChange("k", order=order, n=2),
+        Rolling("x", ["mean", "count", "std", "min", "median"], order=order, window=[1, 4]),
+        Rolling("x", "sum", order=order, window=3, closed="both", min_count=0),
+        Ewm(["x", "k"], order=order, half_life=[0.5, 3]),
+    ]
+    if order in ("t", "place"):
+        length, wide = ("2h", "3D") if order == "t" else ("2s", "20s")
+        made += [
+            Lag("x", order=order, n=[1, 2], horizon=length),
+            Rolling("x", ["mean", "max"], order=order, window=[length, wide], closed="right", name="timed"),
+            Ewm(["x", "k"], order=order, half_life=[length, wide]),
+            TimeSince(["bought"], order=order),
+            TimeSince(["bought"], order=order, first=True),
+            TimeSince(order=order),
+        ]
+    return FeatureSet(made)
+
+
+def assert_near(wanted, made, names):
+    for name in names:
+        a, b = wanted[name].tolist(), made[name].tolist()
+        if wanted[name].dtype == object or str(wanted[name].dtype) in ("category", "str"):
+            assert [None if pd.isna(v) else v for v in a] == [None if pd.isna(v) else v for v in b], name
+        else:
+            a, b = (pd.to_numeric(pd.Series(v), errors="coerce").astype(float).tolist() for v in (a, b))
+            assert b == pytest.approx(a, rel=1e-9, abs=1e-9, nan_ok=True), name
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    seed=st.integers(0, 1_000),
+    cuts=st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    order=st.sampled_from([None, "t", "place", "id"]),
+)
+def test_the_rows_get_what_they_get_in_one_table(n, seed, cuts, order):
+    frame = log(n, seed)
+    cuts = [min(c, n) for c in cuts]
+    whole, parts = every_one(order), every_one(order)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)  # nothing comes together on one worker
+        made = parts.fit_transform(parted(frame, cuts)).compute()
+    assert_near(whole.fit_transform(frame), made, whole.outputs)
+
+
+def test_a_window_over_several_partitions_by_hand():
+    frame = pd.DataFrame({"x": [1.0, 2, 3, 4, 5, 6, 7]})
+    ours = parted(frame, [1, 2, 2, 3, 6])
+    made = Rolling("x", "sum", window=5).fit_transform(ours).compute()["rollsum5_x"]
+    assert made.isna().tolist() == [True] + [False] * 6
+    assert made.tolist()[1:] == [1, 3, 6, 10, 15, 20]
+    made = Lag("x", n=4).fit_transform(ours).compute()["lag4_x"].tolist()
+    assert made[4:] == [1, 2, 3]
+    made = Ewm("x", half_life=1).fit_transform(ours).compute()["ewm1_x"].tolist()
+    assert made[3] == pytest.approx((3 + 2 / 2 + 1 / 4) / 1.75)
+
+
+def test_generators_that_read_one_another_and_history():
+    def made():
+        lag = Lag("x", order="t")
+        return FeatureSet(
+            [Combine(Rolling(lag, order="t", window=2), "-", Lag(lag, order="t", n=2)), Ewm(lag, half_life=2)]
+        )
+
+    frame, new = log(80), log(20, seed=1)
+    new["t"] += pd.Timedelta("900D")
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame)
+    assert_near(wanted, parts.fit_transform(parted(frame, [20, 50])).compute(), whole.outputs)
+    wanted = whole.transform(new, history=frame)
+    got = parts.transform(parted(new, [5]), history=parted(frame, [20, 50])).compute()
+    assert_near(wanted, got, whole.outputs)
+
+
+def test_a_hidden_target_stays_hidden():
+    frame = log(60).assign(y=np.arange(60) % 3 / 2, outer=np.arange(60) % 2)
+
+    def made():
+        encoded = TargetEncode("k", "y", smooth=1)
+        return FeatureSet([encoded, Lag("y", order="id"), Rolling("y", order="id", window=3)], key="id")
+
+    whole, parts = made(), made()
+    pairs, mine = whole.cross_fit(frame, "outer"), parts.cross_fit(parted(frame, [9, 31]), "outer")
+    for pair, got in zip(pairs, mine, strict=True):
+        for side, own in zip(pair, got, strict=True):
+            assert_near(side, own.compute(), whole.outputs)
+
+
+def test_spilled_to_files(tmp_path):
+    frame = log(70)
+    whole, parts = every_one("t"), every_one("t")
+    with spilled(tmp_path):
+        assert_near(
+            whole.fit_transform(frame), parts.fit_transform(parted(frame, [10, 11, 40])).compute(), whole.outputs
+        )
+
+
+def test_what_happens_is_said(caplog):
+    frame = parted(log(40), [15])
+    with caplog.at_level("INFO", logger="fastrec.features"):
+        FeatureSet([Lag("x", order="t"), Lag("k")]).fit_transform(frame)
+    assert "rows are put in ranges of t for lag1_x" in caplog.text
+    assert "each partition gets the last rows before it for lag1_k" in caplog.text
+    with pytest.warns(DataWarning, match="come together on one worker"):
+        Lag("x", order="t", n=-1).fit_transform(frame)
