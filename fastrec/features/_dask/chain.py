@@ -268,9 +268,8 @@ def _made(
             if isinstance(step, Fitted):
                 step.state_, step.fit_ = fit.value
             if before is not None and _passes_on(step, way):
-                more = (context, next(past))
-                if way == "cells":
-                    more = (more[1], rule.of(here), rule.excluded())
+                given_past = next(past)
+                more = (context, given_past) if looks_back(step) else (given_past, rule.of(here), rule.excluded())
                 made = step.compute_after(here, *more)
             elif way == "cells":
                 with step.using(context):

@@ -10,8 +10,9 @@ from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 
 HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
-IN_TIME = "\x00in time"  # before a column in a group's key: each table holds a range of the column's values; alone:
-#                         the tables follow one another as they are
+# Before a column in a group's key: each table holds a range of the column's values. Alone: the tables follow one another
+# as they are.
+IN_TIME = "\x00in time"
 
 
 Keys = dict[int, tuple[str, ...] | None]  # by the generator's id: what ``rows_together`` says, or HERE
@@ -99,7 +100,7 @@ def _rank(key: tuple[str, ...] | None) -> int:
 
 
 def in_time(key: tuple[str, ...] | None) -> bool:
-    """Whether a group's tables hold ranges of a column."""
+    """Whether a group's tables follow one another in time."""
     return bool(key) and key[0] == IN_TIME
 
 
