@@ -10,8 +10,8 @@ from fastrec.features._inputs import as_list
 from fastrec.features.base import Feature, Fitted
 
 HERE = ("\x00here",)  # a group's key where the rows of one group are in one partition already
-# Before a column in a group's key: each table holds a range of the column's values. Alone: the tables follow one another
-# as they are.
+# Before a column in a group's key: each table holds a range of the column's values. Alone: the tables are the
+# partitions, which follow one another.
 IN_TIME = "\x00in time"
 
 
