@@ -16,7 +16,10 @@ from hypothesis import strategies as st  # noqa: E402
 
 from fastrec.errors import DataWarning  # noqa: E402
 from fastrec.features import (  # noqa: E402
+    Bucketize,
     Combine,
+    CountEncode,
+    CumTarget,
     Diff,
     Ewm,
     FeatureSet,
@@ -166,3 +169,21 @@ def test_what_happens_is_said(caplog):
     assert "each partition gets the last rows before it for lag1_k" in caplog.text
     with pytest.warns(DataWarning, match="come together on one worker"):
         Lag("x", order="t", n=-1).fit_transform(frame)
+
+
+@pytest.mark.parametrize("order", [None, "t"])
+def test_unlabeled_rows_look_back_at_one_another(order):
+    def made():
+        before = Lag("k", order=order)
+        so_far = CumTarget("k", "y", order="t", smooth=1)
+        return FeatureSet(
+            [before, so_far, CountEncode([before], scope="all"), Bucketize(before, quantiles=3, scope="all")]
+        )
+
+    frame = log(50).assign(y=np.arange(50) % 2)
+    more, new = log(40, seed=3), log(12, seed=4)
+    whole, parts = made(), made()
+    wanted = whole.fit_transform(frame, unlabeled=more)
+    got = parts.fit_transform(parted(frame, [8, 30]), unlabeled=parted(more, [3, 21])).compute()
+    assert_near(wanted, got, whole.outputs)
+    assert_near(whole.transform(new), parts.transform(parted(new, [5])).compute(), whole.outputs)
