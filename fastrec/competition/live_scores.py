@@ -14,6 +14,24 @@ from fastrec.errors import FastrecError
 
 if TYPE_CHECKING:
     from fastrec.competition.fitting import Fitted
+    from fastrec.metrics import Metric
+
+
+def score_of(made: Fitted, metric: Metric, rows: torch.Tensor, said: torch.Tensor) -> float:
+    """A score of some training rows, NaN where they have none: of one class alone, say.
+
+    Args:
+        made: the run's rows.
+        metric: what scores.
+        rows: int64 ``[m]``, or bool ``[n]``, which ones.
+        said: float64 ``[m]`` or ``[m, k]``, of these.
+    """
+    groups = made.train.groups[rows] if made.train.task == "ranking" else None
+    own = made.scorer.restore or (lambda values: values)
+    try:
+        return metric(own(made.train.label[rows]), own(said), groups=groups)
+    except FastrecError:
+        return float("nan")
 
 
 class LiveScores:
@@ -60,12 +78,7 @@ class LiveScores:
         times[inside] += 1
         known = made.counted & (times > 0)
         mean = sums[known] / times[known].reshape(-1, *[1] * (sums.dim() - 1))
-        groups = made.train.groups[known] if made.train.task == "ranking" else None
-        own = made.scorer.restore or (lambda values: values)
-        try:
-            return self.metric(own(made.train.label[known]), own(mean), groups=groups)
-        except FastrecError:  # of so few rows there is no score: one class alone, say
-            return float("nan")
+        return score_of(made, self.metric, known, mean)
 
     def table(self) -> RichTable:
         """The models so far, the best first."""

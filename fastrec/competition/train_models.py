@@ -9,6 +9,7 @@ import torch
 
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
+from fastrec.competition.first_fold import FirstFold
 from fastrec.competition.live_scores import LiveScores
 from fastrec.competition.parts import KeptModels
 from fastrec.errors import OutOfTimeError
@@ -77,17 +78,23 @@ def cross_fit_in_time(
     budget.keep_for_end(
         len(made.train) + (0 if made.test is None else len(made.test)), made.train.n_scores, len(models)
     )
-    watch = LiveScores(made, stages)
+    watch, first = LiveScores(made, stages), FirstFold(made)
+
+    def note(name: str, fold: int, oof: torch.Tensor) -> None:
+        watch(name, fold, oof)
+        first.note(name, fold, oof)
+
     with stages.stage("models", total) as advance:
         if rules:
             cross = _crossing(made, rules, device, seed, store)
+            cross.watch = first.note
             for k in range(folds):
                 _fit_fold(made, cross, k, _rows_of_fold(made, rules, k, store))
             done |= cross.finish()
         for i, model in enumerate(models):
             needed = not any(m.name in done for m in models)
             cross = _crossing(made, [model], device, seed, store)
-            cross.advance, cross.watch = advance, watch
+            cross.advance, cross.watch = advance, note
             ends = budget.clock() + budget.share(models[i:])  # of a refit too, which comes when all are done
             beside = 0.0
             try:
@@ -103,6 +110,8 @@ def cross_fit_in_time(
                     took = budget.clock() - began
                     beside = max(took - (took if limit is None else limit), 0.0)
                     budget.check(model, took=took, **about)
+                    if k == 0 and not needed:
+                        first.check(model, rules, done)
             except OutOfTimeError as error:
                 if needed and i + 1 == len(models):
                     raise

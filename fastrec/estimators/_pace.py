@@ -9,6 +9,7 @@ from typing import Any
 
 WANTED = 400  # rounds at the default rate after which most tables have gained what they gain
 _MEASURED = 8  # rounds by which the time of one is judged
+_JUDGED_BY = 0.1  # of the time: where the rounds take more than it, fewer of them must do
 _CATBOOST_WANTED = 1000  # the same of CatBoost, whose trees ask one question a level
 _CATBOOST_SHARE = 0.85  # of the time is planned for, as rounds get slower
 _FASTEST = 6.0  # times the default rate, at most: beyond, trees overshoot
@@ -28,6 +29,7 @@ class Pace:
     began: float | None = None
     clock: Callable[[], float] = time.monotonic
     _first: float | None = field(default=None, init=False)
+    _is_judged: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         self.began = self.clock() if self.began is None else self.began
@@ -52,9 +54,11 @@ class Pace:
         if self._first is None:
             self._first = self.clock()
             return 1.0
-        if done != _MEASURED:
+        took = self.clock() - self._first
+        if self._is_judged or (done < _MEASURED and took < _JUDGED_BY * self.seconds):
             return 1.0
-        each = (self.clock() - self._first) / (_MEASURED - 1)
+        self._is_judged = True
+        each = took / (done - 1)
         possible = self.left / max(each, 1e-9)
         return min(max(wanted / max(possible, 1.0), 1.0), _FASTEST)
 

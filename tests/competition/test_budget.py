@@ -100,19 +100,34 @@ def test_a_model_whose_folds_take_longer_than_its_share_is_stopped():
     assert budget.begin(model, fold=1, folds=5, ends=ends, needed=False, beside=3.0) == 0.5  # a little late
 
 
-def test_trees_learn_faster_where_rounds_would_not_fit():
+@pytest.mark.parametrize(("wanted", "times"), [(400, 6.0), (98, 2.0), (20, 1.0)])  # 400 / 49 is above the most
+def test_trees_learn_faster_where_rounds_would_not_fit(wanted, times):
     clock = Clock()
     pace = Pace(10.0, clock=clock)
     clock.now += 4.4
-    assert pace.faster(1, 400) == 1.0
-    clock.now += 0.7  # seven rounds: 49 more in the 4.9 s that are left
-    assert pace.faster(8, 400) == 6.0  # 400 / 49 is above the most
-    assert pace.faster(8, 98) == pytest.approx(2.0)
-    assert pace.faster(8, 20) == 1.0
+    assert pace.faster(1, wanted) == 1.0
+    clock.now += 0.3
+    assert pace.faster(4, wanted) == 1.0
+    clock.now += 0.4  # seven rounds: 49 more in the 4.9 s that are left
+    assert pace.faster(8, wanted) == pytest.approx(times)
     assert pace.faster(9, 400) == 1.0  # judged once
     assert pace.is_over is False
     clock.now += 5
     assert pace.is_over
+
+
+def test_slow_rounds_are_judged_by_few():
+    """Where eight rounds were as good as the whole time, the rate would not rise before it is over."""
+    clock = Clock()
+    pace = Pace(10.0, clock=clock)
+    clock.now += 1
+    assert pace.faster(1, 20) == 1.0
+    clock.now += 0.9
+    assert pace.faster(2, 20) == 1.0
+    clock.now += 0.9  # 0.9 s a round: eight more
+    assert pace.faster(3, 20) == pytest.approx(20 / 8)
+    clock.now += 0.9
+    assert pace.faster(4, 20) == 1.0
 
 
 class Library:
@@ -238,3 +253,41 @@ def test_a_run_leaves_out_what_does_not_fit_and_says_so(tmp_path):
     assert config["minutes"] == 0.15
     assert set(scores["oof"]) == {"constant", "xgb", "lgbm", "stack"} - left_out
     assert len(pd.read_csv(run / "submission.csv")) == 400
+
+
+class Weak(SKModel):
+    """Says hardly more than a constant does."""
+
+    def predict(self, rows):
+        made = super().predict(rows)
+        return 0.9 * made.mean() + 0.1 * made
+
+
+class Uneven(Competition):
+    name, target, n_folds = "uneven", "y", 4
+
+    def models(self, *, bs: int | None) -> list[Estimator]:
+        from sklearn.linear_model import LinearRegression, LogisticRegression
+
+        kind = LogisticRegression if self.task == "binary" else LinearRegression
+        return [Weak("needed", kind()), SKModel("line", kind()), Weak("weak", kind()), SKModel("other", kind())]
+
+
+@pytest.mark.parametrize(("task", "metric"), [("regression", "rmse"), ("regression", "r2"), ("binary", "logloss")])
+def test_a_model_that_is_far_behind_in_the_first_fold_is_left_out(task, metric, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300)
+    y = 3 * x + rng.normal(size=300)
+    frame = pd.DataFrame({"x": x, "y": y if task == "regression" else (y > 0).astype(int)})
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.drop(columns="y").to_csv(tmp_path / "test.csv", index=False)
+    uneven = Uneven()
+    uneven.task, uneven.metric = task, metric
+    run = run_competition(uneven, tmp_path, tmp_path / "run", minutes=0.5)
+    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    assert set(config["left_out"]) == {"weak"}  # not the first one, without which there was nothing
+    assert set(scores["oof"]) == {"constant", "needed", "line", "other", "stack"}
+    said = config["left_out"]["weak"]
+    assert said.startswith(f"weak: in the first fold its {metric} is ")
+    assert ", that of line " in said
+    assert ", of a constant " in said
