@@ -223,7 +223,7 @@ def test_a_class_that_a_file_names_is_neither_imported_nor_made(saved, tmp_path,
 
 
 def test_a_ranker_of_another_class_is_refused(saved):
-    with pytest.raises(DataError, match="not a XGBRanker"):
+    with pytest.raises(DataError, match="is no XGBRanker"):
         XGBRanker.load(saved[0] / "NetRanker-0")
 
 
