@@ -25,11 +25,13 @@ from competitions.otto.competition import Otto
 from competitions.otto.simulate import simulate
 from fastrec.competition import (
     Competition,
+    CompetitionData,
     NextItemCompetition,
     SavedRun,
     StreamedCompetition,
     StreamedNet,
     StreamedRanking,
+    SubmissionFormat,
     run_competition,
 )
 from fastrec.competition.predict import write_layout
@@ -119,7 +121,7 @@ class Classes(Rows):
     task, target, drop = "multiclass", "kind", ("yes", "y", "t")
 
     def models(self, *, bs):
-        return [NetModel("net", layers=[4], epochs=1, bs=64), *super().models(bs=bs)]
+        return [NetModel("net", model="TabularNet", options={"layers": [4]}, epochs=1, bs=64), *super().models(bs=bs)]
 
 
 class Amounts(Rows):
@@ -133,7 +135,7 @@ class Ranks(Competition):
         return FeatureSet([TargetEncode("item", "clicked"), GroupRank("price", by="list_id")], key="list_id")
 
     def baselines(self):
-        return [ColumnRanker("price", "price")]
+        return [ColumnRanker("price", ["price"])]
 
     def models(self, *, bs):
         return [XGBRanker("xgb", rounds=5, max_depth=2)]
@@ -175,6 +177,7 @@ class Clicks(StreamedCompetition):
 
 class Parts(StreamedRanking, Ranks):
     name, together, held_out = "parts", ("list_id",), 2
+    submission = SubmissionFormat(keys=("asked",), prediction="items")
 
     def split(self, data, folder, *, rows):
         parts = [folder / str(i) for i in range(3)]
@@ -186,9 +189,9 @@ class Parts(StreamedRanking, Ranks):
         return parts
 
     def load_part(self, part):
-        from fastrec.competition import CompetitionData
-
-        return CompetitionData(*(Table.read(part / f"{n}.parquet") for n in ("train", "test")))
+        train, test = (Table.read(part / f"{n}.parquet") for n in ("train", "test"))
+        asked = pd.DataFrame({"asked": pd.unique(test["list_id"].integer().numpy())})
+        return CompetitionData(train, test, Table.read(asked))
 
     def nets(self):
         return {"net": StreamedNet(TabularNet, {"layers": [4]}, bs=64)}
@@ -203,8 +206,8 @@ KINDS = {c.__name__: c for c in (Binary, Classes, Amounts, LooksBack, Ranks, Wit
 
 def lists(n: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
-    frame = pd.DataFrame({"list_id": np.repeat(np.arange(n), 4) + 1000 * seed, "item": rng.integers(0, 9, 4 * n)})
-    frame["item"] = "i" + frame["item"].astype(str)
+    frame = pd.DataFrame({"list_id": np.repeat(np.arange(n), 4) + 1000 * seed})
+    frame["item"] = [f"i{i}" for _ in range(n) for i in rng.permutation(9)[:4]]
     frame["price"] = rng.gamma(2, 50, 4 * n).round(2)
     best = frame.groupby("list_id")["price"].transform("min")
     return frame.assign(clicked=(frame["price"] == best).astype(int))
