@@ -284,6 +284,7 @@ def _reading(made: Problem) -> None:
     found = [c for c in made.columns if c.numeric_text]
     reading.numbers = [*reading.numbers, *(c.name for c in found)]
     reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
+    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
 
