@@ -86,10 +86,12 @@ def read_files(data: Path) -> Files:
 
 
 def _settled(table: pa.Table) -> pa.Table:
-    """A table with the types that a run gives its columns: decimals and times of day are numbers."""
+    """A table with the types that a run gives its columns: decimals and times of day are numbers, text is in full."""
     types = types_of(table)
     for i, name in enumerate(table.column_names):
-        if pa.types.is_decimal(table[name].type):
+        if pa.types.is_dictionary(table[name].type) and types.get(name) == "text":
+            table = table.set_column(i, name, table[name].cast(table[name].type.value_type))
+        elif pa.types.is_decimal(table[name].type):
             table = table.set_column(i, name, as_type(table[name], types.get(name, "number"), column=name))
         elif types.get(name) == "clock":
             table = table.set_column(i, name, Table.read(table.select([name]))[name].to_arrow())
