@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 from fastrec.errors import DataError, DataWarning
 from fastrec.table import Table
 from fastrec.table.column_types import as_type, as_types, times_in_text, type_of
-from fastrec.table.read import CsvForm, read_file
+from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
 
 LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
-_SIGNS = r"[-+\u2212]?\s*[$€£]?\s*[-+\u2212]?\s*"
-_DIGITS = r"(?:\d{1,3}(?:[,' \u00a0]\d{2,3})*[,' \u00a0]\d{3}|\d+)"  # thousands apart, in India hundreds, or all in one
+_MINUS, _GAP = "\u2212", "\u00a0"
+_SIGNS = rf"[-+{_MINUS}]?\s*[$€£]?\s*[-+{_MINUS}]?\s*"
+_DIGITS = rf"(?:\d{{1,3}}(?:[,' {_GAP}]\d{{2,3}})*[,' {_GAP}]\d{{3}}|\d+)"  # thousands apart, in India hundreds
 _AROUND = rf"\(?{_SIGNS}\(?(?:%s)\s*[%%$€£]?\s*\)?"  # in brackets: negative, as accountants write
 NUMBER_TEXT = _AROUND % rf"{_DIGITS}(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+"
-COMMA_TEXT = _AROUND % r"(?:\d{1,3}(?:[.' \u00a0]\d{3})+|\d+)(?:,\d+)?"
+COMMA_TEXT = _AROUND % rf"(?:\d{{1,3}}(?:[.' {_GAP}]\d{{3}})+|\d+)(?:,\d+)?"
 _ROWS = ("train", "test", "history")  # tables of the rows themselves, which have one type a column
 
 
@@ -129,6 +130,14 @@ class Reading:
             made = made.with_columns({n: read[n] for n in own})
         return as_types(made, self._types(table), names)
 
+    def written(self, name: str) -> dict[str, Any] | None:
+        """How a column's values are written in text, for ``parsed``; None: as values of any other column."""
+        if self.dates.get(name) is not None:
+            return {"date": self.dates[name]}
+        if name in self.numbers:
+            return {"number": True, "comma": name in self.decimal_commas}
+        return {"clock": True} if self._types("train").get(name) == "clock" else None
+
     def _types(self, table: str) -> Mapping[str, str]:
         return self.types.get("train" if table in _ROWS else table, {})
 
@@ -176,13 +185,40 @@ def parse_numbers(
     plain = text.str.replace(f"^{LETTERS}", "", regex=True)
     plain = plain.where(plain.str.fullmatch(COMMA_TEXT if decimal_comma else NUMBER_TEXT, na=False), None)
     minus = plain.str.startswith("(", na=False)
-    plain = plain.str.replace("\u2212", "-")
+    plain = plain.str.replace(_MINUS, "-")
     if decimal_comma:
         plain = plain.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
     made = pd.to_numeric(plain.str.replace(r"[\s$€£%,'()]", "", regex=True), errors="coerce")
     found = pa.array(made.where(~minus, -made).to_numpy(dtype="float64"), from_pandas=True)
     _tell_of_lost(pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values), found, column, file, "is no number")
     return found
+
+
+def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
+    """Text of one column as a run reads it, every value or none.
+
+    Args:
+        values: text.
+        written: how it is written (``Reading.written``).
+        column: for messages.
+
+    Raises:
+        DataError: a value is not written so, naming column and row.
+    """
+    if "clock" in written:
+        made = Table.read(pa.table({column: as_type(values, "clock", column=column)}))[column].to_arrow()
+    elif "number" in written:
+        _refuse_other_commas(pa.chunked_array([values]), column, None, bool(written["comma"]))
+        with warnings.catch_warnings(action="ignore"):
+            made = parse_numbers(values.cast(pa.string()), column, decimal_comma=bool(written["comma"]))
+    else:
+        made = times_in_text(values.cast(pa.string()), written["date"])
+    blank = pc.is_in(pc.utf8_trim_whitespace(values), value_set=pa.array(MISSING_TEXT, values.type))
+    row = pc.index(pc.and_(made.is_null(), pc.and_not(values.is_valid(), blank)), pa.scalar(True)).as_py()
+    if row >= 0:
+        what = f"time of the format {written['date']}" if "date" in written else "number"
+        raise DataError(f"{values[row].as_py()!r} is no {what}", column=column, row=row)
+    return made
 
 
 def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
