@@ -110,7 +110,7 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
-    asked = frozenset(types)
+    asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
     how = _How.of(path, form)
     names = _header(path, how)
     check_names(names, columns, file=path)
@@ -121,7 +121,7 @@ def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.Dat
         for name in again:
             table = table.set_column(table.column_names.index(name), name, _long_integers(text[name], table[name]))
     for name in table.column_names:
-        if pa.types.is_binary(table[name].type) and not (name in asked and pa.types.is_binary(types[name])):
+        if pa.types.is_binary(table[name].type) and name not in raw:
             raise _not_utf8(path, name, table[name])
     return _trimmed(table) if how.trim else table
 

@@ -159,7 +159,7 @@ def test_stages_are_timed_and_counted(served):
         ({"sessions": [{"items": [], "k": 3}]}, 422, "unknown field k"),
         ({"items": "é1"}, 422, "no object with a list of items"),
         ({"items": [], "user": 1}, 422, "unknown field user"),
-        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", []]}]}, 422, r"row 1: \[\] is a list, not a string"),
+        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", []]}]}, 422, "row 1: [] is a list, not a string"),
         ({"items": [None]}, 422, "may not be"),
         ({"items": [["é1"]]}, 422, "is a list, not a string"),
         ({"items": [], "k": 0}, 422, "k is '0'"),
