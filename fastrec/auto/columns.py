@@ -71,19 +71,23 @@ class ColumnInfo:
     parse: bool = False
 
 
-def look_at(table: pa.Table, skip: Sequence[str] = ()) -> list[ColumnInfo]:
+def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = None) -> list[ColumnInfo]:
     """What each column of the training rows is.
 
     Args:
         table: the training rows.
         skip: columns that are not looked at: the target.
+        test: columns of text whose values in the test rows count too.
     """
     made: list[ColumnInfo] = []
     seen: dict[tuple[object, ...], str] = {}
     for name in table.column_names:
         if name in skip:
             continue
-        info = _look(name, table[name])
+        column = table[name]
+        if test is not None and name in test.column_names:
+            column = pa.chunked_array([*column.cast(pa.string()).chunks, *test[name].cast(pa.string()).chunks])
+        info = _look(name, column)
         if info.kind not in ("constant", "other", "list"):
             print_of = _print_of(table[name])
             twin = seen.setdefault(print_of, name)
