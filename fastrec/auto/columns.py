@@ -156,7 +156,12 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     if written and _has_decimal_commas(texts) and distinct > 2:
         why = "numbers with a decimal comma"
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
-    if written and texts.str.fullmatch(NUMBER_TEXT).mean() >= _PARSED and texts.str.contains(r"\d").all() and distinct > 2:
+    if (
+        written
+        and texts.str.fullmatch(NUMBER_TEXT).mean() >= _PARSED
+        and texts.str.contains(r"\d").all()
+        and distinct > 2
+    ):
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
     if _PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
         why = "numbers with the same letters before them"

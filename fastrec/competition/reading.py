@@ -57,7 +57,9 @@ class Reading:
 
     def __repr__(self) -> str:
         """What is not as usual, as Python."""
-        own, usual = ({n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading()))
+        own, usual = (
+            {n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading())
+        )
         said = {n: v for n, v in own.items() if n != "types" and v != usual[n]}
         return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
@@ -78,7 +80,12 @@ class Reading:
         return self.convert(read_file(path, form=form, types=types), table, names, file=path)
 
     def convert(
-        self, table: pa.Table, role: str = "train", names: Sequence[str] | None = None, *, file: str | Path | None = None
+        self,
+        table: pa.Table,
+        role: str = "train",
+        names: Sequence[str] | None = None,
+        *,
+        file: str | Path | None = None,
     ) -> pa.Table:
         """A table with its columns of the types that they should have; columns that it lacks are passed over.
 
@@ -190,7 +197,9 @@ def parse_numbers(
         plain = plain.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
     made = pd.to_numeric(plain.str.replace(r"[\s$€£%,'()]", "", regex=True), errors="coerce")
     found = pa.array(made.where(~minus, -made).to_numpy(dtype="float64"), from_pandas=True)
-    _tell_of_lost(pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values), found, column, file, "is no number")
+    _tell_of_lost(
+        pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values), found, column, file, "is no number"
+    )
     return found
 
 

@@ -87,7 +87,8 @@ def submitted(run):
 def test_a_run_keeps_the_types_of_train_and_test(run):
     types = json.loads((run / "config.json").read_text())["reading"]["types"]
     assert types["train"] == {
-        "id": "text", "zip": "text", "title": "text", "age": "number", "flag": "bool", "t": "time in UTC", "day": "time",
+        "id": "text", "zip": "text", "title": "text", "age": "number", "flag": "bool", "t": "time in UTC",
+        "day": "time",
         "open": "clock", "price": "number", "cost": "number", "y": "number",
     }  # fmt: skip
 
@@ -210,3 +211,17 @@ def test_reading_a_column_as_text():
     reading = Reading(texts=["zip"])
     assert eval(repr(reading)) == reading
     assert reading.convert(pa.table({"zip": [715, None]}))["zip"].to_pylist() == ["715", None]
+
+
+def test_a_served_run_takes_values_as_the_training_files_have_them(run, submitted, tmp_path):
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    from fastrec.serve import Scorer, export_run
+
+    export_run(run, tmp_path / "served")
+    sent = {n: DIGITS[n].astype(str).tolist() for n in ("zip", "title", "age", "t", "day", "open", "price", "cost")}
+    sent["flag"] = DIGITS.flag.tolist()
+    scorer = Scorer(tmp_path / "served")
+    np.testing.assert_allclose(np.ravel(scorer.score(sent)), submitted, atol=1e-5)
+    numbers = [int(z) if z != "00715" else z for z in DIGITS.zip]
+    np.testing.assert_allclose(np.ravel(scorer.score({**sent, "zip": numbers})), submitted, atol=1e-5)

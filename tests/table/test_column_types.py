@@ -100,7 +100,9 @@ def test_times_of_a_form_or_in_iso():
 
 
 def test_types_of_several_tables():
-    train = pa.table({"zip": ["00715", "K1"], "n": [1, 2], "b": [True, False], "e": pa.nulls(2), "t": IN_UTC.take([0, 0])})
+    train = pa.table(
+        {"zip": ["00715", "K1"], "n": [1, 2], "b": [True, False], "e": pa.nulls(2), "t": IN_UTC.take([0, 0])}
+    )
     test = pa.table({"zip": [10115, 20095], "n": [1.5, None], "b": [0, 1], "e": ["x", "y"], "t": pa.nulls(2)})
     assert differing(train, test) == ["zip"]
     wanted = {"zip": "text", "n": "number", "b": "number", "e": "text", "t": "time in UTC"}

@@ -35,7 +35,7 @@ class Input:
         longest: bytes that a text may have; None: as many as the request.
         events: of a column of the events before a list, so many of the last of which are read: each row holds a list
             of them. None: it is a column of rows.
-        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of its decimals, or ``clock``.
+        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, or ``clock``.
     """
 
     name: str

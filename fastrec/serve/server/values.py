@@ -1,7 +1,7 @@
 """One column of a request → the array that the graph takes: from JSON's values, from Arrow, from a tensor.
 
-What has another type is read as the run reads it, by ``as_type`` (numbers as text, text of numbers as numbers), or refused
-with its column and row; a number is never rounded to fit, except to a float's width.
+What has another type is read by ``as_type``, as the run reads it (numbers as text, text of numbers as numbers), or
+refused with its column and row; a number is never rounded to fit, except to a float's width.
 """
 
 from __future__ import annotations
