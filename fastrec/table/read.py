@@ -215,14 +215,14 @@ def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
 
 
 def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Integers as uint64, longer ones as the text that they are; floats where some are none."""
+    """Integers as uint64, those of 20 digits and more as the text that they are; floats where some are no integers."""
     digits = pc.utf8_trim_whitespace(text)
     if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
         return floats
     try:
         return digits.cast(pa.uint64())
     except pa.ArrowInvalid:
-        return digits
+        return digits if pc.any(pc.match_substring_regex(digits, r"\d{20}")).as_py() else floats
 
 
 def _not_utf8(path: Path, name: str, column: pa.ChunkedArray) -> DataError:
