@@ -133,7 +133,9 @@ def understand(
         )
     else:
         decisions.append(Decision("metric", metric, "as was asked for"))
-    made = Problem(files, look_at(known, skip=names), names, found_task, metric, decisions=decisions)
+    mixed = [n for n in files.reading.texts if n not in names]  # text in one of train and test
+    columns = look_at(known, names, files.tables["test"].select(mixed) if mixed else None)
+    made = Problem(files, columns, names, found_task, metric, decisions=decisions)
     made.classes = _classes(known, made)
     _reading(made)
     known = _with_known_target(files, names)  # its times and numbers as such
@@ -284,6 +286,7 @@ def _reading(made: Problem) -> None:
     found = [c for c in made.columns if c.numeric_text]
     reading.numbers = [*reading.numbers, *(c.name for c in found)]
     reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
+    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
 

@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +303,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "models": [n for n in made.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in made.found.tables.items()},
         "history": recipe.history,
-        "reading": recipe.reading.to_state(),
+        "reading": replace(recipe.reading, types=made.found.types).to_state(),
         "recipe": about_recipe(recipe),
         **({} if recipe.events is None else {"events": recipe.events.to_state()}),
         **(lists if made.target is None else _about_target(recipe, made.target)),

@@ -59,6 +59,7 @@ def run_table(recipe: Competition, data: Path, out: Path, asked: RunOptions) -> 
 def _read(recipe: Competition, data: Path, asked: RunOptions) -> CompetitionData:
     with asked.stages.stage("read") as advance:
         found = recipe.load(data, rows=asked.rows, device=asked.device)
+        found.settle_types(recipe.reading.types)
         advance(len(found.train) + (0 if found.test is None else len(found.test)))
     if found.test is not None and not len(found.test):
         found.test = None

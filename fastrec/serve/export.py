@@ -134,7 +134,7 @@ def with_events(
                     column=name,
                     remedy="Leave out the features that are made of it, or export without data=",
                 )
-            about["inputs"].append(described(name, sample[name]))
+            about["inputs"].append(described(name, sample[name], text=saved.reading.written(name)))
 
 
 def read_sample(run: Path, name: str = _SAMPLE) -> Table:
@@ -196,7 +196,7 @@ def make_graph(
     @cache
     def given(name: str, outside: bool = False) -> Column:
         column = sample[name]
-        inputs[name] = described(name, column, made=outside)
+        inputs[name] = described(name, column, made=outside, text=saved.reading.written(name))
         return input_column(graph, name, column, no_text=no_text_of(column))
 
     list_column = saved.config.get("list_column") if saved.target is None else None

@@ -35,6 +35,7 @@ class Input:
         longest: bytes that a text may have; None: as many as the request.
         events: of a column of the events before a list, so many of the last of which are read: each row holds a list
             of them. None: it is a column of rows.
+        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, or ``clock``.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Input:
     made: bool = False
     longest: int | None = None
     events: int | None = None
+    text: dict[str, Any] | None = None
 
     @cached_property
     def is_float(self) -> bool:
@@ -191,7 +193,10 @@ def _input(said: dict[str, Any]) -> Input:
         made=bool(said.get("made", False)),
         longest=None if said.get("longest") is None else int(said["longest"]),
         events=said.get("events"),
+        text=said.get("text"),
     )
+    if made.text is not None and not set(made.text) & {"date", "number", "clock"}:
+        raise ValueError(f"input {made.name!r} has text of the form {made.text!r}")
     if made.events is not None and (type(made.events) is not int or made.events < 1):
         raise ValueError(f"input {made.name!r} reads {made.events!r} events")
     if made.type not in TYPES:
