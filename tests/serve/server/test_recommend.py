@@ -191,6 +191,10 @@ def test_other_wrong_requests(served):
         answer = post(served["shop"], PATH, stream(table), ARROW)
         assert answer.status == 422
         assert words in answer.json()["error"]
+    packed = stream(pa.table({"items": [["é1"]]}), compression="zstd")
+    assert post(served["shop"], PATH, packed, ARROW).status == 415
+    nulls = pa.table({"items": pa.ListArray.from_arrays([0, 10**9], pa.nulls(10**9))})  # a few hundred bytes
+    assert post(served["shop"], PATH, stream(nulls), ARROW).status == 413
     assert post(served["net"], PATH, {"items": ["a"]}).json()["column"] == "items"
     assert post(served["net"], PATH, {"items": [2**63]}).status == 422
     assert post(served["net"], PATH, {"items": [1.5]}).status == 422

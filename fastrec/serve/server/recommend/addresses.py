@@ -17,10 +17,10 @@ __all__ = ["openapi", "page", "recommend"]
 
 async def recommend(service: RecommendService, call: Call) -> Response:
     """Sessions → for each the ids of its best items, and their scores."""
-    spec, max_rows = service.scorer.spec, service.limits.max_rows
+    spec = service.scorer.spec
     asked, alone = await service.parse(
         len(call.body),
-        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), max_rows),  # type: ignore[arg-type]
+        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), service.limits),  # type: ignore[arg-type]
     )
     call.version = service.scorer.label
     best, seconds = await service.answer(asked, call.timeout, call.came)
