@@ -30,7 +30,7 @@ from fastrec.serve.server.versions import Canary
 __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
-_BODIES = 8  # of the largest size that may be held at once
+_BODIES = 8  # of the largest size that a client may have here at once
 _Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
@@ -111,8 +111,8 @@ def _endpoint(
         try:
             if token is not None:
                 _check_token(request, token)
-            with held.one_request() as take:
-                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, take=take)
+            with held.one_request(request.client.host if request.client else None) as one:
+                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, held=one)
                 response = await handler(service, call)
         except Refusal as refusal:
             response = _refused(refusal)
@@ -140,6 +140,8 @@ def _check_token(request: Request, token: str) -> None:
 
 def _refused(refusal: Refusal) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.status == 408:  # what still comes is not waited for
+        headers["Connection"] = "close"
     if refusal.retry_after is not None:
         headers["Retry-After"] = str(refusal.retry_after)
     return Response(write_json(refusal.body()), refusal.status, headers=headers, media_type=JSON)

@@ -261,3 +261,84 @@ def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
 
     assert asyncio.run(hang_up()) == 400
     assert asyncio.run(request(apps["binary"], "GET", "/health")).status == 200
+
+
+async def silent(app: Any, part: bytes, client: str = "127.0.0.1") -> tuple[int, dict[bytes, bytes], bytes]:
+    """A body of which one part comes, and never the next."""
+    parts, said = [{"type": "http.request", "body": part, "more_body": True}], []
+
+    async def receive() -> Any:
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b"",
+        "root_path": "", "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
+        "client": (client, 1), "server": None, "asgi": {"version": "3.0"}, "state": {},
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return said[0]["status"], dict(said[0]["headers"]), said[1]["body"]
+
+
+def test_the_deadline_holds_while_a_body_is_read(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"], limits=Limits(timeout=0.05))
+    status, headers, body = asyncio.run(silent(app, b"{"))
+    assert status == 408
+    assert headers[b"connection"] == b"close"
+    assert json.loads(body) == {"error": "the body did not come within 0.05 s"}
+    app.state.service.close()
+
+
+@pytest.mark.parametrize("patience", [0.0, 1e9])
+def test_silent_clients_do_not_shut_others_out(
+    exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr("fastrec.serve.server.call._PATIENCE", patience)
+    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+    good = json.dumps({"columns": columns(1)}).encode()
+    good += b" " * (900 - len(good))
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(silent(app, b" " * 990, client)) for client in ("192.0.2.1", "127.0.0.1") * 8]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # each has sent its part
+        same = await post_soon(app, "/v1/score", good)
+        other = asyncio.create_task(silent(app, good, "192.0.2.2"))
+        await asyncio.sleep(0.01)
+        done = [t.result() for t in waiting if t.done()]
+        if patience:  # whose share is full is refused
+            assert same.status == 503
+            assert not done
+            assert other.result()[0] == 503  # as is everybody where all is full
+        else:
+            assert same.status == 200
+            assert [d[0] for d in done] == [408]
+            assert b"while others waited" in done[0][2]
+            assert not other.done()  # it is being read
+        for task in (*waiting, other):
+            task.cancel()
+        await asyncio.gather(*waiting, other, return_exceptions=True)
+        assert (await post_soon(app, "/v1/score", good)).status == 200
+
+    asyncio.run(work())
+    app.state.service.close()
+
+
+def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(silent(app, b" " * 990, "192.0.2.1")) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        assert [t.result()[0] for t in waiting if t.done()] == [503] * 12
+        assert (await post_soon(app, "/v1/score", ROWS)).status == 200
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(work())
+    app.state.service.close()
