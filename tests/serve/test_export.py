@@ -31,8 +31,8 @@ from fastrec.features import (
 from fastrec.serve import Online, Scorer, export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
-from fastrec.serve.verify import score_rows
 from fastrec.serve.server.online_state import open_events
+from fastrec.serve.verify import score_rows
 from fastrec.table import Table
 from tests.serve.server.calls import post
 
@@ -252,6 +252,10 @@ class Texts(Notes):
     def features(self):
         return FeatureSet([TextSvd("note", 2, min_count=1)])
 
+    @property
+    def categories(self):
+        return []
+
 
 def test_a_run_without_events_is_served_without_data(tmp_path):
     rng = np.random.default_rng(0)
@@ -266,8 +270,8 @@ def test_a_run_without_events_is_served_without_data(tmp_path):
     done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "cannot make" not in done.output
-    folder = write_triton(tmp_path / "out", tmp_path / "triton", name="notes")[0]
-    assert '"note"' not in (folder / "config.pbtxt").read_text()  # the graph takes what is made of it
+    folder = write_triton(tmp_path / "out", tmp_path / "triton", name="model")[0]
+    assert 'name: "note"' not in (folder / "config.pbtxt").read_text()  # the graph takes what is made of it
     with open_events(tmp_path / "out") as events:
         served = make_app(tmp_path / "out", events=events)
         rows = json.loads(test.head(20).to_json(orient="records"))
