@@ -307,6 +307,7 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
         "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),
         "list": saved.config.get("list_column") if target is None else None,
         "item": saved.config.get("item") if target is None else None,
+        "ids": saved.config["submission"].get("ids", []),
         "events": None,
     }
 

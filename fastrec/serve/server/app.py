@@ -74,6 +74,7 @@ def build_app(
         route("/openapi.json", addresses.openapi if recommending else pages.openapi),
         route("/", addresses.page if recommending else pages.page),
     ]
+    routes.append(route("/docs", addresses.page if recommending else pages.page))
     routes += [route("/v1/recommend", addresses.recommend, method="POST")] if recommending else _scoring(route)
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
     app.state.service = service

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,10 @@ def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], No
     # Threads that put batches together and the event loop take turns: with the 5 ms that are usual the loop would wait
     # that long for each of them.
     sys.setswitchinterval(0.0005)
+    log = logging.getLogger("fastrec.serve")
+    if not log.hasHandlers():  # a reload says one line
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
     service: Service = app.state.service
     config = uvicorn.Config(
         app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none",

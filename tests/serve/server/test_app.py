@@ -163,9 +163,29 @@ def test_the_page_shows_names_as_text_and_fetches_nothing_from_elsewhere(tmp_pat
     assert answer.headers["content-type"].startswith("text/html")
     page = Tags()
     page.feed(answer.body.decode())
-    assert page.fetched == ["openapi.json"]
+    assert page.fetched == ["openapi.json", "metrics"]
     assert "<script>alert(1)</script>" in page.text
     assert b"<script" not in answer.body
+    app.state.service.close()
+
+
+def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export"))
+    seconds = app.state.service.metrics.seconds
+    for took in [0.002] * 90 + [0.02] * 9 + [0.2]:
+        seconds.see(took, "/v1/score")
+    assert seconds.within(0.5) == {("/v1/score",): (100, 0.0025)}
+    assert seconds.within(0.99) == {("/v1/score",): (100, 0.025)}
+    answer = get(app, "/docs")
+    assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in answer.body
+    app.state.service.close()
+
+
+def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export", ids=["row"]))
+    plain = post(app, "/v1/score", ROWS).json()
+    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}).json() == plain
+    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}).status == 422
     app.state.service.close()
 
 

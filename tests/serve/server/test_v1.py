@@ -52,6 +52,18 @@ def test_a_large_body_is_read_beside_the_loop(apps: Any) -> None:
     np.testing.assert_allclose(by_json.json()["scores"], by_hand(rows), atol=1e-6)
 
 
+def test_a_column_that_a_row_lacks_is_missing_there(apps: Any) -> None:
+    rows = columns(4)
+    some = [{k: v for k, v in r.items() if k in ("mobile", "price")} for r in as_rows(rows)]
+    blank = {**rows, **{k: [None] * 4 for k in ("city", "user", "ratio", "at", "seen")}}
+    for sent, full in ((some, blank), (some[:1], {k: v[:1] for k, v in blank.items()})):
+        answer = post(apps["binary"], "/v1/score", {"rows": sent})
+        assert answer.status == 200, answer.body
+        np.testing.assert_allclose(answer.json()["scores"], by_hand(full), atol=1e-6)
+    lacks = post(apps["binary"], "/v1/score", {"rows": [{"price": 1.0}]})
+    assert (lacks.status, lacks.json()["column"]) == (422, "mobile")  # which training never saw missing
+
+
 def test_nan_and_null_are_missing_in_floats(apps: Any) -> None:
     rows = {**columns(3), "price": [float("nan"), None, 50.0]}
     raw = json.dumps({"columns": rows}).encode()

@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import Call
+from fastrec.serve.server.pages import times
 from fastrec.serve.server.recommend.body import parse_sessions
 from fastrec.serve.server.recommend.pages import describe, html
 from fastrec.serve.server.recommend.service import RecommendService
@@ -37,4 +38,4 @@ async def openapi(service: RecommendService, call: Call) -> Response:
 
 async def page(service: RecommendService, call: Call) -> Response:
     """The same for people."""
-    return HTMLResponse(html(service.scorer.spec))  # type: ignore[arg-type]
+    return HTMLResponse(html(service.scorer.spec, times(service.metrics)))  # type: ignore[arg-type]
