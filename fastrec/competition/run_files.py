@@ -145,7 +145,7 @@ def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused:
         "also": _also(made),
         "oracle": made.found.oracle,
         "stack_tried": made.tried,
-        "stack_choice": {"chosen": made.stack.chosen, "nested": made.stack.nested, "fell_back": made.stack.fell_back},
+        "stack_choice": {"chosen": made.stack.chosen, "of_folds": made.stack.choices},
         "intervals": {n: list(i) for n, i in made.stack.scores.items()},
         "stack_over_best": None if made.stack.difference is None else list(made.stack.difference),
         "seconds": {n: round(s, 3) for n, s in seconds.items()},

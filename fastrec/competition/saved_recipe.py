@@ -36,9 +36,10 @@ class SameBlend(Stack):
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
         """That blend alone, unfitted."""
-        if set(models) != set(self.chosen.models):
-            return super().blends(models, data, metric)
-        return [self.chosen.blends[0].fresh()]
+        blend = self.chosen.blends[0].fresh()
+        asked, had = set(models), set(self.chosen.models)
+        constant = had - asked if data.task != "ranking" else set()  # it joins the models where it is of use
+        return [blend] if asked | constant == had and len(constant) < 2 else super().blends(models, data, metric)
 
 
 class SavedRecipe(Competition):
@@ -160,13 +161,8 @@ class SavedRecipe(Competition):
         return asked
 
     def stack(self) -> Stack:
-        """The second level: the kind of blend that the run has chosen.
-
-        It stays where its best model alone does better: that would be chosen by the rows that it is judged by.
-        """
-        made = SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
-        made.falls_back = False
-        return made
+        """The second level: the kind of blend that the run has chosen."""
+        return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
 
     @cached_property
     def _trained(self) -> list[Estimator]:

@@ -11,11 +11,12 @@ from fastrec.errors import DataError
 from fastrec.metrics import (
     Metric,
     apply_cuts,
+    as_scored,
     best_rounding,
     best_threshold,
-    cross_fitted_classes,
     default_metric,
     get_metric,
+    loss_of,
 )
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.validate import Rows, Target
@@ -116,22 +117,17 @@ class Scorer:
             label, prediction = label[chosen], prediction[chosen]
             groups = None if groups is None else groups[chosen]
             folds = None if folds is None else folds[chosen]
-        if self.wants_classes and rows.task != "multiclass" and (folds is not None or decision is not None):
-            own = self._own(prediction)
-            classes = (
-                cross_fitted_classes(self._own(label), own, folds, self.metric)
-                if decision is None
-                else decision.classes(own)
-            )
-            return self.metric(self._own(label), classes)
-        return self.metric(self._own(label), self._own(prediction), groups=groups)
+        label, prediction = self._own(label), self._own(prediction)
+        if self.wants_classes and prediction.ndim == 1:
+            if decision is not None:
+                prediction = decision.classes(prediction)
+            elif folds is not None:
+                prediction = as_scored(self.metric, label, prediction, folds)
+        return self.metric(label, prediction, groups=groups)
 
     def for_choosing(self) -> Metric:
-        """What a stack chooses by, on the target's own scale; of classes the probabilities' own loss."""
-        if not self.wants_classes:
-            return self.metric
-        assert self.target is not None
-        return get_metric("rmse" if self.target.task == "regression" else "logloss")
+        """What models are told apart by while no classes are made of predictions yet, on the target's own scale."""
+        return loss_of(self.metric, "ranking" if self.target is None else self.target.task)
 
     @property
     def restore(self) -> Callable[[torch.Tensor], torch.Tensor] | None:
