@@ -143,6 +143,7 @@ def fit_recipe(
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
+    scorer.check(made.train.label)
     made.test = None if test is None else made.rows(test, labelled=False)
     made.counted = _counted(recipe, made.train) & folds.scored
     _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts, budget=budget)
@@ -162,6 +163,7 @@ def _fit_models(
 ) -> None:
     recipe, folds, train = made.recipe, made.folds, made.train
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
+    made.scorer.suit([*rules, *models])
     for model in (*rules, *models):
         model.check_task(train)
         _check_events(recipe, model)

@@ -24,6 +24,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_record import about_recipe
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
+from fastrec.estimators import ConstantModel
 from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
@@ -177,8 +178,11 @@ def _also(made: Fitted) -> dict[str, dict[str, float]]:
 
 
 def _oof_score(made: Fitted, scorer: Scorer, name: str) -> float:
-    folds = torch.from_numpy(_fold_numbers(made))
-    return scorer(made.train, made.predictions[name].oof, made.counted, folds=folds)
+    folds, one = torch.from_numpy(_fold_numbers(made)), made.predictions[name]
+    oof = one.oof
+    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
+        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
+    return scorer(made.train, oof, made.counted, folds=folds)
 
 
 def _splits(made: Fitted) -> list[tuple[str, Rows]]:

@@ -14,6 +14,7 @@ from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.recipe import Competition
+from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -156,6 +157,7 @@ class SavedRecipe(Competition):
         known = {m.name: m for m in self._trained if m.learns}
         asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
         self.asked = [m.name for m in asked]
+        Scorer.of(self.metric, self.saved.target).suit(asked)
         if self._warm:
             self.warmed = [m.name for m in asked if m.name in known and m.start_from(known[m.name])]
         return asked

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
 from fastrec.errors import DataError
+from fastrec.estimators import Estimator
 from fastrec.metrics import (
     Metric,
     apply_cuts,
@@ -80,7 +81,30 @@ class Scorer:
                 f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})",
                 remedy="Give another metric, or another task",
             )
+        if found.needs_groups and task != "ranking":
+            raise DataError(f"{found.name} scores lists, which a {task} task has not", remedy="Give another metric")
         return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)
+
+    def check(self, label: torch.Tensor) -> None:
+        """Refuse amounts as classes.
+
+        Args:
+            label: ``[n]``, as learned.
+
+        Raises:
+            DataError: a metric of classes, and a label that is no whole number from 0.
+        """
+        if not self.wants_classes or self.target is None or self.target.task != "regression":
+            return
+        own = self._own(label)
+        bad = ((own != own.round()) | (own < 0)).reshape(len(own), -1).any(1)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"{self.name} scores classes, numbered in order from 0, and the target is an amount "
+                f"({float(own[row].flatten()[0]):g})", column=self.target.names[0], row=row,
+                remedy="Give a metric of amounts, such as rmse, or number the classes",
+            )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -124,6 +148,17 @@ class Scorer:
             elif folds is not None:
                 prediction = as_scored(self.metric, label, prediction, folds)
         return self.metric(label, prediction, groups=groups)
+
+    def suit(self, models: Iterable[Estimator]) -> None:
+        """Let models of amounts learn what the metric is best at, where nothing else was asked for.
+
+        On a scale of logarithms only order counts alike: quantiles are learned there, else squares.
+        """
+        if self.target is None or self.target.task != "regression" or self.metric.is_own:
+            return
+        if self.target.scale is None or self.metric.name.partition("@")[0] in ("mae", "pinball"):
+            for model in models:
+                model.suit(self.metric.name)
 
     def for_choosing(self) -> Metric:
         """What models are told apart by while no classes are made of predictions yet, on the target's own scale."""

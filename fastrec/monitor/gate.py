@@ -122,8 +122,10 @@ def judge(
         nothing = Interval(float("nan"), float("nan"), float("nan"))
         return _verdict(metric, checks, nothing, {}, margin, pd.DataFrame(), units)
     dealt = new[torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))]
-    loss = metric if classes is None else loss_of(metric, "binary" if bool(((y == 0) | (y == 1)).all()) else "regression")
-    over_chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, **options).difference("candidate", "dealt")
+    two = bool(((y == 0) | (y == 1)).all())
+    loss = metric if classes is None else loss_of(metric, "binary" if two else "regression")
+    chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, **options)
+    over_chance = chance.difference("candidate", "dealt")
     checks["its predictions say more than chance"] = (
         over_chance.low > 0 if loss.greater_is_better else over_chance.high < 0
     )

@@ -38,7 +38,7 @@ class Stacked:
     Args:
         predictions: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of
             the test rows: by what all folds together choose.
-        tried: blend, or base model alone → its out-of-fold score. The best of them is flattered: it is the best of many.
+        tried: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it.
         score: the score of ``predictions.oof``: each fold is scored by what was chosen without it.
         best_base: the base model with the best out-of-fold score.
         chosen: what the test predictions are made by.
@@ -67,9 +67,9 @@ class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
     Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
-    climbing, unless another is better by more than two standard errors, or a constant is better (``Choice``). The choice
-    is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What predicts
-    test rows is the same choice, made by all there is.
+    climbing, unless another is better by more than two standard errors, or a constant is better (``Choice``). The
+    choice is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
+    predicts test rows is the same choice, made by all there is.
 
     The best base model may score higher: it is the best of many on the very rows that it is scored by, which flatters.
 

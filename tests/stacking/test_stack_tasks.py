@@ -1,4 +1,4 @@
-"""The stack of every task: scored without the choice's own fold, never below a constant, folds held against what was stacked."""
+"""The stack of every task: an honest score, an honest choice, folds held against what was stacked."""
 
 from __future__ import annotations
 
@@ -210,9 +210,7 @@ def test_a_constant_that_is_better_is_taken():
             return [OneBase("m0")]
 
     given = bases(scores, scores, digest_of(folds))
-    made = Given().fit(
-        given, rows, folds, rows, constant=Predictions("constant", mean, mean, folds=digest_of(folds))
-    )
+    made = Given().fit(given, rows, folds, rows, constant=Predictions("constant", mean, mean, folds=digest_of(folds)))
     assert (made.chosen, made.choices, made.best_base) == ("constant", ["constant"] * 4, "m0")
     assert made.score == pytest.approx(float(rows.label.std(correction=0)), abs=1e-12)
     assert made.model.models == ["m0", "constant"]
