@@ -40,7 +40,8 @@ class SameBlend(Stack):
         blend = self.chosen.blends[0].fresh()
         asked, had = set(models), set(self.chosen.models)
         constant = had - asked if data.task != "ranking" else set()  # it joins the models where it is of use
-        return [blend] if asked | constant == had and len(constant) < 2 else super().blends(models, data, metric)
+        same = asked | constant == had and len(constant) < 2 and blend.name not in constant
+        return [blend] if same else super().blends(models, data, metric)
 
 
 class SavedRecipe(Competition):

@@ -112,7 +112,7 @@ class Choice:
     what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
     the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
     of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
-    all the rows is taken. A constant is taken where it is better than that one.
+    all the rows is taken. A constant is taken where it is better than that one by more than one standard error.
 
     Args:
         tried: cross-fitted blends.
@@ -157,14 +157,16 @@ class Choice:
                 among[self.folds.pairs[k][1]] = False
             if not bool((among & self.judge.counted).any()):
                 return self.usual
-        found = self._best(among)
-        if self.constant is None:
+        whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
+        found = self._best(among, whole)
+        if self.constant is None or len(whole) < 2:
             return found
         level, score = (self.judge(self._values[i], among) for i in (self.constant, found))
-        return self.constant if self.judge.metric.better(level, score) else found
+        gain = self._by_fold[self.constant, whole] - self._by_fold[found, whole]
+        doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
+        return self.constant if self.judge.metric.better(level, score) and not doubtful else found
 
-    def _best(self, among: torch.Tensor | None) -> int:
-        whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
+    def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
         better = range(len(self.tried))
         if len(whole) > 1:
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]

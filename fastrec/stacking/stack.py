@@ -67,8 +67,8 @@ class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
     Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
-    climbing, unless another is better by more than two standard errors, or a constant is better (``Choice``). The
-    choice is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
+    climbing, unless another is better by more than two standard errors, or a constant by one (``Choice``). The choice
+    is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
     predicts test rows is the same choice, made by all there is.
 
     The best base model may score higher: it is the best of many on the very rows that it is scored by, which flatters.
@@ -136,8 +136,8 @@ class Stack:
             counted: bool ``[n]``: the training rows (of lists: candidates) that the choice is made by; None: all.
             seed: of everything random.
             restore: takes labels and predictions to the scale of the metric (``Target.restore``); None: they are.
-            constant: a constant's predictions: hill climbing may take it too, and it is chosen where it is better. A
-                metric of the order alone passes it over.
+            constant: a constant's predictions: it is chosen where it is better by more than a standard error, and
+                where folds are not by time hill climbing may take it. A metric of the order alone passes it over.
 
         Returns:
             The stack's predictions, the out-of-fold score of each that was tried, and what predicts other rows.
@@ -157,7 +157,7 @@ class Stack:
         refuse_others(every, train, test, ours)
         blends = self.blends(names, train, restored(loss_of(chosen_by, train.task), restore))
         for one in every[len(base) :]:
-            _add_constant(blends, one.name)
+            _add_constant(blends, one.name, climbs=not ours.ahead)
         refuse_same_names(blends)
         two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
         # A fold's constant is high where its labels are low: trees would learn that.
@@ -198,11 +198,14 @@ class Stack:
         )
 
 
-def _add_constant(blends: list[Estimator], name: str) -> None:
-    """Let hill climbing take a constant, and try it alone."""
+def _add_constant(blends: list[Estimator], name: str, *, climbs: bool) -> None:
+    """Try a constant alone, and let hill climbing take it.
+
+    Not in folds by time: the first ones know little, and what they say of models and a constant holds for no later one.
+    """
     for blend in blends:
-        if isinstance(blend, HillClimb) and name not in blend.models:
-            blend.models.append(name)
+        if isinstance(blend, HillClimb):
+            blend.models = [*(m for m in blend.models if m != name), *([name] if climbs else [])]
     if name not in [b.name for b in blends]:
         blends.append(OneBase(name))
 

@@ -218,6 +218,26 @@ def test_a_constant_that_is_better_is_taken():
     assert Given().fit(given, rows, folds, rows).score > made.score
 
 
+def test_a_first_fold_that_knows_nothing_leaves_no_constant_to_the_later_ones():
+    rng = np.random.default_rng(0)
+    label = torch.from_numpy(rng.normal(size=120))
+    first = torch.arange(120) < 60
+    said = torch.where(first, 0.01, label + 0.3 * torch.from_numpy(rng.normal(size=120)))
+    level = torch.zeros(120, dtype=torch.float64)
+    order = torch.arange(180)
+    train = Rows(Table({"row": order}), "regression", label=torch.cat([level[:60], label]), order=order.double())
+    none = torch.full((60,), math.nan, dtype=torch.float64)
+    folds = [(order[:60], order[60:120]), (order[:120], order[120:])]
+    digest = folds_digest([v for _, v in folds], 180)
+    model, constant = (
+        Predictions(n, torch.cat([none, v]), v, folds=digest) for n, v in (("m", said), ("constant", level))
+    )
+    made = Quick().fit([model], train, folds, train.take(order < 120), constant=constant)
+    assert "constant" not in made.choices
+    assert made.chosen != "constant"
+    assert made.score < 0.8 * float(label.std())
+
+
 @pytest.mark.parametrize("name", ["f1", "accuracy", "mcc"])
 def test_a_metric_of_classes_is_scored_and_resampled_by_the_same_thresholds(name):
     rng = np.random.default_rng(3)
