@@ -23,7 +23,7 @@ from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, DataWarning, OutOfTimeError
-from fastrec.estimators import Estimator
+from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
@@ -143,6 +143,7 @@ def fit_recipe(
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
+    scorer.check(made.train.label)
     made.test = None if test is None else made.rows(test, labelled=False)
     made.counted = _counted(recipe, made.train) & folds.scored
     _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts, budget=budget)
@@ -162,6 +163,7 @@ def _fit_models(
 ) -> None:
     recipe, folds, train = made.recipe, made.folds, made.train
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
+    made.scorer.suit([*rules, *models])
     for model in (*rules, *models):
         model.check_task(train)
         _check_events(recipe, model)
@@ -180,6 +182,7 @@ def _fit_models(
         _refit(made, [*rules, *models], device=device, seed=seed, store=store, stages=stages, budget=budget)
     with stages.stage("stack", len(train)) as advance:
         base = [made.predictions[m.name] for m in models]
+        constant = next((r for r in rules if isinstance(r, ConstantModel)), None) if made.target is not None else None
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
         stack = recipe.stack()
         outcome = stack.fit(
@@ -187,10 +190,11 @@ def _fit_models(
             train,
             folds,
             test,
-            metric=made.scorer.for_choosing(),
+            metric=made.scorer.metric,
             counted=made.counted,
             seed=seed,
             restore=made.scorer.restore,
+            constant=None if constant is None else made.predictions[constant.name],
         )
         made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))

@@ -24,6 +24,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_record import about_recipe
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
+from fastrec.estimators import ConstantModel
 from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
@@ -145,7 +146,7 @@ def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused:
         "also": _also(made),
         "oracle": made.found.oracle,
         "stack_tried": made.tried,
-        "stack_choice": {"chosen": made.stack.chosen, "nested": made.stack.nested, "fell_back": made.stack.fell_back},
+        "stack_choice": {"chosen": made.stack.chosen, "of_folds": made.stack.choices},
         "intervals": {n: list(i) for n, i in made.stack.scores.items()},
         "stack_over_best": None if made.stack.difference is None else list(made.stack.difference),
         "seconds": {n: round(s, 3) for n, s in seconds.items()},
@@ -177,8 +178,11 @@ def _also(made: Fitted) -> dict[str, dict[str, float]]:
 
 
 def _oof_score(made: Fitted, scorer: Scorer, name: str) -> float:
-    folds = torch.from_numpy(_fold_numbers(made))
-    return scorer(made.train, made.predictions[name].oof, made.counted, folds=folds)
+    folds, one = torch.from_numpy(_fold_numbers(made)), made.predictions[name]
+    oof = one.oof
+    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
+        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
+    return scorer(made.train, oof, made.counted, folds=folds)
 
 
 def _splits(made: Fitted) -> list[tuple[str, Rows]]:

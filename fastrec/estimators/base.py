@@ -104,6 +104,13 @@ class Estimator(ABC):
                 remedy=f"It does {', '.join(self.tasks)}: take another estimator, or name another task",
             )
 
+    def suit(self, metric: str) -> None:  # noqa: B027 - most kinds learn what their task says
+        """Learn what a metric of amounts is best at, where no other objective was asked for.
+
+        Args:
+            metric: a metric's name, such as ``'pinball@0.9'``.
+        """
+
     def forget(self) -> None:
         """Drop what was learned."""
         self.trace = Trace()

@@ -18,16 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import f1_score
 
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
+from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
+from fastrec.monitor.retrain_run import _classes
 from fastrec.stacking import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +131,8 @@ def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
     rows = pq.read_table(runs[case] / "rows.parquet").to_pandas()
     rows = rows[rows.split == "oof"]
     y = rows[[c for c in rows if c.startswith("label_")]].to_numpy().squeeze()
+    if metric.wants == "scores":  # a constant orders nothing, whatever each fold's is
+        assert scores["oof"].pop("constant") == 0.5
     for name, score in scores["oof"].items():
         oof = pq.read_table(runs[case] / "oof" / f"{name}.parquet").to_pandas()
         p = oof[[c for c in oof if c.startswith("prediction")]].to_numpy().squeeze()
@@ -141,11 +146,11 @@ def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
 
 
 @pytest.mark.parametrize("case", TARGETS)
-def test_a_stack_is_never_below_its_best_base(runs, case):
+def test_a_stack_and_its_models_are_above_the_constant(runs, case):
     scores = json.loads((runs[case] / "scores.json").read_text())
     sign = 1 if scores["greater_is_better"] else -1
-    base = [scores["oof"][n] for n in ("shallow", "deep")]
-    assert sign * scores["oof"]["stack"] >= max(sign * b for b in base) - 1e-12
+    base = [scores["oof"][n] for n in ("shallow", "deep", "stack")]
+    assert len(scores["stack_choice"]["of_folds"]) == 5
     assert all(sign * b > sign * scores["oof"]["constant"] for b in base)
 
 
@@ -260,6 +265,47 @@ def test_classes_for_a_metric_of_classes(tmp_path):
     scores = json.loads((run / "scores.json").read_text())
     assert scores["oof"]["stack"] > 0.8
     assert scores["also"]["auc"]["stack"] > 0.9
+    _, low, high = scores["intervals"]["stack"]
+    assert low < scores["oof"]["stack"] < high  # of F1, cut as the score is
+    assert scores["intervals"]["stack"][0] == pytest.approx(scores["oof"]["stack"])
+    assert scores["stack_over_best"][0] == pytest.approx(
+        scores["oof"]["stack"] - max(scores["oof"][n] for n in ("shallow", "deep"))
+    )
+    alone = compare_runs(run, run, model="shallow")[0]
+    assert (alone.a, compare_runs(run, run)[0].a) == pytest.approx((scores["oof"]["shallow"], scores["oof"]["stack"]))
+    made = SavedRun(run)
+    classes = _classes(run, Scorer.of("f1", made.target)).numpy()
+    assert f1_score((train.binary == "Y").astype(int), classes) == pytest.approx(scores["oof"]["stack"])
+    (part,) = list_runs(run.parent)
+    assert part.interval[0] < part.score < part.interval[1]
+
+
+def test_the_metric_of_amounts_says_what_is_learned(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    run = run_competition(Recipe("regression", metric="pinball@0.9"), data, tmp_path / "run", resume=False)
+    oof = {n: pq.read_table(run / "oof" / f"{n}.parquet").to_pandas() for n in ("stack", "constant")}
+    assert 0.8 < (TRAIN.regression <= oof["stack"].prediction).mean() < 0.97
+    for k, rows in oof["constant"].groupby("fold"):
+        others = TRAIN.regression[oof["constant"].fold != k]
+        assert rows.prediction.unique() == pytest.approx(np.quantile(others, 0.9, method="averaged_inverted_cdf"))
+    about = json.loads((run / "models" / "deep" / "fold0" / "estimator.json").read_text())["settings"]
+    assert (about["objective"], about["quantile_alpha"]) == ("reg:quantileerror", 0.9)
+
+
+def test_a_deviance_of_amounts_is_finite_and_below_the_constants(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    run = run_competition(Recipe("regression", metric="gamma_deviance"), data, tmp_path / "run", resume=False)
+    scores = json.loads((run / "scores.json").read_text())
+    assert all(np.isfinite(v) for v in (*scores["oof"].values(), *scores["intervals"]["stack"]))
+    assert scores["oof"]["stack"] < scores["oof"]["constant"]
+
+
+def test_amounts_are_no_classes_and_rows_no_lists(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    with pytest.raises(DataError, match=r"quadratic_kappa scores classes.*the target is an amount"):
+        run_competition(Recipe("regression", metric="quadratic_kappa"), data, tmp_path / "run", resume=False)
+    with pytest.raises(DataError, match="gauc scores lists, which a binary task has not"):
+        run_competition(Recipe("binary", metric="gauc"), write(tmp_path / "b", "binary"), tmp_path / "run")
 
 
 def test_rows_without_a_target_are_left_out_and_named(tmp_path):
