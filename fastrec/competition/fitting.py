@@ -13,7 +13,7 @@ import torch
 from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.columns import choose_columns
+from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
 from fastrec.competition.permute import permutation_importance
@@ -30,6 +30,8 @@ from fastrec.features._engine.digests import NoDigestError, class_digest, column
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target, Trained
+
+_SHOWN = 12  # names of columns in a line
 
 
 @dataclass
@@ -141,6 +143,11 @@ def fit_recipe(
         with step_by_step(advance, rows, prepared.passes):
             train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
+    used = [*cats, *conts, *([] if prepared.features is None else prepared.features.fit_inputs)]
+    passed_over = not_learned_from(recipe, found, target, used)
+    if passed_over:
+        more = f" and {len(passed_over) - _SHOWN} more" if len(passed_over) > _SHOWN else ""
+        stages.say(f"not learned from: {', '.join(passed_over[:_SHOWN])}{more}")
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
     made.test = None if test is None else made.rows(test, labelled=False)

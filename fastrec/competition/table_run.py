@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,17 +14,20 @@ from xgboost.core import XGBoostError
 
 from fastrec._core.atomic import atomic_folder, is_plain_name
 from fastrec.competition.data import CompetitionData
+from fastrec.competition.data_folder import truth_file
 from fastrec.competition.fitting import fit_recipe
 from fastrec.competition.forms.list_form import SubmissionFormat
+from fastrec.competition.forms.value_rows import relevance
 from fastrec.competition.kept_rows import keep_rows
 from fastrec.competition.recipe import Competition
 from fastrec.competition.run_files import now, write_run, write_scores
 from fastrec.competition.run_options import RunOptions
 from fastrec.competition.submit import form_of
-from fastrec.errors import DataError, WriteError
+from fastrec.errors import DataError, MissingColumnError, WriteError
 from fastrec.estimators._on_ranks import check_ranks, training_on_ranks
 from fastrec.report import write_report
 from fastrec.scale.cluster import tables_on
+from fastrec.table import Table
 
 
 def run_table(recipe: Competition, data: Path, out: Path, asked: RunOptions) -> None:
@@ -63,8 +67,43 @@ def _read(recipe: Competition, data: Path, asked: RunOptions) -> CompetitionData
     if found.test is not None and not len(found.test):
         found.test = None
     if recipe.task == "ranking":
+        found = _labels_apart(recipe, found, data)
         check_candidates(recipe, found)
     return found
+
+
+def _labels_apart(recipe: Competition, found: CompetitionData, data: Path) -> CompetitionData:
+    """The data with test lists that do not show their labels, and the truth as labels of the test's candidates.
+
+    Raises:
+        FastrecError: by the truth the test cannot be scored. (Found before hours of training, not after.)
+    """
+    test, truth, ids = found.test, found.truth, [recipe.list_column, recipe.item]
+    if test is None:
+        return found
+    file: Path = truth_file(data, recipe.reading.files) or data
+    if recipe.label in test:
+        if truth is None and not bool(test[recipe.label].is_missing().any()):
+            truth, file = test.select([*ids, recipe.label]), data
+        test = test.drop([recipe.label])
+    if isinstance(truth, Table):
+        absent = next((n for n in ids if n not in truth), None)
+        if absent is not None:
+            raise MissingColumnError(
+                "the truth lacks it", file=file, column=absent,
+                remedy=f"Give {', '.join(ids)} and {recipe.label}, or move the file away",
+            )  # fmt: skip
+        label = recipe.label if recipe.label in truth else None
+        names = [*ids, *([label] if label else [])]
+        values, counted = relevance(test.select(ids).to_arrow(), truth.select(names).to_arrow(), ids, label, file)
+        if not counted.all():
+            row = int((~counted).argmax())
+            raise DataError(
+                f"the truth has no line of the test list in row {row} ({int((~counted).sum())} such rows)", file=file,
+                column=ids[0], remedy="Give the truth of every list, or move the file away",
+            )  # fmt: skip
+        truth = torch.from_numpy(values)
+    return replace(found, test=test, truth=truth)
 
 
 def check_candidates(recipe: Competition, found: CompetitionData) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.forms.ordering import arrow_column
 from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.errors import DataError, SubmissionError
@@ -52,7 +53,10 @@ def read_truth(path: Path, form: ValueForm, label: str | None) -> tuple[pa.Table
     Raises:
         FastrecError: the file cannot be read or lacks an id.
     """
-    names = read_file(path).column_names if _is_parquet(path) else csv_header(path, sep=_separator(path, form))
+    if _is_parquet(path):
+        names = [f.name for f in read_file(path).schema if not pa.types.is_nested(f.type)]
+    else:
+        names = csv_header(path, sep=_separator(path, form))
     beside = [n for n in names if n not in form.ids]
     if label not in beside:
         flags = [n for n in beside if _is_flag(read_text(path, (n,), form)[n])]
@@ -79,7 +83,7 @@ def relevance(
         DataError: a label is no number, a candidate has two, or all candidates (or none) are relevant.
     """
     asked, known = RowKeys(lines, ids, path), RowKeys(truth, ids, path)
-    value = np.ones(len(truth)) if label is None else _labels(truth[label], label, path)
+    value = np.ones(len(truth)) if label is None else _labels(arrow_column(truth[label], label), label, path)
     again = known.repeated() if label is not None else []
     if len(again):
         raise DataError(
@@ -103,7 +107,7 @@ def relevance(
 
 
 def _first(table: pa.Table, ids: Sequence[str]) -> pa.Array:
-    return table[ids[0]].combine_chunks().cast(pa.large_string())
+    return arrow_column(table[ids[0]], ids[0]).cast(pa.large_string())
 
 
 def _is_flag(column: pa.ChunkedArray) -> bool:
@@ -111,9 +115,9 @@ def _is_flag(column: pa.ChunkedArray) -> bool:
     return values in ({"0", "1"}, {"0.0", "1.0"}, {"false", "true"})
 
 
-def _labels(column: pa.ChunkedArray, name: str, path: str | Path) -> np.ndarray:
+def _labels(column: pa.Array, name: str, path: str | Path) -> np.ndarray:
     made = np.empty(len(column))
-    for row, text in enumerate(column.to_pylist()):
+    for row, text in enumerate(column.cast(pa.large_string()).to_pylist()):
         text = (text or "").lower()
         try:
             made[row] = text == "true" if text in ("true", "false") else float(text)
