@@ -106,6 +106,7 @@ class Fitted:
 def fit_recipe(
     recipe: Competition,
     found: CompetitionData,
+    target: Target | None,
     *,
     device: torch.device,
     seed: int,
@@ -119,7 +120,8 @@ def fit_recipe(
 
     Args:
         recipe: the recipe.
-        found: its rows.
+        found: its rows; the test's do not show their target.
+        target: what is predicted; None in a ranking task.
         device: where to train.
         seed: of everything random.
         bs: the nets' batch size; None: the recipe's.
@@ -131,9 +133,8 @@ def fit_recipe(
     Raises:
         FastrecError: the data do not fit the recipe, or a model cannot learn from them.
     """
-    target = recipe.find_target(found.train)
     if target is not None:
-        found = _with_targets(recipe, _truth_apart(found, target), target)
+        found = _with_targets(recipe, found, target)
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
@@ -274,17 +275,6 @@ def _refit(
             made.predictions[model.name] = replace(one, test=found.test, models=[found.model])
             if model.learns:
                 advance(len(made.train))
-
-
-def _truth_apart(found: CompetitionData, target: Target) -> CompetitionData:
-    """The data with test rows that do not show their target: where they had one, it is the truth."""
-    test, truth = found.test, found.truth
-    there = [] if test is None else [n for n in target.names if n in test]
-    if not there:
-        return found
-    if truth is None and len(there) == len(target.names) and bool(target.known(test).all()):
-        truth = test.select(target.names)
-    return replace(found, test=test.drop(there), truth=truth)
 
 
 def _counted(recipe: Competition, train: Rows) -> torch.Tensor:
