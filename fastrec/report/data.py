@@ -147,7 +147,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         _add_intervals(results, scores, greater)
     if models:
         outputs = list(results.config.get("outputs") or [])
-        results.of_rows = read_rows(run, results.task, outputs, models[-1], models)
+        results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
 
 

@@ -194,7 +194,8 @@ def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
 
 
 def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> Panel:
-    rows = {name: standing.score for name, standing in results.standings[split].items()}
+    standings = results.standings[split]
+    rows = {name: standings[name].score for name in all_models(results) if name in standings}
     mark = results.oracle if split == "test" else None
     chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
     return Panel(TITLES[split], chart)
@@ -279,7 +280,8 @@ def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> d
 
 def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Section | None:
     title, panels = "Feature importance", []
-    for model in [m for m in all_models(results) if m in results.importance]:
+    # the first one's bars are seen at once: the features' rather than what the stack says of its models
+    for model in sorted((m for m in all_models(results) if m in results.importance), key=lambda m: m == "stack"):
         gains = results.importance[model]
         if not gains:
             continue

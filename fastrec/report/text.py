@@ -36,20 +36,22 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(f"model ({results.metric})", overflow="fold")
+    table.add_column(f"model\n({results.metric})", overflow="fold")
     for split in shown:
         table.add_column(split, justify="right", no_wrap=True)
-        table.add_column("95 %", style="dim", no_wrap=True)
+        if results.standings.get(split):
+            table.add_column("95 %", style="dim", no_wrap=True)
     if results.standings:
-        table.add_column(f"to the best ({judged})", justify="right", no_wrap=True)
+        table.add_column(f"to the best\n({judged})", justify="right", no_wrap=True)
     for metric in results.also:
-        table.add_column(f"{metric} ({also_of(results)})", justify="right")
+        table.add_column(f"{metric}\n({also_of(results)})", justify="right", no_wrap=True)
     for name in all_models(results):
         cells = [Text(name)]  # not as markup: a name may hold brackets
         for split in shown:
             standing, score = standing_of(results, split, name), score_of(results, split, name)
             cells.append(Text("" if score is None else f"{score:.4f}"))
-            cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
+            if results.standings.get(split):
+                cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
         if results.standings:
             cells.append(Text(_difference_text(results, name, standing_of(results, judged, name))))
         cells += [Text(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
