@@ -136,8 +136,8 @@ class SessionBlend(SessionModel):
         self.held = {"target": asked.target, "length": asked.lengths}
         known, best = self._best_of_each(asked)
         shown = dict(zip(self.models, best, strict=True))
-        if "popularity" not in shown:
-            popular = PopularItems()
+        popular = self.popular_beside()
+        if popular is not None:
             popular.fit(train)
             shown["popularity"] = popular.recommend(asked, self.k, self.exclude_seen)[0]
         for name, items in shown.items():
@@ -147,6 +147,11 @@ class SessionBlend(SessionModel):
             self.weights = even
         else:
             self._weigh(known)
+
+    def popular_beside(self) -> PopularItems | None:
+        """What any model must beat, not fitted; None: it is among the models."""
+        there = "popularity" in self.models or any(isinstance(m, PopularItems) for m in self.models.values())
+        return None if there else PopularItems()
 
     def _weigh(self, known: _Candidates) -> None:
         """Find the weights that put the right items first."""

@@ -21,7 +21,6 @@ from fastrec.metrics import bootstrap_interval
 from fastrec.report import write_report
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.sequences.next_item_net import NextItemNet
-from fastrec.sequences.popularity import PopularItems
 from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
 from fastrec.sequences.session_blend import SessionBlend
 from fastrec.sequences.vstan import VSTAN
@@ -150,10 +149,10 @@ def _blend(recipe: NextItemCompetition, asked: RunOptions) -> SessionBlend:
 def _popular(
     recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
 ) -> dict[str, Any]:
-    """What everybody looks at, which any model must beat; empty where a model of the recipe goes by that name."""
-    if "popularity" in blend.models:
+    """What everybody looks at, which any model must beat; empty where it is among the models."""
+    model = blend.popular_beside()
+    if model is None:
         return {}
-    model = PopularItems()
     model.fit(train)
     return {"popularity": model.recommend(test, recipe.k, recipe.exclude_seen)}
 
