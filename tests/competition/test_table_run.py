@@ -190,6 +190,17 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
 
 
+@pytest.mark.parametrize("case", TARGETS)
+def test_no_rows_have_no_predictions(runs, case, tmp_path):
+    made = SavedRun(runs[case]).predict(TEST[["id", "x", "z", "city"]].head(0))
+    wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
+    assert tuple(made.shape) == wide.get(case, (0,))
+    TEST[["id", "x", "z", "city"]].head(0).to_parquet(tmp_path / "none.parquet")
+    written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
+    assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
+    assert not len(written)
+
+
 CODE = """
 import sys
 from fastrec.competition import predict_run
