@@ -55,8 +55,8 @@ class SessionBlend(SessionModel):
             ``recommend_each``.
 
     Attributes:
-        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``; as ``'popularity'`` those of the
-            items that are looked at most, which any model must beat.
+        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``; as ``'popularity'`` those of
+            the items that are looked at most, which any model must beat.
         held: what was held out when the weights were chosen: ``'target'`` (codes), ``'length'`` (events before it) and,
             by the same names, the target's rank, ``k + 1`` where it is not shown; int64 each.
         store: keeps what is finished, so that an interrupted ``fit`` goes on from there; None: nothing is kept.

@@ -111,9 +111,9 @@ def test_a_truth_beside_the_data_scores_the_test_lists(folder):
 
 
 def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
-    oracle, truth = f"mrr {mean_reciprocal_rank(pd.read_csv(folder / 'run' / 'submission.csv')):.5f}", tmp_path / "t.csv"
+    submission, truth = folder / "run" / "submission.csv", tmp_path / "t.csv"
+    oracle = f"mrr {mean_reciprocal_rank(pd.read_csv(submission)):.5f}"
     TRUTH.to_csv(truth, index=False)
-    submission = folder / "run" / "submission.csv"
     for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
         code, out = invoke("score", submission, truth, *more)
         assert (code, out.splitlines()[-2:]) == (0, ["relevant: bought above 0", oracle]), out
@@ -194,3 +194,19 @@ def test_a_truth_of_the_relevant_candidates_alone_and_labels_in_the_test_file(tm
     joined = made.merge(TRUTH, on=["search", "product"])
     first = joined.sort_values("score", ascending=False, kind="stable").groupby("search").head(1)["bought"].mean()
     assert first <= found[0] <= 1
+
+
+def test_the_recipe_of_the_docs_ranks_such_a_table(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "competitions.md").read_text(encoding="utf-8")
+    section = page[page.index("## A ranking of your own") :]
+    names: dict = {"__name__": "page"}
+    exec(section[section.index("```python\n") + 10 : section.index("```\n\n- ")], names)
+    recipe = names["Shop"]()
+    recipe.models = lambda bs: [LGBMModel("lgbm", rounds=10, early_stopping_rounds=None)]
+    run = run_competition(recipe, write(tmp_path / "data"), tmp_path / "run", stages=Stages(quiet=True))
+    scores = json.loads((run / "scores.json").read_text())
+    made = pd.read_csv(run / "submission.csv")
+    assert scores["models"]["stack"] == pytest.approx(mean_reciprocal_rank(made), abs=0.02)  # ties count otherwise
+    assert scores["models"]["stack"] > 0.5
+    assert set(scores["also"]) == {"ndcg@10"}
+    assert invoke("score", run / "submission.csv", tmp_path / "data" / "truth.csv")[0] == 0

@@ -255,7 +255,8 @@ def test_pictures_name_the_periods_and_bars_are_shares_of_the_whole(reference, t
     found = monitor(reference, week(seed=6), over_time=table)
     text = found.save_html(tmp_path / "a.html").read_text()
     chart = text[text.index("By period") :]
-    assert re.findall(r'text-anchor="middle">(\w+)<', chart[: chart.index("</svg>")]) == ["10", "11", "12", "13", "period"]
+    names = re.findall(r'text-anchor="middle">(\w+)<', chart[: chart.index("</svg>")])
+    assert names == ["10", "11", "12", "13", "period"]
     widths = [float(w) for w in re.findall(r"bar-fill\" style=\"width:([\d.]+)%", text)]
     assert widths == pytest.approx([100 * c.gain for c in found.adversarial.columns if c.gain > 0][:12], abs=0.01)
 

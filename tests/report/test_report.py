@@ -398,7 +398,8 @@ def test_boosting_has_rounds_and_a_mean_as_far_as_all_folds_go(run):
     assert ">round</text>" in card
     assert "epoch" not in card
     lines = re.findall(r'<polyline class="(\w+)" points="(.*?)"', card)
-    assert [(kind, len(points.split())) for kind, points in lines] == [("thin", 4), ("thin", 70), ("thin", 84), ("bold", 4)]
+    found = [(kind, len(points.split())) for kind, points in lines]
+    assert found == [("thin", 4), ("thin", 70), ("thin", 84), ("bold", 4)]
     assert card.count("<circle") == 4  # a dot for each of few points, none for each of many
 
 
@@ -432,4 +433,5 @@ def test_touched_before_is_shown_where_it_is_known(tmp_path):
 
 def test_the_best_model_stands_first(run):
     text = write_report(run, repeats=10).read_text()
-    assert re.findall(r'<td><i style="[^"]*"></i>(\w+)</td>', text) == [*read_run(run, repeats=10).models[::-1], "oracle"]
+    names = re.findall(r'<td><i style="[^"]*"></i>(\w+)</td>', text)
+    assert names == [*read_run(run, repeats=10).models[::-1], "oracle"]
