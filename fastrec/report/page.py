@@ -59,8 +59,8 @@ class Row:
 def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
     """Write ``report.html`` into a run directory.
 
-    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``; what is
-    absent has no section. The page holds its style and pictures, fetches nothing and runs no script.
+    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``. What
+    is absent has no section. The page holds its style and pictures, fetches nothing and runs no script.
 
     Args:
         run: the run directory.
