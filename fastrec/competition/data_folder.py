@@ -49,6 +49,12 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
     return found
 
 
+def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | None:
+    """The file that says the truth of the test rows; None where there is none, or no folder."""
+    files = table_files(folder, roles) if folder.is_dir() else {}
+    return next((files[n] for n in _TRUTHS if n in files), None)
+
+
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:

@@ -13,7 +13,7 @@ import torch
 from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.columns import choose_columns
+from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
 from fastrec.competition.permute import permutation_importance
@@ -30,6 +30,8 @@ from fastrec.features._engine.digests import NoDigestError, class_digest, column
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target, Trained
+
+_SHOWN = 12  # names of columns in a line
 
 
 @dataclass
@@ -104,6 +106,7 @@ class Fitted:
 def fit_recipe(
     recipe: Competition,
     found: CompetitionData,
+    target: Target | None,
     *,
     device: torch.device,
     seed: int,
@@ -117,7 +120,8 @@ def fit_recipe(
 
     Args:
         recipe: the recipe.
-        found: its rows.
+        found: its rows; the test's do not show their target.
+        target: what is predicted; None in a ranking task.
         device: where to train.
         seed: of everything random.
         bs: the nets' batch size; None: the recipe's.
@@ -129,9 +133,8 @@ def fit_recipe(
     Raises:
         FastrecError: the data do not fit the recipe, or a model cannot learn from them.
     """
-    target = recipe.find_target(found.train)
     if target is not None:
-        found = _with_targets(recipe, _truth_apart(found, target), target)
+        found = _with_targets(recipe, found, target)
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
@@ -141,6 +144,11 @@ def fit_recipe(
         with step_by_step(advance, rows, prepared.passes):
             train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
+    used = [*cats, *conts, *([] if prepared.features is None else prepared.features.fit_inputs)]
+    passed_over = not_learned_from(recipe, found, target, used)
+    if passed_over:
+        more = f" and {len(passed_over) - _SHOWN} more" if len(passed_over) > _SHOWN else ""
+        stages.say(f"not learned from: {', '.join(passed_over[:_SHOWN])}{more}")
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
     scorer.check(made.train.label)
@@ -271,17 +279,6 @@ def _refit(
             made.predictions[model.name] = replace(one, test=found.test, models=[found.model])
             if model.learns:
                 advance(len(made.train))
-
-
-def _truth_apart(found: CompetitionData, target: Target) -> CompetitionData:
-    """The data with test rows that do not show their target: where they had one, it is the truth."""
-    test, truth = found.test, found.truth
-    there = [] if test is None else [n for n in target.names if n in test]
-    if not there:
-        return found
-    if truth is None and len(there) == len(target.names) and bool(target.known(test).all()):
-        truth = test.select(target.names)
-    return replace(found, test=test.drop(there), truth=truth)
 
 
 def _counted(recipe: Competition, train: Rows) -> torch.Tensor:

@@ -278,7 +278,8 @@ def _list_rows(made: Fitted, split: str, lists: Rows, label: torch.Tensor | None
     if label is not None and recipe.touched is not None:
         known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
         touched[codes[known]] = True
-    columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), label is None))
+    unknown = label is None or recipe.touched is None
+    columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
     for name, one in made.predictions.items():
         scores = one.oof if split == "oof" else one.test
         if label is None:

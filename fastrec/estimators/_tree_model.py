@@ -344,8 +344,8 @@ def _trace(grown: Sequence[Grown | float], names: Sequence[str]) -> Trace:
     trees = [(i, g) for i, g in enumerate(grown) if isinstance(g, Grown)]
     several = len(grown) > 1
     curves = [
-        {"epoch": epoch, "valid_loss": float(value), **({"output": i} if several else {})}
+        {"round": number, "held_out": float(value), **({"output": i} if several else {})}
         for i, g in trees
-        for epoch, value in enumerate(g.curve)
+        for number, value in enumerate(g.curve)
     ]
     return Trace(curves, {n: sum(g.gains.get(n, 0.0) for _, g in trees) for n in names})

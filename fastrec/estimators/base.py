@@ -28,7 +28,8 @@ class Trace:
     """What a ranker can tell of its training.
 
     Args:
-        curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``.
+        curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per
+            round: ``{'round': 0, 'held_out': …}``, the figure that training stops by.
         importance: feature → total gain.
         began: after ``start_from``: what it began with, or why it was trained from nothing all the same.
     """

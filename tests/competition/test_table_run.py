@@ -195,6 +195,17 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
 
 
+@pytest.mark.parametrize("case", TARGETS)
+def test_no_rows_have_no_predictions(runs, case, tmp_path):
+    made = SavedRun(runs[case]).predict(TEST[["id", "x", "z", "city"]].head(0))
+    wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
+    assert tuple(made.shape) == wide.get(case, (0,))
+    TEST[["id", "x", "z", "city"]].head(0).to_parquet(tmp_path / "none.parquet")
+    written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
+    assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
+    assert not len(written)
+
+
 CODE = """
 import sys
 from fastrec.competition import predict_run
@@ -368,6 +379,40 @@ class Untrainable(XGBModel):
 
     def fit(self, *args, **options):
         raise AssertionError("trained")
+
+
+@pytest.mark.parametrize(
+    ("test", "truth", "message", "column", "file"),
+    [
+        (TEST.assign(binary="Z"), None, "the truth of the test: .* no training row has", "binary", "data"),
+        (TEST, TEST.assign(binary="Z"), "the truth of the test: .* no training row has", "binary", "truth.csv"),
+        (TEST, TEST.head(50), "id r2-50 is no row of truth.csv", "id", "truth.csv"),
+        (TEST, TEST[["binary"]].head(50), "the truth has 50 rows, the test 60", None, "truth.csv"),
+        (TEST.assign(id="one"), None, "id one stands in an earlier row too .59 such", "id", "data"),
+        (TEST.assign(id=[None, *TEST.id[1:]]), None, "an id is missing", "id", None),
+    ],
+)
+def test_what_cannot_be_scored_or_written_is_found_before_training(tmp_path, test, truth, message, column, file):
+    data = write(tmp_path / "data", "binary", test=None)
+    test[["id", "x", "z", "city", "binary"]].to_csv(data / "test.csv", index=False)
+    if truth is not None:
+        truth[[n for n in ("id", "binary") if n in truth]].to_csv(data / "truth.csv", index=False)
+    with pytest.raises(FastrecError, match=message) as caught:
+        run_competition(Recipe("binary", models=lambda bs: [Untrainable("x")]), data, tmp_path / "run", resume=False)
+    assert caught.value.column == column
+    assert (None if caught.value.file is None else Path(caught.value.file).name) == file
+
+
+def test_a_truth_in_another_order_is_read_by_its_ids(tmp_path):
+    data, found = write(tmp_path / "data", "regression"), []
+    for seed in (None, 1):
+        truth = TEST if seed is None else TEST.sample(frac=1.0, random_state=seed)
+        truth[["id", "regression"]].to_csv(data / "truth.csv", index=False)
+        run = run_competition(Recipe("regression"), data, tmp_path / "run", resume=False)
+        found.append(json.loads((run / "scores.json").read_text())["models"])
+        rows = pq.read_table(run / "rows.parquet").to_pandas().query("split == 'test'")
+        assert rows.label_regression.tolist() == TEST.regression.tolist()
+    assert found[0] == found[1]
 
 
 def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):
