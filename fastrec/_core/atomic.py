@@ -148,12 +148,13 @@ def _renameat2() -> Callable[..., int] | None:
 def _named_write_error(path: Path, temporary: Path) -> Iterator[None]:
     try:
         yield
-    except WriteError as error:
+    except FastrecError as error:
         inner = Path(error.file or path)
         if temporary not in inner.parents:
             raise
         # what was written inside goes by the name that it would have had
-        raise WriteError(error.problem, file=path / inner.relative_to(temporary), remedy=error.remedy) from error
+        about = {"column": error.column, "row": error.row, "remedy": error.remedy}
+        raise type(error)(error.problem, file=path / inner.relative_to(temporary), **about) from error
     except OSError as error:
         if isinstance(error, FastrecError) or error.errno not in _REFUSALS or _is_elsewhere(error, path, temporary):
             raise

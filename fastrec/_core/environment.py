@@ -57,7 +57,11 @@ PARTS = (
     Part("compiled", {"numba": "0.60"}, "compiled loops"),
     Part("tune", {"optuna": "4.0"}, "fastrec tune"),
     Part("export", {"onnx": "1.17", "onnxruntime": "1.20", "onnxscript": "0.3"}, "fastrec export"),
-    Part("serve", {"onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"}, "fastrec serve"),
+    Part(
+        "serve",
+        {"httptools": "0.6", "onnxruntime": "1.20", "orjson": "3.10", "starlette": "0.40", "uvicorn": "0.30"},
+        "fastrec serve",
+    ),
     Part("redis", {"redis": "5.0"}, "events kept in Redis"),
     Part("retrieval", {"faiss-cpu": "1.9"}, "approximate search of vectors"),
     Part("scale", {"dask": "2025.1", "distributed": "2025.1"}, "Dask frames"),

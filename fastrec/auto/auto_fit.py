@@ -22,7 +22,8 @@ from fastrec.competition.load import load_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import run_competition
 from fastrec.errors import DataError
-from fastrec.table import Table
+from fastrec.table import Table, column_names
+from fastrec.table.read import check_names
 from fastrec.validate.tasks import Task
 
 _FOR_FEATURES, _FOR_FEATURES_AT_MOST = 0.2, 60.0  # share of the time, seconds
@@ -163,6 +164,8 @@ def fit(
     where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
     data = where / "data"
     data.mkdir(parents=True, exist_ok=True)
+    if not isinstance(target, str):  # a frame's names may be numbers, or pairs
+        target = str(target) if target in list(column_names(df)) else [str(t) for t in target]
     pq.write_table(_arrow(df), data / "train.parquet")
     if test is not None:
         pq.write_table(_arrow(test), data / "test.parquet")
@@ -185,13 +188,13 @@ def fit(
 
 
 def _arrow(df: Any) -> pa.Table:
-    if isinstance(df, pa.Table):
-        return df
-    if isinstance(df, pd.DataFrame):
-        return pa.Table.from_pandas(df, preserve_index=False)
-    if hasattr(df, "to_arrow"):
-        return df.to_arrow()
-    return Table.read(df).to_arrow()
+    """A frame as Arrow, its names as text.
+
+    Raises:
+        DataError: values that no column can hold, naming the column.
+    """
+    check_names([str(n) for n in column_names(df)], None)
+    return df if isinstance(df, pa.Table) else Table.read(df).to_arrow()
 
 
 def _interval(found: dict[str, Any], name: str) -> dict[str, float]:

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.competition.reading import LETTERS
+from fastrec.competition.reading import COMMA_TEXT, LETTERS, NUMBER_TEXT
 
 Kind = Literal["constant", "duplicate", "id", "category", "number", "time", "list", "text", "other"]
 
@@ -33,8 +33,7 @@ _DATE_FORMS = (
     "%d.%m.%y %H:%M", "%d.%m.%Y %H:%M:%S", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S", "%Y%m%d",
 )  # fmt: skip
 _SEPARATORS = ("|", ";", ",", " ")
-_NUMBER_TEXT = re.compile(r"[$€£]?\s*[-+]?[\d,' ]*\.?\d+\s*[%$€£]?$")
-_COMMA_TEXT = re.compile(r"[$€£]?\s*[-+]?(?:\d{1,3}(?:[.' \u00a0]\d{3})+|\d+)(?:,\d+)?\s*[%$€£]?$")
+_LONG = r"\d{16,}"  # so many digits in one are an id
 _COMMA_DECIMALS = re.compile(r",(?:\d{1,2}|\d{4,})(?:\D|$)|\.\d{3},|(?:^|\D)0,\d")  # no comma between thousands is so
 _KEY_REPEATS, _KEY_DISTINCT = 5.0, 20_000  # a number may be a key: rows a value, values
 _FEW = 30  # whole numbers of so few values are looked at as categories too
@@ -72,19 +71,23 @@ class ColumnInfo:
     parse: bool = False
 
 
-def look_at(table: pa.Table, skip: Sequence[str] = ()) -> list[ColumnInfo]:
+def look_at(table: pa.Table, skip: Sequence[str] = (), test: pa.Table | None = None) -> list[ColumnInfo]:
     """What each column of the training rows is.
 
     Args:
         table: the training rows.
         skip: columns that are not looked at: the target.
+        test: columns of text whose values in the test rows count too.
     """
     made: list[ColumnInfo] = []
     seen: dict[tuple[object, ...], str] = {}
     for name in table.column_names:
         if name in skip:
             continue
-        info = _look(name, table[name])
+        column = table[name]
+        if test is not None and name in test.column_names:
+            column = pa.chunked_array([*column.cast(pa.string()).chunks, *test[name].cast(pa.string()).chunks])
+        info = _look(name, column)
         if info.kind not in ("constant", "other", "list"):
             print_of = _print_of(table[name])
             twin = seen.setdefault(print_of, name)
@@ -149,10 +152,16 @@ def _look_at_text(name: str, column: pa.ChunkedArray, distinct: int, missing: fl
     filled = n * (1 - missing)
     if not len(texts):
         return ColumnInfo(name, "constant", distinct, missing, "empty texts")
-    if _has_decimal_commas(texts) and distinct > 2:
+    written = not texts.str.fullmatch(_LONG).any()
+    if written and _has_decimal_commas(texts) and distinct > 2:
         why = "numbers with a decimal comma"
         return ColumnInfo(name, "number", distinct, missing, why, numeric_text=True, decimal_comma=True)
-    if texts.str.fullmatch(_NUMBER_TEXT).mean() >= _PARSED and texts.str.contains(r"\d").all() and distinct > 2:
+    if (
+        written
+        and texts.str.fullmatch(NUMBER_TEXT).mean() >= _PARSED
+        and texts.str.contains(r"\d").all()
+        and distinct > 2
+    ):
         return ColumnInfo(name, "number", distinct, missing, "numbers with signs around them", numeric_text=True)
     if _PART_NAME.search(name) and distinct > 2 and _same_letters(texts):
         why = "numbers with the same letters before them"
@@ -194,7 +203,7 @@ def _same_letters(texts: pd.Series) -> bool:
 
 
 def _has_decimal_commas(texts: pd.Series) -> bool:
-    some = texts.str.fullmatch(_COMMA_TEXT).mean() >= _PARSED
+    some = texts.str.fullmatch(COMMA_TEXT).mean() >= _PARSED
     return bool(some and texts.str.contains(r"\d").all() and texts.str.contains(_COMMA_DECIMALS).any())
 
 

@@ -12,6 +12,8 @@ from fastrec.auto.sniff import sniff
 from fastrec.competition.data_folder import ENDINGS
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
+from fastrec.table import Table
+from fastrec.table.column_types import as_type, differing, types_of
 from fastrec.table.read import CsvForm, read_file
 
 _PLAIN_TEXT = (".data", ".txt", ".dat", ".tab")
@@ -73,7 +75,27 @@ def read_files(data: Path) -> Files:
     odd = {r: n for r, n in made.names.items() if _stem(folder / n) != usual[r] or not _known_ending(n)}
     names = {("sample_submission" if r == "sample" else r): n for r, n in odd.items()}
     made.reading = Reading(files=names, header=form.header, delimiter=form.delimiter, missing=list(form.missing))
+    made.reading.texts = differing(made.tables["train"], made.tables.get("test"))
+    if made.reading.texts:  # numbers in one of the two are read again, as they are written: 00715
+        for role in (r for r in ("train", "test") if r in made.tables):
+            text = dict.fromkeys(made.reading.texts, pa.string())
+            read = read_file(folder / made.names[role], form=forms[folder / made.names[role]], types=text)
+            made.tables[role] = made.reading.convert(read, role)
+    made.tables = {r: _settled(t) for r, t in made.tables.items()}
     return made
+
+
+def _settled(table: pa.Table) -> pa.Table:
+    """A table with the types that a run gives its columns: decimals and times of day are numbers, text is in full."""
+    types = types_of(table)
+    for i, name in enumerate(table.column_names):
+        if pa.types.is_dictionary(table[name].type) and types.get(name) == "text":
+            table = table.set_column(i, name, table[name].cast(table[name].type.value_type))
+        elif pa.types.is_decimal(table[name].type):
+            table = table.set_column(i, name, as_type(table[name], types.get(name, "number"), column=name))
+        elif types.get(name) == "clock":
+            table = table.set_column(i, name, Table.read(table.select([name]))[name].to_arrow())
+    return table
 
 
 def _paths(data: Path) -> list[Path]:

@@ -27,6 +27,7 @@ _NAMES = re.compile(
 )
 _FEW, _MANY = 20, 200  # different whole numbers that may be classes; different texts that may be
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
+_CANDIDATES = 2  # rows that a list of candidates has on average, at least
 _ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
 _TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
 
@@ -109,9 +110,15 @@ def understand(
         task: the task, where it is known.
 
     Raises:
-        DataError: there is no target, or it cannot be one.
+        DataError: there is no target, or it cannot be one; the task is a ranking.
         MissingColumnError: the training rows lack the column that was named.
     """
+    if task == "ranking":
+        raise DataError(
+            "no recipe of a ranking is made by itself: files do not say which rows are one list",
+            remedy="Write one with task = 'ranking', list_column, item and label, as 'A ranking of your own' in the "
+            "docs (competitions) shows, and run it by fastrec run",
+        )
     decisions = [Decision(r, n, files.why[r]) for r, n in files.names.items()]
     names, how = _target(files, target)
     _amounts_in_text(files, names)
@@ -133,8 +140,14 @@ def understand(
         )
     else:
         decisions.append(Decision("metric", metric, "as was asked for"))
-    made = Problem(files, look_at(known, skip=names), names, found_task, metric, decisions=decisions)
+    mixed = [n for n in files.reading.texts if n not in names]  # text in one of train and test
+    columns = look_at(known, names, files.tables["test"].select(mixed) if mixed else None)
+    made = Problem(files, columns, names, found_task, metric, decisions=decisions)
     made.classes = _classes(known, made)
+    lists = _one_in_each(known, made)
+    if lists is not None and task is None:
+        why_task.why += f"; one row of each {lists} is chosen: to rank them, see 'A ranking of your own' in the docs"
+        why_task.sure = False
     _reading(made)
     known = _with_known_target(files, names)  # its times and numbers as such
     _ids(made)
@@ -250,6 +263,18 @@ def _task(
     return "regression", Decision("task", "regression", f"{names[0]} has {distinct} different numbers")
 
 
+def _one_in_each(known: pa.Table, made: Problem) -> str | None:
+    """The column of lists of which one row each has the rarer class: candidates, one of which was chosen."""
+    if made.task != "binary" or len(made.target) > 1:
+        return None
+    counts = pc.value_counts(known[made.target[0]]).to_pylist()
+    rarer = min(counts, key=lambda c: c["counts"])
+    chosen = known.filter(pc.equal(known[made.target[0]], pa.scalar(rarer["values"], known[made.target[0]].type)))
+    most = len(known) / _CANDIDATES
+    found = [c for c in made.columns if len(chosen) == c.distinct <= most and c.distinct > _FEW]
+    return next((c.name for c in found if pc.count_distinct(chosen[c.name]).as_py() == c.distinct), None)
+
+
 def _metric_by_sample(files: Files, names: list[str], known: pa.Table, task: Task) -> str | None:
     """Accuracy, where the sample submission has several of the target's own classes in its column."""
     sample = files.tables.get("sample")
@@ -284,6 +309,7 @@ def _reading(made: Problem) -> None:
     found = [c for c in made.columns if c.numeric_text]
     reading.numbers = [*reading.numbers, *(c.name for c in found)]
     reading.decimal_commas = [*reading.decimal_commas, *(c.name for c in found if c.decimal_comma)]
+    reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
 

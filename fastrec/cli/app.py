@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -249,20 +250,21 @@ def _score_values(
     from fastrec.competition.forms.list_form import run_around
     from fastrec.competition.forms.value_score import score_values
     from fastrec.metrics import default_metric
-    from fastrec.table import Table
+    from fastrec.table import Table, load_state
     from fastrec.table.read import read_file
+    from fastrec.validate import Target
 
     if competition is not None:
         recipe = load_competition(competition)
         target = recipe.find_target(Table.read(read_file(truth))) if recipe.task != "ranking" else None
         metric = recipe.metric or default_metric("ranking" if target is None else target.task)
-        return score_values(submission, truth, form, metric=metric, target=target)
-    from fastrec.competition.predict import SavedRun
-
+        return score_values(submission, truth, form, metric=metric, target=target, label=recipe.label)
     folder = run or run_around(submission)
     assert folder is not None  # a form with values is a run's
-    saved = SavedRun(folder)
-    return score_values(submission, truth, form, metric=saved.config["metric"], target=saved.target)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    target = None if config["task"] == "ranking" else Target.from_state(load_state(folder / "target"))
+    options = {"metric": config["metric"], "target": target, "label": config.get("label")}
+    return score_values(submission, truth, form, **options)
 
 
 def _form(submission: Path, competition: Path | None, run: Path | None) -> SubmissionFormat | ValueForm | NextItemForm:
@@ -272,18 +274,20 @@ def _form(submission: Path, competition: Path | None, run: Path | None) -> Submi
     if competition is not None and run is not None:
         raise DataError("--competition and --run were both given", remedy="Give one of them")
     if competition is not None:
-        return _form_of_recipe(load_competition(competition), competition)
+        return _form_of_recipe(load_competition(competition), submission)
     return form_around(submission) if run is None else form_of_run(run)
 
 
-def _form_of_recipe(recipe: Competition, folder: Path) -> SubmissionFormat | ValueForm | NextItemForm:
-    if recipe.submission is None:
-        raise DataError(
-            "the recipe says no form of a submission: it is made of the run's data",
-            file=folder,
-            remedy="Give --run, or a submission that lies in its run directory",
-        )
-    return recipe.submission
+def _form_of_recipe(recipe: Competition, submission: Path) -> SubmissionFormat | ValueForm | NextItemForm:
+    """The recipe's form; where it says none, the submission's own columns, of which the recipe's ids name a row."""
+    from fastrec.competition.forms.value_form import ValueForm
+
+    if recipe.submission is not None:
+        return recipe.submission
+    form = ValueForm.of_sample(submission)
+    ids = [*recipe.ids, *((recipe.list_column, recipe.item) if recipe.task == "ranking" else ())]
+    own = [n for n in form.header if n in ids]
+    return ValueForm.of_sample(submission, ids=own) if own else form
 
 
 @app.command()

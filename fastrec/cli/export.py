@@ -58,6 +58,8 @@ def export(
         typer.echo(f"{len(sent)} columns to send: {_some(sent)}")
         if rest:
             typer.echo(f"{len(rest)} columns that the server makes of earlier events, or of text: {_some(rest)}")
+        if made.unserved is not None:
+            typer.echo(f"fastrec serve cannot make these: {made.unserved}", err=True)
         if triton is not None:
             from fastrec.serve.triton import write_triton
 

@@ -60,7 +60,8 @@ def serve(
         from fastrec.serve.server.service import Limits
         from fastrec.serve.server.versions import Canary
 
-        require("uvicorn", "uvicorn", "pip install 'fastrec-tabular[serve]'")
+        for module in ("uvicorn", "httptools"):
+            require(module, module, "pip install 'fastrec-tabular[serve]'")
         from fastrec.serve.server.process import run_app
 
         limits = Limits(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
@@ -34,10 +34,7 @@ def choose_columns(
     """
     own = _own_columns(recipe, found, target)
     cats = own[0] if recipe.categories is None else list(recipe.categories)
-    if recipe.plain is not None:
-        plain = list(recipe.plain)
-    else:
-        plain = [] if target is None else own[1]
+    plain = own[1] if recipe.plain is None else list(recipe.plain)
     conts = [n for n in dict.fromkeys([*plain, *made]) if n not in set(cats)]
     if not cats and not conts:
         raise DataError(
@@ -48,8 +45,7 @@ def choose_columns(
 
 def _own_columns(recipe: Competition, found: CompetitionData, target: Target | None) -> tuple[list[str], list[str]]:
     """Categories and numbers among the columns that training and test rows share."""
-    apart = {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *([] if target is None else target.names)}
-    apart |= set() if recipe.events is None else {recipe.events.session}
+    apart = {*_roles(recipe, target), recipe.item} if target is None else _roles(recipe, target)
     cats, conts = [], []
     for name in found.train.names:
         if name in apart or name.startswith(_INDEX) or (found.test is not None and name not in found.test):
@@ -60,6 +56,28 @@ def _own_columns(recipe: Competition, found: CompetitionData, target: Target | N
         elif column.kind == "number":
             conts.append(name)
     return cats, conts
+
+
+def _roles(recipe: Competition, target: Target | None) -> set[str | None]:
+    """Columns that the recipe names for something else than to be learned from."""
+    if target is not None:
+        return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *target.names}
+    session = None if recipe.events is None else recipe.events.session
+    own = {recipe.list_column, recipe.label, recipe.counted, session}
+    return {*recipe.ids, *recipe.drop, recipe.weight, recipe.fold_key, *own}
+
+
+def not_learned_from(
+    recipe: Competition, found: CompetitionData, target: Target | None, used: Collection[str]
+) -> list[str]:
+    """The training rows' columns that models see nothing of, those left out that the recipe has another use for.
+
+    Args:
+        recipe, found, target: as for ``choose_columns``.
+        used: columns that models see, or that features are made from.
+    """
+    other = {*used, *_roles(recipe, target)}
+    return [n for n in found.train.names if n not in other and not n.startswith(_INDEX)]
 
 
 def _is_flag(column: Column) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastrec.table import Table
+from fastrec.table.column_types import as_types, shared_types, types_of
+
+_ALIKE = {"text", "number", "bool", "clock"}
 
 
 @dataclass
@@ -23,6 +26,7 @@ class CompetitionData:
         truth: what ``test`` is scored by, where it is known; for the final score only: labels float64 ``[n_test]`` of a
             ranking task, else a table with the target column(s).
         oracle: the expected score of the true probabilities, where they are known.
+        types: table → column → type (see ``fastrec.table.column_types``), where the files say more than the tables.
     """
 
     train: Table
@@ -31,3 +35,25 @@ class CompetitionData:
     tables: Mapping[str, Table] = field(default_factory=dict)
     truth: Any = None
     oracle: float | None = None
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def settle_types(self, known: Mapping[str, Mapping[str, str]]) -> None:
+        """Learn the types of all columns, and make those of train and test the same.
+
+        Args:
+            known: types that are known already: those of a run whose recipe is carried out again.
+
+        Raises:
+            DataError: times have a zone in one of the two, and none in the other.
+        """
+        made = {"train": shared_types(self.train, self.test), **{n: types_of(t) for n, t in self.tables.items()}}
+        self.types = {n: {**own, **self.types.get(n, {}), **known.get(n, {})} for n, own in made.items()}
+        self.train, self.test = (None if t is None else _alike(t, self.types["train"]) for t in (self.train, self.test))
+        self.tables = {n: _alike(t, self.types[n]) for n, t in self.tables.items()}
+
+
+def _alike(table: Table, types: Mapping[str, str]) -> Table:
+    """A table with the types that its rows share with others', where values of its own can be values of these."""
+    own = types_of(table)
+    fits = [n for n, t in types.items() if own.get(n, t) == t or {own[n], t} <= _ALIKE or own[n][:4] == t[:4] == "time"]
+    return as_types(table, types, fits)

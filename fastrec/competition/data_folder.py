@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from fastrec.competition.data import CompetitionData
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
+from fastrec.table.column_types import differing, shared_types, types_of
 
 ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
 SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
@@ -47,6 +49,12 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
     return found
 
 
+def truth_file(folder: Path, roles: Mapping[str, str] | None = None) -> Path | None:
+    """The file that says the truth of the test rows; None where there is none, or no folder."""
+    files = table_files(folder, roles) if folder.is_dir() else {}
+    return next((files[n] for n in _TRUTHS if n in files), None)
+
+
 def read_folder(
     folder: Path, *, rows: int | None = None, device: torch.device | None = None, reading: Reading | None = None
 ) -> CompetitionData:
@@ -73,9 +81,16 @@ def read_folder(
     if reading.tables is not None:
         asked = {"train", "test", *_TRUTHS, *SAMPLES, *reading.files, *reading.tables}
         files = {n: p for n, p in files.items() if n in asked}
-    tables = {n: Table.read(reading.read(p), device=device) for n, p in files.items() if n not in SAMPLES}
+    read = {n: reading.read(p, n) for n, p in files.items() if n not in SAMPLES}
+    mixed = differing(read["train"], read.get("test"))
+    if mixed:  # numbers are read again, as they are written: 00715
+        reading = replace(reading, texts=[*reading.texts, *mixed])
+        read |= {n: reading.read(files[n], n) for n in ("train", "test") if n in read}
+    side = [n for n in read if n not in ("train", "test", *_TRUTHS)]
+    types = {"train": shared_types(read["train"], read.get("test")), **{n: types_of(read[n]) for n in side}}
+    tables = {n: Table.read(t, device=device) for n, t in read.items()}
     train = tables.pop("train")
     truth = next((tables.pop(n) for n in _TRUTHS if n in tables), None)
     if rows is not None and rows < len(train):
         train = train.slice(0, rows)
-    return CompetitionData(train, tables.pop("test", None), tables=tables, truth=truth)
+    return CompetitionData(train, tables.pop("test", None), tables=tables, truth=truth, types=types)

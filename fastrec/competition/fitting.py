@@ -13,7 +13,7 @@ import torch
 from fastrec import __version__
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
-from fastrec.competition.columns import choose_columns
+from fastrec.competition.columns import choose_columns, not_learned_from
 from fastrec.competition.data import CompetitionData
 from fastrec.competition.parts import KeptModels, Parts
 from fastrec.competition.permute import permutation_importance
@@ -23,13 +23,15 @@ from fastrec.competition.scoring import Decision, Scorer
 from fastrec.competition.submit import Form
 from fastrec.competition.train_models import cross_fit_all, cross_fit_in_time
 from fastrec.errors import DataError, DataWarning, OutOfTimeError
-from fastrec.estimators import Estimator
+from fastrec.estimators import ConstantModel, Estimator
 from fastrec.estimators._on_ranks import wanted_ranks
 from fastrec.features._engine.counting import step_by_step
 from fastrec.features._engine.digests import NoDigestError, class_digest, columns_digest, digest
 from fastrec.stacking.choose import refuse_same_names
 from fastrec.table import Table
 from fastrec.validate import Folds, ListEvents, Lists, Predictions, Rows, Target, Trained
+
+_SHOWN = 12  # names of columns in a line
 
 
 @dataclass
@@ -104,6 +106,7 @@ class Fitted:
 def fit_recipe(
     recipe: Competition,
     found: CompetitionData,
+    target: Target | None,
     *,
     device: torch.device,
     seed: int,
@@ -117,7 +120,8 @@ def fit_recipe(
 
     Args:
         recipe: the recipe.
-        found: its rows.
+        found: its rows; the test's do not show their target.
+        target: what is predicted; None in a ranking task.
         device: where to train.
         seed: of everything random.
         bs: the nets' batch size; None: the recipe's.
@@ -129,9 +133,8 @@ def fit_recipe(
     Raises:
         FastrecError: the data do not fit the recipe, or a model cannot learn from them.
     """
-    target = recipe.find_target(found.train)
     if target is not None:
-        found = _with_targets(recipe, _truth_apart(found, target), target)
+        found = _with_targets(recipe, found, target)
     scorer = Scorer.of(recipe.metric, target)
     folds = recipe.folds(found, target)
     labels = [recipe.label] if target is None else target.names
@@ -141,8 +144,14 @@ def fit_recipe(
         with step_by_step(advance, rows, prepared.passes):
             train, test = prepared.fit()
     cats, conts = choose_columns(recipe, found, target, prepared.outputs)
+    used = [*cats, *conts, *([] if prepared.features is None else prepared.features.fit_inputs)]
+    passed_over = not_learned_from(recipe, found, target, used)
+    if passed_over:
+        more = f" and {len(passed_over) - _SHOWN} more" if len(passed_over) > _SHOWN else ""
+        stages.say(f"not learned from: {', '.join(passed_over[:_SHOWN])}{more}")
     made = Fitted(recipe, found, folds, target, scorer, prepared, cats, conts, None, None, None)
     made.train = made.rows(train, labelled=True)
+    scorer.check(made.train.label)
     made.test = None if test is None else made.rows(test, labelled=False)
     made.counted = _counted(recipe, made.train) & folds.scored
     _fit_models(made, device=device, seed=seed, bs=bs, stages=stages, parts=parts, budget=budget)
@@ -162,6 +171,7 @@ def _fit_models(
 ) -> None:
     recipe, folds, train = made.recipe, made.folds, made.train
     rules, models = list(recipe.baselines()), list(recipe.models(bs=bs))
+    made.scorer.suit([*rules, *models])
     for model in (*rules, *models):
         model.check_task(train)
         _check_events(recipe, model)
@@ -180,6 +190,7 @@ def _fit_models(
         _refit(made, [*rules, *models], device=device, seed=seed, store=store, stages=stages, budget=budget)
     with stages.stage("stack", len(train)) as advance:
         base = [made.predictions[m.name] for m in models]
+        constant = next((r for r in rules if isinstance(r, ConstantModel)), None) if made.target is not None else None
         test = made.test if made.test is not None else train.take(torch.zeros(len(train), dtype=torch.bool))
         stack = recipe.stack()
         outcome = stack.fit(
@@ -187,10 +198,11 @@ def _fit_models(
             train,
             folds,
             test,
-            metric=made.scorer.for_choosing(),
+            metric=made.scorer.metric,
             counted=made.counted,
             seed=seed,
             restore=made.scorer.restore,
+            constant=None if constant is None else made.predictions[constant.name],
         )
         made.predictions["stack"], made.stack, made.tried = outcome.predictions, outcome, outcome.tried
         advance(len(train))
@@ -267,17 +279,6 @@ def _refit(
             made.predictions[model.name] = replace(one, test=found.test, models=[found.model])
             if model.learns:
                 advance(len(made.train))
-
-
-def _truth_apart(found: CompetitionData, target: Target) -> CompetitionData:
-    """The data with test rows that do not show their target: where they had one, it is the truth."""
-    test, truth = found.test, found.truth
-    there = [] if test is None else [n for n in target.names if n in test]
-    if not there:
-        return found
-    if truth is None and len(there) == len(target.names) and bool(target.known(test).all()):
-        truth = test.select(target.names)
-    return replace(found, test=test.drop(there), truth=truth)
 
 
 def _counted(recipe: Competition, train: Rows) -> torch.Tensor:

@@ -74,7 +74,8 @@ class LiveScores:
         inside = made.folds[fold][1].cpu()
         sums = self._sums.setdefault(name, torch.zeros((len(made.train), *oof.shape[1:]), dtype=torch.float64))
         times = self._times.setdefault(name, torch.zeros(len(made.train)))
-        sums[inside] += oof
+        level = self.metric.wants == "scores" and bool((oof == oof[:1]).all())  # a constant orders nothing
+        sums[inside] += torch.zeros_like(oof) if level else oof
         times[inside] += 1
         known = made.counted & (times > 0)
         mean = sums[known] / times[known].reshape(-1, *[1] * (sums.dim() - 1))

@@ -31,12 +31,13 @@ def permutation_importance(
     gains = model.trace.importance
     names = sorted(rows.names, key=lambda n: -gains.get(n, 0.0))[:most]
     sign = 1.0 if scorer.metric.greater_is_better else -1.0
-    whole = scorer(rows, model.predict(rows))
+    one = torch.zeros(len(rows), dtype=torch.int64)  # classes by thresholds that others of these rows say
+    whole = scorer(rows, model.predict(rows), folds=one)
     draw, made = torch.Generator().manual_seed(seed), {}
     for name in names:
         order = torch.randperm(len(rows), generator=draw).to(rows.table.device)
         shuffled = rows.table.with_columns({name: rows.table[name].take(order)})
-        made[name] = sign * (whole - scorer(rows, model.predict(rows.with_table(shuffled))))
+        made[name] = sign * (whole - scorer(rows, model.predict(rows.with_table(shuffled)), folds=one))
     return made
 
 

@@ -29,7 +29,7 @@ from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
 from fastrec.features._engine.counting import step_by_step
 from fastrec.stacking import StackModel
-from fastrec.table import Table, column_names, load_state
+from fastrec.table import Table, load_state
 from fastrec.validate import Lists, Rows, Target
 
 
@@ -94,14 +94,23 @@ class SavedRun:
         hidden = set() if self.target is None else set(self.target.names)
         return [n for n in dict.fromkeys([*ids, *own, *read]) if n not in hidden]
 
-    def _read(self, source: Any) -> Table:
-        """A frame, with what the recipe reads as times and numbers as such."""
-        known = [n for n in (*self.reading.dates, *self.reading.numbers) if n in column_names(source)]
-        if not known:
-            return Table.read(source)
-        table = Table.read(source)
-        made = Table.read(self.reading.convert(table.select(known).to_arrow()))
-        return table.with_columns({n: made[n] for n in known})
+    def read(self, source: Any, table: str = "test", *, device: DeviceLike = None) -> Table:
+        """A file or a frame with its columns of the types that the run has learned.
+
+        Args:
+            source: a file, or a frame of any library.
+            table: which table it is: ``test``, ``train``, ``history`` or another of the run's. Of ``test`` only what
+                the run reads is looked at.
+            device: where the table goes.
+
+        Raises:
+            DataError: a value is not of its column's type, naming column and row.
+        """
+        ids = (*self.form.keys_needed, *self.config.get("ids", ()))
+        names = list(dict.fromkeys([*self.inputs, *ids])) if table == "test" else None
+        if isinstance(source, str | Path):
+            return Table.read(self.reading.read(source, table, names), device=device)
+        return self.reading.frame(source, table, names)
 
     def rows(self, table: Table, tables: dict[str, Table] | None = None, history: Table | None = None) -> Rows:
         """Rows with their features, as the models take them.
@@ -171,8 +180,8 @@ class SavedRun:
             tables: the other tables that features are made from.
             history: earlier rows for features that look back to them.
         """
-        given = {n: self._read(t) for n, t in (tables or {}).items()}
-        rows = self.rows(self._read(df), given, None if history is None else self._read(history))
+        given = {n: self.read(t, n) for n, t in (tables or {}).items()}
+        rows = self.rows(self.read(df), given, None if history is None else self.read(history, "history"))
         made = self.predict_rows(rows)
         return made if self.target is None else self.target.restore(made)
 
@@ -235,7 +244,7 @@ def read_rows(
     stages = stages or Stages(quiet=True)
     where, files = resolve_device(device), _files(Path(data), saved.reading)
     with stages.stage("read") as advance:
-        read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
+        read = {n: saved.read(p, n, device=where) for n, p in files.items()}
         table = read.pop("test")
         advance(len(table))
     history = read.get("history", read.get("train"))

@@ -11,11 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.errors import DataWarning
-from fastrec.table.read import CsvForm, read_file
+from fastrec.errors import DataError, DataWarning
+from fastrec.table import Table
+from fastrec.table.column_types import as_type, as_types, times_in_text, type_of
+from fastrec.table.read import MISSING_TEXT, CsvForm, read_file
 
 LETTERS = r"[A-Za-z]{1,3}[-_ ]?(?=\d{1,4}$)"  # before numbers of months, days, hours: c-8
-_AROUND = r"[\s$€£%,']"  # what stands in and around numbers that people write
+_MINUS, _GAP = "\u2212", "\u00a0"
+_SIGNS = rf"[-+{_MINUS}]?\s*[$€£]?\s*[-+{_MINUS}]?\s*"
+_DIGITS = rf"(?:\d{{1,3}}(?:[,' {_GAP}]\d{{2,3}})*[,' {_GAP}]\d{{3}}|\d+)"  # thousands apart, in India hundreds
+_AROUND = rf"\(?{_SIGNS}\(?(?:%s)\s*[%%$€£]?\s*\)?"  # in brackets: negative, as accountants write
+NUMBER_TEXT = _AROUND % rf"{_DIGITS}(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+"
+COMMA_TEXT = _AROUND % rf"(?:\d{{1,3}}(?:[.' {_GAP}]\d{{3}})+|\d+)(?:,\d+)?"
+_ROWS = ("train", "test", "history")  # tables of the rows themselves, which have one type a column
 
 
 @dataclass(repr=False)
@@ -32,6 +40,8 @@ class Reading:
             ``'%d/%m/%Y'``; None: ISO 8601.
         numbers: columns of text that are numbers with signs around them: ``'$1,200'``, ``'5 %'``.
         decimal_commas: those of ``numbers`` that are written as in ``'1.200,50'``.
+        texts: columns that are text though their values may look like numbers: ``'00715'``.
+        types: table → column → type, as a run has learned them (see ``fastrec.table.column_types``); a recipe has none.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -42,55 +52,105 @@ class Reading:
     dates: Mapping[str, str | None] = field(default_factory=dict)
     numbers: Sequence[str] = ()
     decimal_commas: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """What is not as usual, as Python."""
-        usual = {
-            "files": {},
-            "tables": None,
-            "header": None,
-            "delimiter": None,
-            "missing": [],
-            "dates": {},
-            "numbers": [],
-            "decimal_commas": [],
-        }
-        own = {n: list(v) if n in ("missing", "numbers", "decimal_commas") else v for n, v in vars(self).items()}
-        return f"Reading({', '.join(f'{n}={v!r}' for n, v in own.items() if v != usual[n])})"
+        own, usual = (
+            {n: list(v) if isinstance(v, tuple) else v for n, v in vars(r).items()} for r in (self, Reading())
+        )
+        said = {n: v for n, v in own.items() if n != "types" and v != usual[n]}
+        return f"Reading({', '.join(f'{n}={v!r}' for n, v in said.items())})"
 
-    def read(self, path: str | Path) -> pa.Table:
-        """A file as an Arrow table, with its times and numbers as such.
+    def read(self, path: str | Path, table: str = "train", names: Sequence[str] | None = None) -> pa.Table:
+        """A file as an Arrow table, with its columns of the types that they should have.
+
+        Args:
+            path: the file.
+            table: which table it is: ``train``, ``test``, ``history`` or another's name.
+            names: the columns whose types matter; None: all.
 
         Raises:
             FastrecError: naming the file and, where one is at fault, column and row.
         """
         form = CsvForm(self.header, self.delimiter, self.missing)
-        return self.convert(read_file(path, form=form), file=path)
+        text = [n for n, t in self._types(table).items() if t == "text"]
+        types = dict.fromkeys([*self.dates, *self.numbers, *self.texts, *text], pa.string())
+        return self.convert(read_file(path, form=form, types=types), table, names, file=path)
 
-    def convert(self, table: pa.Table, *, file: str | Path | None = None) -> pa.Table:
-        """A table with its times and numbers as such; columns that it lacks are passed over.
+    def convert(
+        self,
+        table: pa.Table,
+        role: str = "train",
+        names: Sequence[str] | None = None,
+        *,
+        file: str | Path | None = None,
+    ) -> pa.Table:
+        """A table with its columns of the types that they should have; columns that it lacks are passed over.
 
-        A value that is not of the format becomes missing, and is told of (``DataWarning``).
+        Args:
+            table: the table.
+            role, names: as ``table`` and ``names`` of ``read``.
+            file: for messages.
+
+        Returns:
+            The table. A value that is not of the recipe's format becomes missing, and is told of (``DataWarning``).
+
+        Raises:
+            DataError: a value is not of the type that the run has learned, naming column and row.
         """
-        for name, form in self.dates.items():
-            if name in table.column_names and not pa.types.is_temporal(table[name].type):
-                table = _set(table, name, _by_value(table[name], lambda v, f=form, n=name: parse_times(v, f, n, file)))
-        for name in self.numbers:
-            if name in table.column_names and pa.types.is_string(_plain(table[name]).type):
+        types = self._types(role)
+        for name in table.column_names:
+            values = made = table[name]
+            wanted = types.get(name) if names is None or name in names else None
+            if name in self.texts:
+                made = as_type(made, "text", column=name, file=file)
+            if name in self.dates and (_is_text(made.type) or pa.types.is_integer(made.type)):
+                made = _by_value(made, lambda v, n=name: parse_times(v, self.dates[n], n, file))
+            if name in self.numbers and _is_text(made.type):
                 comma = name in self.decimal_commas
-                made = _by_value(table[name], lambda v, n=name, c=comma: parse_numbers(v, n, file, decimal_comma=c))
-                table = _set(table, name, made)
+                if wanted is not None:
+                    _refuse_other_commas(made, name, file, comma)
+                made = _by_value(made, lambda v, n=name, c=comma: parse_numbers(v, n, file, decimal_comma=c))
+            if wanted is not None:
+                made = as_type(made, wanted, column=name, file=file)
+            if made is not values:
+                table = table.set_column(table.column_names.index(name), name, made)
         return table
+
+    def frame(self, source: Any, table: str = "train", names: Sequence[str] | None = None) -> Table:
+        """A frame of any library, or a ``Table``, with its columns of the types that they should have.
+
+        Args:
+            source: the frame.
+            table, names: as for ``read``.
+
+        Raises:
+            DataError: a value is not of its column's type, naming column and row.
+        """
+        made = source if isinstance(source, Table) else Table.read(source)
+        made = made.rename({n: str(n) for n in made.names if not isinstance(n, str)})
+        own = [n for n in (*self.dates, *self.numbers, *self.texts) if n in made]
+        if own:
+            read = Table.read(self.convert(made.select(own).to_arrow(), table, names), device=made.device)
+            made = made.with_columns({n: read[n] for n in own})
+        return as_types(made, self._types(table), names)
+
+    def written(self, name: str) -> dict[str, Any] | None:
+        """How a column's values are written in text, for ``parsed``; None: as values of any other column."""
+        if self.dates.get(name) is not None:
+            return {"date": self.dates[name]}
+        if name in self.numbers:
+            return {"number": True, "comma": name in self.decimal_commas}
+        return {"clock": True} if self._types("train").get(name) == "clock" else None
+
+    def _types(self, table: str) -> Mapping[str, str]:
+        return self.types.get("train" if table in _ROWS else table, {})
 
     def to_state(self) -> dict[str, Any]:
         """As JSON values."""
-        made = asdict(self)
-        return {
-            **made,
-            "header": None if self.header is None else list(self.header),
-            "numbers": list(self.numbers),
-            "decimal_commas": list(self.decimal_commas),
-        }
+        return asdict(self)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Reading:
@@ -107,18 +167,16 @@ def parse_times(values: pa.Array, form: str | None, column: str, file: str | Pat
         column: for messages.
         file: for messages.
     """
-    import pandas as pd
-
-    text = pd.Series(values.cast(pa.string()).to_pandas(), dtype="object")
-    made = pd.to_datetime(text, format=form or "ISO8601", errors="coerce", utc=_has_offsets(text, form))
-    _tell_of_lost(text, made.isna(), column, file, f"is no time of the format {form or 'ISO 8601'}")
-    return pa.Array.from_pandas(made.dt.as_unit("us"))
+    texts = values.cast(pa.string())
+    made = times_in_text(texts, form)
+    _tell_of_lost(texts, made, column, file, f"is no time of the format {form or 'ISO 8601'}")
+    return made
 
 
 def parse_numbers(
     values: pa.Array, column: str, file: str | Path | None = None, *, decimal_comma: bool = False
 ) -> pa.Array:
-    """Texts as numbers: currency and percent signs, spaces and what parts thousands are passed over.
+    """Texts as numbers: currency and percent signs and what parts thousands are passed over; ``(5)`` is -5.
 
     So are one to three letters that a few digits follow: ``c-8`` is 8.
 
@@ -130,31 +188,80 @@ def parse_numbers(
     """
     import pandas as pd
 
-    text = pd.Series(values.to_pandas(), dtype="object")
-    plain = text.str.replace(".", "", regex=False).str.replace(",", ".", regex=False) if decimal_comma else text
-    plain = plain.str.strip().str.replace(f"^{LETTERS}", "", regex=True)
-    made = pd.to_numeric(plain.str.replace(_AROUND, "", regex=True), errors="coerce")
-    _tell_of_lost(text, made.isna() & (text.str.strip() != ""), column, file, "is no number")
-    return pa.array(made.to_numpy(dtype="float64"), from_pandas=True)
+    text = pd.Series(values.to_pandas(), dtype="object").str.strip()
+    plain = text.str.replace(f"^{LETTERS}", "", regex=True)
+    plain = plain.where(plain.str.fullmatch(COMMA_TEXT if decimal_comma else NUMBER_TEXT, na=False), None)
+    minus = plain.str.startswith("(", na=False)
+    plain = plain.str.replace(_MINUS, "-")
+    if decimal_comma:
+        plain = plain.str.replace(".", "", regex=False).str.replace(",", ".", regex=False)
+    made = pd.to_numeric(plain.str.replace(r"[\s$€£%,'()]", "", regex=True), errors="coerce")
+    found = pa.array(made.where(~minus, -made).to_numpy(dtype="float64"), from_pandas=True)
+    _tell_of_lost(
+        pc.if_else(pc.equal(pc.utf8_trim_whitespace(values), ""), None, values), found, column, file, "is no number"
+    )
+    return found
 
 
-def _has_offsets(text: Any, form: str | None) -> bool:
-    """Whether times carry an offset from UTC: they become UTC then."""
-    if form is not None:
-        return "%z" in form
-    return bool(text.dropna().astype(str).str.contains(r"(?:Z|[+-]\d\d:?\d\d)$", regex=True).any())
+def parsed(values: pa.Array, written: Mapping[str, Any], *, column: str) -> pa.Array:
+    """Text of one column as a run reads it, every value or none.
+
+    Args:
+        values: text.
+        written: how it is written (``Reading.written``).
+        column: for messages.
+
+    Raises:
+        DataError: a value is not written so, naming column and row.
+    """
+    if "clock" in written:
+        made = Table.read(pa.table({column: as_type(values, "clock", column=column)}))[column].to_arrow()
+    elif "number" in written:
+        _refuse_other_commas(pa.chunked_array([values]), column, None, bool(written["comma"]))
+        with warnings.catch_warnings(action="ignore"):
+            made = parse_numbers(values.cast(pa.string()), column, decimal_comma=bool(written["comma"]))
+    else:
+        made = times_in_text(values.cast(pa.string()), written["date"])
+    blank = pc.is_in(pc.utf8_trim_whitespace(values), value_set=pa.array(MISSING_TEXT, values.type))
+    row = pc.index(pc.and_(made.is_null(), pc.and_not(values.is_valid(), blank)), pa.scalar(True)).as_py()
+    if row >= 0:
+        what = f"time of the format {written['date']}" if "date" in written else "number"
+        raise DataError(f"{values[row].as_py()!r} is no {what}", column=column, row=row)
+    return made
 
 
-def _tell_of_lost(text: Any, lost: Any, column: str, file: str | Path | None, what: str) -> None:
-    lost = lost & text.notna()
-    if bool(lost.any()):
+def _refuse_other_commas(values: pa.ChunkedArray, column: str, file: str | Path | None, decimal_comma: bool) -> None:
+    """Refuse numbers that are written the other way about: ``1.234,56`` in a column of ``1,234.56``.
+
+    Raises:
+        DataError: naming column and row.
+    """
+    own, other = (COMMA_TEXT, NUMBER_TEXT) if decimal_comma else (NUMBER_TEXT, COMMA_TEXT)
+    text = pc.utf8_trim_whitespace(_plain(values))
+    lost = pc.and_(pc.match_substring_regex(text, f"^{other}$"), pc.invert(pc.match_substring_regex(text, f"^{own}$")))
+    row = pc.index(lost, pa.scalar(True)).as_py()
+    if row >= 0:
+        comma, point = ("comma", "point") if decimal_comma else ("point", "comma")
+        raise DataError(
+            f"{values[row].as_py()!r} has a decimal {point}, and the column is one with a decimal {comma}", file=file,
+            column=column, row=row, remedy="Write its numbers as in the training rows",
+        )  # fmt: skip
+
+
+def _tell_of_lost(texts: pa.Array, made: pa.Array, column: str, file: str | Path | None, what: str) -> None:
+    lost = texts.filter(pc.and_(texts.is_valid(), made.is_null()))
+    if len(lost):
         where = "" if file is None else f"{Path(file).name}: "
         warnings.warn(
-            f"{where}column {column!r}: {text[lost].iloc[0]!r} {what} ({int(lost.sum())} different such values); they "
-            "are taken as missing",
+            f"{where}column {column!r}: {lost[0].as_py()!r} {what} ({len(lost)} different such values); they are taken "
+            "as missing",
             DataWarning,
             stacklevel=2,
         )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return type_of(kind) == "text"
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -169,7 +276,3 @@ def _by_value(column: pa.ChunkedArray, make: Any) -> pa.Array:
     coded = pc.dictionary_encode(_plain(column)).combine_chunks()
     made = make(coded.dictionary)
     return made.take(coded.indices)
-
-
-def _set(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    return table.set_column(table.column_names.index(name), name, values)

@@ -100,7 +100,8 @@ class Competition(ABC):
     def load(self, data: Path, *, rows: int | None, device: torch.device) -> CompetitionData:
         """Read the files and lay out the rows; by default ``train``, ``test`` and any other CSV or Parquet files.
 
-        Where there is no test, rows of ``train`` whose target is missing are the rows to predict.
+        Where there is no test, rows of ``train`` whose target is missing are the rows to predict. Candidates of a
+        ranking are brought together by their lists.
 
         Args:
             data: the folder.
@@ -108,6 +109,8 @@ class Competition(ABC):
             device: where the tables go.
         """
         found = read_folder(data, rows=rows, device=device, reading=self.reading)
+        if self.task == "ranking":
+            return _by_list(found, self.list_column)
         names = [self.target] if isinstance(self.target, str) else list(self.target or ())
         return _test_apart(found, names) if found.test is None and names else found
 
@@ -117,12 +120,18 @@ class Competition(ABC):
 
     @property
     def categories(self) -> Sequence[str] | None:
-        """The columns that are categories; None: text, booleans and categories among the columns of the files."""
+        """The columns that are categories; None: text, booleans and categories among the columns of the files.
+
+        Of a ranking's items only where they are named here.
+        """
         return None
 
     @property
     def plain(self) -> Sequence[str] | None:
-        """Columns of the files that are number features as they are; None: all numbers (in a ranking task: none)."""
+        """Columns of the files that are number features as they are; None: all numbers.
+
+        Never those that the recipe names for something else, such as ids, lists, labels and weights.
+        """
         return None
 
     def folds(self, found: CompetitionData, target: Target | None) -> Folds:
@@ -154,10 +163,10 @@ class Competition(ABC):
         """
         from fastrec.estimators import NetModel, NetRanker  # imports fastai, which takes a second
 
-        if self.task == "ranking":
-            return [NetRanker("net", bs=bs), XGBRanker("xgb")]
         weight = self.class_weight
-        models = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weight=weight)]
+        models: list[Estimator] = [XGBModel("xgb", class_weight=weight), NetModel("net", bs=bs, class_weight=weight)]
+        if self.task == "ranking":
+            weight, models = None, [NetRanker("net", bs=bs), XGBRanker("xgb")]
         if find_spec("lightgbm") is not None:
             models.insert(1, LGBMModel("lgbm", class_weight=weight))
         return models
@@ -180,6 +189,15 @@ class Competition(ABC):
             )
         task = self.task or _task_of_metric(self.metric)
         return Target.fit(train, self.target, task, positive=self.positive, scale=self.scale)
+
+
+def _by_list(found: CompetitionData, name: str) -> CompetitionData:
+    """The candidates list by list, in ascending order of the lists."""
+    train, test = (
+        t if t is None or name not in t else t.take(torch.argsort(t[name].integer(), stable=True))
+        for t in (found.train, found.test)
+    )
+    return replace(found, train=train, test=test)
 
 
 def _test_apart(found: CompetitionData, names: Sequence[str]) -> CompetitionData:

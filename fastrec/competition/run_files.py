@@ -8,7 +8,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fastrec.competition.recipe import Competition
 from fastrec.competition.recipe_record import about_recipe
 from fastrec.competition.scoring import Scorer
 from fastrec.competition.submit import line_keys, write_submission_of
+from fastrec.estimators import ConstantModel
 from fastrec.metrics import reciprocal_ranks
 from fastrec.table import Table, save_state
 from fastrec.validate import Rows, Target
@@ -145,7 +146,7 @@ def write_scores(part: Path, made: Fitted, seconds: Mapping[str, float], reused:
         "also": _also(made),
         "oracle": made.found.oracle,
         "stack_tried": made.tried,
-        "stack_choice": {"chosen": made.stack.chosen, "nested": made.stack.nested, "fell_back": made.stack.fell_back},
+        "stack_choice": {"chosen": made.stack.chosen, "of_folds": made.stack.choices},
         "intervals": {n: list(i) for n, i in made.stack.scores.items()},
         "stack_over_best": None if made.stack.difference is None else list(made.stack.difference),
         "seconds": {n: round(s, 3) for n, s in seconds.items()},
@@ -177,8 +178,11 @@ def _also(made: Fitted) -> dict[str, dict[str, float]]:
 
 
 def _oof_score(made: Fitted, scorer: Scorer, name: str) -> float:
-    folds = torch.from_numpy(_fold_numbers(made))
-    return scorer(made.train, made.predictions[name].oof, made.counted, folds=folds)
+    folds, one = torch.from_numpy(_fold_numbers(made)), made.predictions[name]
+    oof = one.oof
+    if scorer.metric.wants == "scores" and one.models and isinstance(one.models[0], ConstantModel):
+        oof = torch.zeros_like(oof)  # it orders nothing: that each fold has a constant of its own is no order
+    return scorer(made.train, oof, made.counted, folds=folds)
 
 
 def _splits(made: Fitted) -> list[tuple[str, Rows]]:
@@ -274,7 +278,8 @@ def _list_rows(made: Fitted, split: str, lists: Rows, label: torch.Tensor | None
     if label is not None and recipe.touched is not None:
         known = (lists.table[recipe.touched].number().cpu()[rows] > 0) & (label[rows] > 0)
         touched[codes[known]] = True
-    columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), label is None))
+    unknown = label is None or recipe.touched is None
+    columns["touched"] = pa.array(touched.numpy(), mask=np.full(len(ids), unknown))
     for name, one in made.predictions.items():
         scores = one.oof if split == "oof" else one.test
         if label is None:
@@ -303,7 +308,7 @@ def _config(made: Fitted, about: Mapping[str, Any]) -> dict[str, Any]:
         "models": [n for n in made.predictions if n != "stack"],
         "tables": {n: list(t.names) for n, t in made.found.tables.items()},
         "history": recipe.history,
-        "reading": recipe.reading.to_state(),
+        "reading": replace(recipe.reading, types=made.found.types).to_state(),
         "recipe": about_recipe(recipe),
         **({} if recipe.events is None else {"events": recipe.events.to_state()}),
         **(lists if made.target is None else _about_target(recipe, made.target)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, MissingColumnError, MissingFileError, UnreadableFileError
-from fastrec.metrics import Interval, bootstrap_metric, get_metric, paired_difference
+from fastrec.metrics import Interval, as_scored, bootstrap_metric, paired_difference
 from fastrec.report.noted import noted_score
 
 
@@ -124,7 +125,7 @@ def compare_runs(a: str | Path, b: str | Path, *, model: str | None = None, by: 
         runs = (first, second)
         values = [_column(r, f"rr_{model or _final(run)}", run) for r, run in zip(rows, runs, strict=True)]
         return [_of_means(name, values[0][s], values[1][s]) for name, s in segments]
-    return _of_rows(first, second, rows[0], segments, model or "stack", str(metric))
+    return _of_rows((first, second), rows, segments, model or "stack", str(metric))
 
 
 def _of_means(segment: str, a: np.ndarray, b: np.ndarray) -> Comparison:
@@ -132,17 +133,22 @@ def _of_means(segment: str, a: np.ndarray, b: np.ndarray) -> Comparison:
 
 
 def _of_rows(
-    first: Path, second: Path, rows: pa.Table, segments: list[tuple[str, np.ndarray]], model: str, metric: str
+    runs: Sequence[Path], tables: Sequence[pa.Table], segments: list[tuple[str, np.ndarray]], model: str, metric: str
 ) -> list[Comparison]:
+    rows = tables[0]
     labels = [n for n in rows.column_names if n.startswith("label_")]
     y = np.column_stack([rows[n].to_numpy() for n in labels])
     y = y[:, 0] if len(labels) == 1 else y
     predicted = []
-    for run in (first, second):
+    for run, own_rows in zip(runs, tables, strict=True):
         table = _parquet(run / "oof" / f"{model}.parquet")
         names = [n for n in table.column_names if n.startswith("prediction")]
         values = np.column_stack([table[n].to_numpy() for n in names])
-        predicted.append(values[:, 0] if len(names) == 1 else values)
+        values = values[:, 0].copy() if len(names) == 1 else values
+        scored = ~np.isnan(values).reshape(len(y), -1).any(1)
+        folds = own_rows["fold"].to_numpy()[scored]
+        values[scored] = as_scored(metric, y[scored], values[scored], folds).numpy()
+        predicted.append(values)
     known = ~(np.isnan(predicted[0]) | np.isnan(predicted[1])).reshape(len(y), -1).any(1)
     keys = None
     if "fold_key" in rows.column_names:
@@ -150,9 +156,8 @@ def _of_rows(
     made = []
     for name, chosen in segments:
         s = chosen & known
-        own = get_metric(metric)
         clusters = None if keys is None else keys[s]
-        result = bootstrap_metric(own, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
+        result = bootstrap_metric(metric, y[s], {"a": predicted[0][s], "b": predicted[1][s]}, clusters=clusters)
         a, b = result.interval("a").mean, result.interval("b").mean
         made.append(Comparison(name, int(s.sum()), a, b, result.difference("a", "b")))
     return made

@@ -14,6 +14,7 @@ from fastrec.competition.forms.list_form import SubmissionFormat
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.recipe import Competition
+from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, MissingFileError
 from fastrec.estimators import Estimator
 from fastrec.features import FeatureSet
@@ -36,9 +37,11 @@ class SameBlend(Stack):
 
     def blends(self, models: Sequence[str], data: Rows, metric: Metric) -> list[Estimator]:
         """That blend alone, unfitted."""
-        if set(models) != set(self.chosen.models):
-            return super().blends(models, data, metric)
-        return [self.chosen.blends[0].fresh()]
+        blend = self.chosen.blends[0].fresh()
+        asked, had = set(models), set(self.chosen.models)
+        constant = had - asked if data.task != "ranking" else set()  # it joins the models where it is of use
+        same = asked | constant == had and len(constant) < 2 and blend.name not in constant
+        return [blend] if same else super().blends(models, data, metric)
 
 
 class SavedRecipe(Competition):
@@ -155,18 +158,14 @@ class SavedRecipe(Competition):
         known = {m.name: m for m in self._trained if m.learns}
         asked = [m.fresh() for m in known.values()] if self._recipe is None else list(self._recipe.models(bs=bs))
         self.asked = [m.name for m in asked]
+        Scorer.of(self.metric, self.saved.target).suit(asked)
         if self._warm:
             self.warmed = [m.name for m in asked if m.name in known and m.start_from(known[m.name])]
         return asked
 
     def stack(self) -> Stack:
-        """The second level: the kind of blend that the run has chosen.
-
-        It stays where its best model alone does better: that would be chosen by the rows that it is judged by.
-        """
-        made = SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
-        made.falls_back = False
-        return made
+        """The second level: the kind of blend that the run has chosen."""
+        return SameBlend(self.saved.stack) if self._recipe is None else self._recipe.stack()
 
     @cached_property
     def _trained(self) -> list[Estimator]:

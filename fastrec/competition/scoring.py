@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
 from fastrec.errors import DataError
+from fastrec.estimators import Estimator
 from fastrec.metrics import (
     Metric,
     apply_cuts,
+    as_scored,
     best_rounding,
     best_threshold,
-    cross_fitted_classes,
     default_metric,
     get_metric,
+    loss_of,
 )
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.validate import Rows, Target
@@ -79,7 +81,30 @@ class Scorer:
                 f"{found.name} scores no {task} task (it does {', '.join(found.tasks)})",
                 remedy="Give another metric, or another task",
             )
+        if found.needs_groups and task != "ranking":
+            raise DataError(f"{found.name} scores lists, which a {task} task has not", remedy="Give another metric")
         return cls(MRR_AS_SHOWN if found.name == "mrr" else found, target)
+
+    def check(self, label: torch.Tensor) -> None:
+        """Refuse amounts as classes.
+
+        Args:
+            label: ``[n]``, as learned.
+
+        Raises:
+            DataError: a metric of classes, and a label that is no whole number from 0.
+        """
+        if not self.wants_classes or self.target is None or self.target.task != "regression":
+            return
+        own = self._own(label)
+        bad = ((own != own.round()) | (own < 0)).reshape(len(own), -1).any(1)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise DataError(
+                f"{self.name} scores classes, numbered in order from 0, and the target is an amount "
+                f"({float(own[row].flatten()[0]):g})", column=self.target.names[0], row=row,
+                remedy="Give a metric of amounts, such as rmse, or number the classes",
+            )  # fmt: skip
 
     @property
     def name(self) -> str:
@@ -116,22 +141,28 @@ class Scorer:
             label, prediction = label[chosen], prediction[chosen]
             groups = None if groups is None else groups[chosen]
             folds = None if folds is None else folds[chosen]
-        if self.wants_classes and rows.task != "multiclass" and (folds is not None or decision is not None):
-            own = self._own(prediction)
-            classes = (
-                cross_fitted_classes(self._own(label), own, folds, self.metric)
-                if decision is None
-                else decision.classes(own)
-            )
-            return self.metric(self._own(label), classes)
-        return self.metric(self._own(label), self._own(prediction), groups=groups)
+        label, prediction = self._own(label), self._own(prediction)
+        if self.wants_classes and prediction.ndim == 1:
+            if decision is not None:
+                prediction = decision.classes(prediction)
+            elif folds is not None:
+                prediction = as_scored(self.metric, label, prediction, folds)
+        return self.metric(label, prediction, groups=groups)
+
+    def suit(self, models: Iterable[Estimator]) -> None:
+        """Let models of amounts learn what the metric is best at, where nothing else was asked for.
+
+        On a scale of logarithms only order counts alike: quantiles are learned there, else squares.
+        """
+        if self.target is None or self.target.task != "regression" or self.metric.is_own:
+            return
+        if self.target.scale is None or self.metric.name.partition("@")[0] in ("mae", "pinball"):
+            for model in models:
+                model.suit(self.metric.name)
 
     def for_choosing(self) -> Metric:
-        """What a stack chooses by, on the target's own scale; of classes the probabilities' own loss."""
-        if not self.wants_classes:
-            return self.metric
-        assert self.target is not None
-        return get_metric("rmse" if self.target.task == "regression" else "logloss")
+        """What models are told apart by while no classes are made of predictions yet, on the target's own scale."""
+        return loss_of(self.metric, "ranking" if self.target is None else self.target.task)
 
     @property
     def restore(self) -> Callable[[torch.Tensor], torch.Tensor] | None:

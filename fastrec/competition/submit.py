@@ -131,7 +131,7 @@ def submission_values(
         return {form.values[0]: decision.classes(own).numpy()}
     if target.task == "multiclass" and len(form.values) == 1:
         return {form.values[0]: target.decode(own.argmax(1))}
-    wide = own.reshape(len(own), -1)
+    wide = own if own.dim() == 2 else own.unsqueeze(1)
     if target.task == "binary" and len(form.values) == 2:
         wide = torch.stack([1 - own, own], 1)
     if wide.shape[1] != len(form.values):

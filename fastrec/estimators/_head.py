@@ -14,6 +14,9 @@ from fastrec.errors import DataError
 from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
+_POSITIVE, _LEAST = ("poisson_deviance", "gamma_deviance"), 1e-3  # predictions above this share of the mean
+OBJECTIVES = ("mae", "pinball", *_POSITIVE)
+
 
 @dataclass(frozen=True)
 class Head:
@@ -27,6 +30,7 @@ class Head:
         task: the task.
         n_out: how many outputs.
         mean, sd, low, high: of each target of a regression.
+        quantile: of a regression, which quantile is learned; None: the mean.
     """
 
     task: Task
@@ -35,17 +39,21 @@ class Head:
     sd: tuple[float, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    quantile: float | None = None
 
     @classmethod
-    def fit(cls, data: Rows) -> Head:
-        """The head for rows with labels."""
+    def fit(cls, data: Rows, objective: str | None = None) -> Head:
+        """The head for rows with labels; ``objective``: see ``NetModel``."""
         n_out = data.n_outputs if data.task in ("multiclass", "multilabel", "regression") else 1
         if data.task != "regression":
             return cls(data.task, n_out)
         y = _matrix(data)
         sd, mean = torch.std_mean(y, 0, correction=0)
-        moments = mean, torch.where(sd > 1e-12 * mean.abs(), sd, 1.0), y.amin(0), y.amax(0)
-        return cls(data.task, n_out, *(tuple(m.tolist()) for m in moments))
+        name, _, number = (objective or "").partition("@")
+        low = y.amin(0) if name not in _POSITIVE else torch.maximum(y.amin(0), mean * _LEAST)
+        moments = mean, torch.where(sd > 1e-12 * mean.abs(), sd, 1.0), low, y.amax(0)
+        quantile = 0.5 if name == "mae" else float(number) if name == "pinball" else None
+        return cls(data.task, n_out, *(tuple(m.tolist()) for m in moments), quantile)
 
     def targets(self, data: Rows) -> Tensor:
         """Targets as the loss takes them, float64 ``[n, ·]``: one column for binary and multiclass, else ``n_out``."""
@@ -56,7 +64,7 @@ class Head:
 
     def loss(self, smoothing: float = 0.0) -> RowLoss:
         """The loss of outputs beside targets and weights."""
-        return RowLoss(self.task, self.n_out, smoothing)
+        return RowLoss(self.task, self.n_out, smoothing, self.quantile)
 
     def predict(self, outputs: Tensor) -> Tensor:
         """Predictions ``[n]`` or ``[n, k]``, of outputs float64 ``[n, n_out]``."""
@@ -82,23 +90,24 @@ class RowLoss(nn.Module):
     """A task's loss of each row times its weight, mean over the rows.
 
     Binary and multilabel: cross-entropy of sigmoids (mean over the labels); multiclass: of the softmax; regression:
-    squared error (mean over the targets). Targets are ``[b, m + 1]``: the last column is the row's weight, 1 in the
-    mean over all rows.
+    squared error or pinball loss (mean over the targets). Targets are ``[b, m + 1]``: the last column is the row's
+    weight, 1 in the mean over all rows.
 
     Args:
         task: the task.
         n_out: number of outputs.
         smoothing: label smoothing ε: targets ``y (1 - ε) + ε / classes`` (arXiv 1512.00567, section 7); only in
             training.
+        quantile: of a regression, which quantile is learned; None: the mean.
     """
 
     by_row = True  # members of a TabM are rows to it
 
-    def __init__(self, task: Task, n_out: int, smoothing: float = 0.0) -> None:
+    def __init__(self, task: Task, n_out: int, smoothing: float = 0.0, quantile: float | None = None) -> None:
         super().__init__()
         if not 0 <= smoothing < 1:
             raise DataError(f"label smoothing of {smoothing}", remedy="Give a number from 0 up to, not including, 1")
-        self.task, self.n_out, self.smoothing = task, n_out, smoothing
+        self.task, self.n_out, self.smoothing, self.quantile = task, n_out, smoothing, quantile
         self.combine = {"regression": "mean", "multiclass": "softmax"}.get(task, "sigmoid")
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -111,7 +120,10 @@ class RowLoss(nn.Module):
         if self.task == "multiclass":
             return F.cross_entropy(outputs, y[:, 0].long(), reduction="none", label_smoothing=smoothing)
         if self.task == "regression":
-            return (outputs - y).square().mean(1)
+            over = y - outputs
+            if self.quantile is None:
+                return over.square().mean(1)
+            return torch.maximum(self.quantile * over, (self.quantile - 1) * over).mean(1)
         y = y * (1 - smoothing) + smoothing / 2
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").mean(1)
 

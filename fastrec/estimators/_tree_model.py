@@ -87,6 +87,8 @@ class TreeModel(Estimator):
     defaults: ClassVar[Mapping[str, Any]]
     aliases: ClassVar[Mapping[str, str]]
     """Other names of parameters that have a default here: name → the name that the default has."""
+    suits: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Metric of amounts → the objective that is best at it, and the parameter that takes the metric's number."""
     suffix: ClassVar[str]
     keys: Sequence[str] = ()
     """Numbers that are taken as categories."""
@@ -109,6 +111,17 @@ class TreeModel(Estimator):
         self.objective, self.params = objective, params
         self.start_anew()
         self.forget()
+
+    def suit(self, metric: str) -> None:
+        """Take the objective that is best at a metric, where none was given."""
+        base, _, number = metric.partition("@")
+        if self.objective is not None or base not in self.suits:
+            return
+        self.objective, parameter = self.suits[base]
+        if self.objective.endswith("="):
+            self.objective += number
+        elif parameter:
+            self.params = {parameter: float(number), **self.params}
 
     def forget(self) -> None:
         """Drop the trees."""
@@ -331,8 +344,8 @@ def _trace(grown: Sequence[Grown | float], names: Sequence[str]) -> Trace:
     trees = [(i, g) for i, g in enumerate(grown) if isinstance(g, Grown)]
     several = len(grown) > 1
     curves = [
-        {"epoch": epoch, "valid_loss": float(value), **({"output": i} if several else {})}
+        {"round": number, "held_out": float(value), **({"output": i} if several else {})}
         for i, g in trees
-        for epoch, value in enumerate(g.curve)
+        for number, value in enumerate(g.curve)
     ]
     return Trace(curves, {n: sum(g.gains.get(n, 0.0) for _, g in trees) for n in names})

@@ -26,7 +26,8 @@ class Trace:
     """What a ranker can tell of its training.
 
     Args:
-        curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``.
+        curves: one record per epoch: ``{'epoch': 0, 'train_loss': …, 'valid_loss': …, 'mrr': …}``; of boosted trees per
+            round: ``{'round': 0, 'held_out': …}``, the figure that training stops by.
         importance: feature → total gain.
         began: after ``start_from``: what it began with, or why it was trained from nothing all the same.
     """
@@ -96,6 +97,13 @@ class Estimator(ABC):
                 f"{self.name} ({type(self).__name__}) cannot learn a {data.task} task",
                 remedy=f"It does {', '.join(self.tasks)}: take another estimator, or name another task",
             )
+
+    def suit(self, metric: str) -> None:  # noqa: B027 - most kinds learn what their task says
+        """Learn what a metric of amounts is best at, where no other objective was asked for.
+
+        Args:
+            metric: a metric's name, such as ``'pinball@0.9'``.
+        """
 
     def forget(self) -> None:
         """Drop what was learned."""

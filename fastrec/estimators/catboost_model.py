@@ -76,6 +76,10 @@ class CatBoostModel(TreeModel):
         ),
         "multilabel": ("Logloss", "CrossEntropy", "Focal"),
     }  # fmt: skip
+    suits = {  # noqa: RUF012 - CatBoost has no gamma: the nearest
+        "mae": ("MAE", ""), "mape": ("MAPE", ""), "pinball": ("Quantile:alpha=", ""),
+        "poisson_deviance": ("Poisson", ""), "gamma_deviance": ("Tweedie:variance_power=1.99", ""),
+    }  # fmt: skip
     defaults = {"learning_rate": 0.05, "depth": 6}  # noqa: RUF012
     aliases = {"eta": "learning_rate", "max_depth": "depth", "reg_lambda": "l2_leaf_reg"}  # noqa: RUF012
 

@@ -4,37 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.estimators._learnable import constant_of, learnable, outputs_of
 from fastrec.estimators.base import Estimator
+from fastrec.metrics import get_metric
 from fastrec.table import load_state, save_state
 from fastrec.validate import Rows
 
+_QUANTILES = 201
+_ROWS = 20_000  # that quantiles are tried on, at least, where there are so many
+_OF_MEANS = ("rmse", "r2", "poisson_deviance", "gamma_deviance")  # the mean is their best
+
 
 class ConstantModel(Estimator):
-    """Predicts what is known without any feature: shares of the classes, the mean or the median; weights count.
+    """Predicts what is known without any feature: shares of the classes, the mean, or a metric's best; weights count.
 
     A ranking's scores are all 0.
 
     Args:
         name: the model's name.
-        statistic: of amounts the ``'mean'`` (the least squared error) or the ``'median'`` (the least absolute error).
-
-    Raises:
-        DataError: there is no such statistic.
+        metric: of amounts the value that this metric is best at, of the mean and 201 quantiles; None: the mean.
     """
 
     learns = False
 
-    def __init__(self, name: str = "constant", *, statistic: Literal["mean", "median"] = "mean") -> None:
-        if statistic not in ("mean", "median"):
-            raise DataError(f"there is no statistic {statistic!r} here", remedy="Give 'mean' or 'median'")
-        self.name, self.statistic = name, statistic
+    def __init__(self, name: str = "constant", *, metric: str | None = None) -> None:
+        self.name, self.metric = name, metric
         self.forget()
+
+    def suit(self, metric: str) -> None:
+        """Find the value that a metric is best at, where no other was named."""
+        self.metric = self.metric or metric
 
     def forget(self) -> None:
         """Drop the constant."""
@@ -55,11 +58,24 @@ class ConstantModel(Estimator):
             (label,) = outputs_of(train)
             value = torch.zeros(train.n_outputs, dtype=torch.float64).index_add_(0, label.long(), weight) / weight.sum()
         else:
-            middle = _median if self.statistic == "median" and train.task == "regression" else constant_of
-            values = [middle(label, weight) for label in outputs_of(train)]
+            values = [self._best(label, weight, train.task) for label in outputs_of(train)]
             value = torch.tensor(values[0] if train.n_scores == 1 else values, dtype=torch.float64)
         self._value = value.double()
         return self
+
+    def _best(self, label: torch.Tensor, weight: torch.Tensor, task: str) -> float:
+        mean = constant_of(label, weight)
+        if task != "regression" or self.metric is None or self.metric in _OF_MEANS:
+            return mean
+        metric, order = get_metric(self.metric), torch.argsort(label)
+        order = order[:: max(len(order) // _ROWS, 1)]
+        label, weight = label[order].double(), weight[order]
+        tried = torch.cat([torch.tensor([mean], dtype=torch.float64), _quantiles(label, weight)])
+        scores = [metric(label, value.expand(len(label)), weight=weight) for value in tried]
+        best = 0
+        for i, score in enumerate(scores):
+            best = i if metric.better(score, scores[best]) else best
+        return float(tried[best])
 
     def predict(self, data: Rows) -> torch.Tensor:
         """The constant for every row: float64 ``[n]`` or ``[n, k]`` on the CPU."""
@@ -69,7 +85,7 @@ class ConstantModel(Estimator):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {"name": self.name, "statistic": self.statistic}
+        return {"name": self.name, "metric": self.metric}
 
     def write(self, folder: Path) -> dict[str, Any]:
         """The constant."""
@@ -83,9 +99,9 @@ class ConstantModel(Estimator):
         self._value = load_state(folder / "constant")["value"]
 
 
-def _median(label: torch.Tensor, weight: torch.Tensor) -> float:
-    """The value with half of the weight on either side; between two values that both have it, their mean."""
-    values, order = torch.sort(label.double())
-    share = torch.cumsum(weight[order], 0) / weight.sum()
-    low, high = (int(torch.searchsorted(share, at)) for at in (0.5 - 1e-12, 0.5 + 1e-12))
-    return float((values[low] + values[min(high, len(values) - 1)]) / 2)
+def _quantiles(values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Quantiles of ascending values, from the lowest to the highest; between two that both are one, their mean."""
+    share = torch.cumsum(weight, 0) / weight.sum()
+    q = torch.linspace(0, 1, _QUANTILES, dtype=torch.float64)
+    low, high = (torch.searchsorted(share, q + d).clamp(max=len(values) - 1) for d in (-1e-12, 1e-12))
+    return (values[low] + values[high]) / 2

@@ -49,7 +49,8 @@ class LGBMModel(TreeModel):
             (the first of several). None: grow all ``rounds``, from all rows.
         columns: the columns to use; None: all categories and numbers.
         class_weight: ``'balanced'``, or the weight of each class by its number; None: all alike.
-        objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``.
+        objective: LightGBM's, one that fits the task; None: ``lambdarank``, ``binary``, ``multiclass``, ``regression``,
+            in a run what its metric of amounts is best at.
         native_cats: split categories by sets of values (LightGBM's own categorical splits); False: by code.
         **params: LightGBM's own parameters, over the defaults; ``monotone_constraints={'price': -1}`` names columns.
 
@@ -66,6 +67,10 @@ class LGBMModel(TreeModel):
             "regression", "huber", "fair", "poisson", "quantile", "mape", "gamma", "tweedie", "mae", "l1", "l2", "mse",
         ),
         "multilabel": ("binary", "cross_entropy"),
+    }  # fmt: skip
+    suits = {  # noqa: RUF012
+        "mae": ("mae", ""), "mape": ("mape", ""), "pinball": ("quantile", "alpha"),
+        "poisson_deviance": ("poisson", ""), "gamma_deviance": ("gamma", ""),
     }  # fmt: skip
     defaults = {  # noqa: RUF012
         "learning_rate": 0.05,

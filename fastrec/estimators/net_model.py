@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fastrec.errors import DataError
 from fastrec.estimators._architecture import Architecture, name_of
-from fastrec.estimators._head import Head
+from fastrec.estimators._head import OBJECTIVES, Head
 from fastrec.estimators._held_out import held_out
 from fastrec.estimators._keep_best import KeepBest
 from fastrec.estimators._learnable import (
@@ -72,6 +72,9 @@ class NetModel(Estimator):
         wd: weight decay.
         patience: training ends after so many epochs without a better score; None: never.
         seeds: so many nets are trained, each with other rows held out; predictions are their mean.
+        objective: of amounts, ``'mae'`` learns the median, ``'pinball@0.9'`` that quantile, and the predictions of
+            ``'poisson_deviance'`` and ``'gamma_deviance'`` are above 0; None: the mean, in a run what its metric of
+            amounts is best at.
         stop_by: a metric's name, or a ``Metric``, whose best epoch counts; None: the task's loss.
         class_weight: ``'balanced'``, or the weight of each class by its number, on top of the rows' weights:
             probabilities shift accordingly. For binary and multiclass tasks; None: all alike.
@@ -102,6 +105,7 @@ class NetModel(Estimator):
         wd: float | None = None,
         patience: int | None = None,
         seeds: int = 1,
+        objective: str | None = None,
         stop_by: str | Metric | None = None,
         class_weight: ClassWeight = None,
         smoothing: float = 0.0,
@@ -113,12 +117,17 @@ class NetModel(Estimator):
         self.epochs, self.max_rows, self.bs, self.lr, self.wd = epochs, max_rows, bs, lr, wd
         self.patience, self.seeds, self.smoothing = patience, seeds, smoothing
         self.class_weight = check_class_weight(class_weight, name=name)
-        self.keep_best, self.logs = keep_best, logs
+        self.keep_best, self.logs, self.objective = keep_best, logs, objective
         self.start_anew()
         self.stop_by = None if stop_by is None else get_metric(stop_by)
         if model != "auto":
             self.model = Architecture(model, self.options).model
         self.forget()
+
+    def suit(self, metric: str) -> None:
+        """Take a metric of amounts as the objective, where none was given."""
+        if metric.partition("@")[0] in OBJECTIVES:
+            self.objective = self.objective or metric
 
     def forget(self) -> None:
         """Drop the nets."""
@@ -181,7 +190,7 @@ class NetModel(Estimator):
         self._check_class_weight(train)
         train = learnable(train, name=self.name)
         valid = valid if valid is not None and len(valid) else None
-        self._head = head = Head.fit(train)
+        self._head = head = Head.fit(train, self.objective)
         curves: list[dict[str, float]] = []
         whole = None if self.time_limit is None else Pace(self.time_limit)
         for i in range(self.seeds):
@@ -298,6 +307,7 @@ class NetModel(Estimator):
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but the model's options and a metric of one's own, which ``write`` keeps."""
         names = ("name", "epochs", "max_rows", "bs", "lr", "wd", "patience", "seeds", "smoothing", "keep_best", "logs")
+        names += ("objective",)
         model = self.model if isinstance(self.model, str) else name_of(self.model)
         stop_by = None if self.stop_by is None or self.stop_by.is_own else self.stop_by.name
         own = {n: getattr(self, n) for n in names}

@@ -44,6 +44,11 @@ class OffsetModel(Estimator):
         """As the estimator that learns the correction."""
         return self.model is not None and self.model.beside
 
+    def suit(self, metric: str) -> None:
+        """Let the correction be what a metric of misses is best at: they are the same with and without the offset."""
+        if self.model is not None and metric.partition("@")[0] in ("mae", "pinball"):
+            self.model.suit(metric)
+
     def forget(self) -> None:
         """Drop what was learned."""
         super().forget()

@@ -60,6 +60,10 @@ class XGBModel(TreeModel):
         "regression": ("reg:squarederror", "reg:", "count:poisson"),
         "multilabel": ("binary:logistic",),
     }
+    suits = {  # noqa: RUF012
+        "mae": ("reg:absoluteerror", ""), "pinball": ("reg:quantileerror", "quantile_alpha"),
+        "poisson_deviance": ("count:poisson", ""), "gamma_deviance": ("reg:gamma", ""),
+    }  # fmt: skip
     defaults = {  # noqa: RUF012
         "tree_method": "hist",
         "max_bin": 256,

@@ -21,8 +21,8 @@ class DatePart(RowWise):
     """The parts of a time that fastai's ``add_datepart`` makes, and a few more, as ``{col}_{part}``; missing if it is.
 
     Args:
-        col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone; numbers are
-            read as seconds since 1970 in UTC.
+        col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone (a
+            run converts what it is given to the zone that it has learned); numbers are seconds since 1970 in UTC.
         parts: of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
             ``dayofweek`` (Monday 0; also ``weekday``), ``dayofyear`` (1-366), ``is_month_end``, ``is_month_start``,
             ``is_quarter_end``, ``is_quarter_start``, ``is_year_end``, ``is_year_start`` (booleans), ``elapsed`` (whole

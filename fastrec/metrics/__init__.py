@@ -29,7 +29,7 @@ from fastrec.metrics.ranking import (
 )
 from fastrec.metrics.registry import default_metric, get_metric, metrics_for
 from fastrec.metrics.rounding import apply_cuts, best_rounding
-from fastrec.metrics.thresholds import best_threshold, cross_fitted_classes
+from fastrec.metrics.thresholds import as_scored, best_threshold, cross_fitted_classes, loss_of
 
 if TYPE_CHECKING:
     from fastrec.metrics.callbacks import AUC, MAP, MRR, NDCG, Recall
@@ -46,6 +46,7 @@ __all__ = [
     "Resampled",
     "apply_cuts",
     "as_metric",
+    "as_scored",
     "auc",
     "best_rounding",
     "best_threshold",
@@ -60,6 +61,7 @@ __all__ = [
     "group_ranks",
     "hit_rate",
     "lightgbm_metric",
+    "loss_of",
     "mean_average_precision",
     "metrics_for",
     "mrr",

@@ -136,7 +136,8 @@ def metrics_for(task: str) -> list[str]:
         DataError: an unknown task.
     """
     choice(task, "task", TASKS)
-    return [_usual_name(base) for base, entry in _METRICS.items() if task in entry.tasks]
+    lists = task == "ranking"
+    return [_usual_name(n) for n, e in _METRICS.items() if task in e.tasks and (lists or not e.needs_groups)]
 
 
 def default_metric(task: str) -> str:

@@ -15,8 +15,9 @@ from torch import Tensor
 from fastrec.errors import DataError
 from fastrec.metrics import classification as c
 from fastrec.metrics.inputs import check_binary, one_column, paired, row_weights
-from fastrec.metrics.lists import flat_tensor
+from fastrec.metrics.lists import flat_tensor, plain_tensor
 from fastrec.metrics.metric import Metric, OwnFunction
+from fastrec.metrics.registry import get_metric
 from fastrec.metrics.rounding import apply_cuts, best_rounding, of_classes
 from fastrec.metrics.weighted import between, last_of_runs
 
@@ -30,6 +31,7 @@ _OF_COUNTS: dict[str, Callable[[c.Counts], Tensor]] = {
     # NaN where the target has one class and every row is in it, which no cut can be better than
     "quadratic_kappa": lambda counts: torch.nan_to_num(c.binary_kappa_of(counts), nan=1.0),
 }
+_PARTS = 5  # of one fold alone
 _TRIED = 500  # cuts that a metric is called for at a time, where there is no formula
 
 
@@ -141,6 +143,41 @@ def cross_fitted_classes(y: Any, prediction: Any, folds: Any, metric: str | Metr
         cut = learn(target[rest], p[rest], None if w is None else w[rest])
         classes[own] = cut(p[own])
     return classes
+
+
+def as_scored(metric: str | Metric, y: Any, prediction: Any, folds: Any) -> Tensor:
+    """Make of out-of-fold predictions what a metric scores: the one rule by which a run's classes are judged.
+
+    Args:
+        metric: the metric, or its name.
+        y: targets on their own scale, see ``cross_fitted_classes``.
+        prediction: ``[n]`` or ``[n, k]``, on the same scale.
+        folds: ``[n]`` integers, the fold of each row. A single fold is dealt into five parts, row by row.
+
+    Returns:
+        For a metric of classes and one prediction a row, ``cross_fitted_classes``. All else as it is: of several
+        classes the metric takes the highest, of labels those above .5.
+    """
+    target, p = plain_tensor(y, "y"), plain_tensor(prediction, "prediction")
+    if get_metric(metric).wants != "classes" or target.ndim != 1 or p.ndim != 1:
+        return p
+    codes = flat_tensor(folds, "folds")
+    if len(codes.unique()) < 2:
+        codes = torch.arange(len(p)) % _PARTS
+    return cross_fitted_classes(target, p, codes, metric)
+
+
+def loss_of(metric: str | Metric, task: str) -> Metric:
+    """The loss of predictions for a metric of classes, which no model can climb on; other metrics are their own.
+
+    Args:
+        metric: the metric, or its name.
+        task: the task. A metric of a multilabel task's classes is its own, too.
+    """
+    found = get_metric(metric)
+    if found.wants != "classes" or task in ("ranking", "multilabel"):
+        return found
+    return get_metric("rmse" if task == "regression" else "logloss")
 
 
 _Cut = Callable[[Tensor], Tensor]

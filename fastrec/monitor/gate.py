@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from fastrec.errors import DataError
-from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric
+from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss_of
 
 __all__ = ["Verdict", "judge"]
 
@@ -74,6 +74,7 @@ def judge(
     periods: Any = None,
     groups: Any = None,
     clusters: Any = None,
+    classes: tuple[Any, Any] | None = None,
     margin: float = 0.01,
     repeats: int = 500,
     seed: int = 0,
@@ -93,6 +94,9 @@ def judge(
         periods: ``[n]`` names or numbers of periods, in order; None: one.
         groups: ``[n]`` integers, the list of each row, where there are lists.
         clusters: ``[n]`` integers: what is resampled as a whole (users, sessions); None: lists, or rows.
+        classes: what a metric of classes scores: those of the serving model and of the candidate, by the thresholds of
+            each; None: the metric makes them of the predictions. That the candidate says more than chance is seen by
+            the loss of its predictions.
         margin: share of the serving model's metric by which the candidate may be worse.
         repeats: resamples.
         seed: of the resamples.
@@ -118,11 +122,16 @@ def judge(
         nothing = Interval(float("nan"), float("nan"), float("nan"))
         return _verdict(metric, checks, nothing, {}, margin, pd.DataFrame(), units)
     dealt = new[torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))]
-    made = bootstrap_metric(metric, y, {"serving": old, "candidate": new, "dealt": dealt}, **options)
-    over_chance = made.difference("candidate", "dealt")
+    two = bool(((y == 0) | (y == 1)).all())
+    loss = metric if classes is None else loss_of(metric, "binary" if two else "regression")
+    chance = bootstrap_metric(loss, y, {"candidate": new, "dealt": dealt}, **options)
+    over_chance = chance.difference("candidate", "dealt")
     checks["its predictions say more than chance"] = (
-        over_chance.low > 0 if metric.greater_is_better else over_chance.high < 0
+        over_chance.low > 0 if loss.greater_is_better else over_chance.high < 0
     )
+    if classes is not None:
+        old, new = (torch.as_tensor(np.asarray(c)) for c in classes)
+    made = bootstrap_metric(metric, y, {"serving": old, "candidate": new}, **options)
     by_period = _by_period(metric, y, old, new, periods, options)
     return _verdict(metric, checks, _gain(metric, made), made.values, margin, by_period, units)
 

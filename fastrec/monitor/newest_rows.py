@@ -136,7 +136,7 @@ def together(
     else:
         folds, judged, warmed_up = _time_folds(inside, names, is_new, scored)
     own = {n: t.to(where) for n, t in kept.tables(kept.table_names).items()}
-    found = CompetitionData(rows, test, tables={**own, **tables})
+    found = CompetitionData(rows, test, tables={**own, **tables}, types=saved.reading.types)
     cold = tuple(k for k, (_, scored_rows) in enumerate(folds) if not bool(is_new[scored_rows].all()))
     return Newest(found, judged, folds, np.asarray(names, object)[codes], codes, past, not warmed_up, cold)
 
@@ -159,7 +159,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict
             f"there is no train file (there is {', '.join(p.name for p in files.values()) or 'nothing'})", file=data,
             remedy="Name the labelled new rows train.csv or train.parquet, or give the file itself",
         )  # fmt: skip
-    read = {n: Table.read(saved.reading.read(p), device=where) for n, p in files.items()}
+    read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
     return train, read, test if test is None else test.drop(hidden)

@@ -100,7 +100,9 @@ def _over_time(found: Monitored) -> list[Section]:
     if found.reference_metric is not None and len(known):
         ends = [(1.0, found.reference_metric), (float(len(known)), found.reference_metric)]
         lines.insert(0, charts.Line(ends, "var(--c-grey)", bold=False, title="the run, out of fold"))
-    panels = [Panel("By period", charts.line_chart(lines, x_label="period", y_label="metric"))] if len(known) else []
+    names = dict(enumerate(map(str, known["period"]), 1))
+    chart = charts.line_chart(lines, x_label="period", y_label="metric", x_names=names) if len(known) else None
+    panels = [] if chart is None else [Panel("By period", chart)]
     rows = [
         (str(r.period), [f"{r.rows:,}", *_figures([r.value, r.low, r.high])]) for r in table.itertuples(index=False)
     ]
@@ -116,7 +118,7 @@ def _adversarial(found: Monitored) -> Section:
         return Section(title, absent="Trees were not asked.")
     top = [c for c in report.columns if c.gain > 0][:12]
     texts = [f"{c.gain:.0%}" for c in top]
-    chart = charts.bar_list({c.name: c.gain for c in top}, texts)
+    chart = charts.bar_list({c.name: c.gain for c in top}, texts, whole=1.0)
     note = f"Trees, out of fold: AUC {report.auc}; 0.5 = they are alike. Below: each column's share of the gain."
     return Section(title, "seconds.html", {"chart": chart}, note)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -19,6 +20,7 @@ from fastrec.competition import Competition, SavedRun, run_competition
 from fastrec.competition.saved_recipe import SavedRecipe
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError
+from fastrec.metrics import as_scored
 from fastrec.monitor.gate import Verdict, judge
 from fastrec.monitor.newest_rows import Newest, together
 from fastrec.monitor.over_time import Every
@@ -166,8 +168,7 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
         scored = scored & (rows[counted].integer().cpu() > 0)
     unknown = _of_new_classes(saved, made, rows) & scored
     scored = scored & ~unknown
-    metric = scorer.for_choosing()
-    candidate = _oof(out, scored)
+    candidate = _oof(out)[scored]
     table = rows.take(scored.to(rows.device))
     serving = _served(saved, table, newest, newest.codes[scored.numpy()])
     groups = None
@@ -183,7 +184,9 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
     periods = newest.periods[scored.numpy()]
     options = {"periods": periods, "groups": groups, "clusters": clusters, "margin": margin, "seed": seed}
-    verdict = judge(metric, label, serving, candidate, **options)
+    if scorer.wants_classes and serving.ndim == 1:
+        options["classes"] = saved.decision.classes(serving), _classes(out, scorer)[scored]
+    verdict = judge(scorer.metric, label, serving, candidate, **options)
     if bool(unknown.any()):
         told = f"{int(unknown.sum())} rows of classes that the serving run does not know were left out"
         verdict = replace(verdict, reasons=[*verdict.reasons, told])
@@ -211,11 +214,23 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
     return made
 
 
-def _oof(run: Path, scored: torch.Tensor) -> torch.Tensor:
-    """A run's out-of-fold predictions on the target's own scale, of some of its rows."""
+def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
+    """A run's classes as it scores them: each fold is cut by what the other folds say; NaN where none scores."""
+    rows = pq.read_table(run / "rows.parquet")
+    rows = rows.filter(pc.equal(rows["split"], "oof"))
+    assert scorer.target is not None
+    label = torch.from_numpy(rows[f"label_{scorer.target.names[0]}"].to_numpy().copy())
+    folds, made = torch.from_numpy(rows["fold"].to_numpy().copy()), _oof(run)
+    known = ~made.isnan()
+    made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
+    return made
+
+
+def _oof(run: Path) -> torch.Tensor:
+    """A run's out-of-fold predictions on the target's own scale."""
     table = pq.read_table(run / "oof" / "stack.parquet")
     names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
-    values = np.column_stack([table[n].to_numpy() for n in names])[scored.numpy()]
+    values = np.column_stack([table[n].to_numpy() for n in names])
     return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
 
 

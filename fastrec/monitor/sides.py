@@ -18,6 +18,7 @@ from fastrec.competition.kept_rows import KeptRows
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Column, Table
+from fastrec.table.column_types import as_types
 
 __all__ = ["Sides", "as_read", "is_run", "prediction_columns", "read_sides", "read_table"]
 
@@ -119,23 +120,26 @@ def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None
         files = table_files(Path(source), {r: n for r, n in reading.files.items() if (Path(source) / n).is_file()})
         found = next((files[r] for r in roles if r in files), None)
         if found is not None:
-            return Table.read(reading.read(found), device="cpu")
+            return as_read(Table.read(reading.read(found, names=()), device="cpu"), reading)
         if not any(p.suffix == ".parquet" for p in files.values()):
             raise MissingFileError(
                 f"there is no file {' or '.join(roles)} in it", file=source, remedy="Give the file of the rows"
             )
     elif isinstance(source, str | Path) and Path(source).is_file():
-        return Table.read(reading.read(source), device="cpu")
+        return as_read(Table.read(reading.read(source, names=()), device="cpu"), reading)
     return as_read(Table.read(str(source) if isinstance(source, Path) else source, device="cpu"), reading)
 
 
 def as_read(table: Table, reading: Reading) -> Table:
-    """A table with the columns that a recipe reads as times and numbers as such."""
-    known = [n for n in (*reading.dates, *reading.numbers) if n in table]
-    if not known:
-        return table
-    made = Table.read(reading.convert(table.select(known).to_arrow()), device="cpu")
-    return table.with_columns({n: made[n] for n in known})
+    """A table with its columns of the types that a run has learned, as far as their values are of these."""
+    types = reading.types.get("train", {})
+    table = reading.frame(table, names=())
+    for name in types:
+        try:
+            table = as_types(table, types, [name])
+        except DataError:  # it is reported as a column of another type
+            continue
+    return table
 
 
 def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -72,7 +72,7 @@ class Registry:
 
     A change is one renamed file: who reads sees the old state or the new one, and a process that is killed at any
     moment leaves one of the two. ``current`` and ``previous`` are links for people and other programs, put right after
-    every change.
+    every change; where a writer was killed before that, by the next who asks for ``current``.
 
     Args:
         folder: where; made at the first promotion.
@@ -85,6 +85,7 @@ class Registry:
     def current(self) -> Version | None:
         """The version in use."""
         state = self._read()
+        self._mend_links(state)
         return None if state.current is None else self._version(state, state.current)
 
     @property
@@ -132,7 +133,7 @@ class Registry:
             The version that is current now.
 
         Raises:
-            DataError: the folder is neither a run nor an export, or there is no such version.
+            DataError: the folder is neither a run nor an export, or holds a link; or there is no such version.
             WriteError: the file system refused; what was current still is.
         """
         parts = {} if isinstance(source, int) else _parts(Path(source), export)
@@ -223,6 +224,15 @@ class Registry:
             except OSError:  # a file system without links: registry.json says it all
                 return
 
+    def _mend_links(self, state: _State) -> None:
+        """Put the links right after a writer that was killed; who may not write here leaves them."""
+        wanted = None if state.current is None else f"{state.current:04d}"
+        with suppress(OSError):
+            link = self.folder / "current"
+            if wanted != (link.readlink().name if link.is_symlink() else None):
+                with _locked(self.folder / ".lock"):
+                    self._link(self._read())
+
     def _read(self) -> _State:
         path = self.folder / STATE
         try:
@@ -297,9 +307,19 @@ def is_session_run(folder: Path) -> bool:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """A folder's files. What cannot be copied is one error, which tells of the first file."""
+    """A folder's files. What cannot be copied is one error, which tells of the first file.
+
+    A link is refused: it would bring in what it points to, from anywhere on this machine.
+    """
+
+    def refuse_links(inside: str, names: list[str]) -> list[str]:
+        link = next((p for p in (Path(inside) / n for n in names) if p.is_symlink()), None)
+        if link is not None:
+            raise DataError("this is a link, and a registry takes none", file=link, remedy="Put the file itself there")
+        return []
+
     try:
-        shutil.copytree(folder, to)
+        shutil.copytree(folder, to, symlinks=True, ignore=refuse_links)
     except OSError as error:
         several = isinstance(error, shutil.Error)
         source, why = error.args[0][0][::2] if several else (error.filename or folder, error.strerror or error)

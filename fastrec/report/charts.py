@@ -15,6 +15,7 @@ from fastrec.report.render import render
 WIDTH, HEIGHT = 420, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 12, 44
 _SLOTS = 8
+_DOTS = 30  # points of a line that are dots, too
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ def palette(models: Sequence[str]) -> dict[str, str]:
     """A CSS colour for each model, the same wherever it appears.
 
     Args:
-        models: model names; display order is grey, the others take the slots in turn, the last (the best) the first.
+        models: model names, the best first; display order is grey, the others take the slots in turn.
 
     Returns:
         Model → CSS colour.
     """
-    coloured = [name for name in reversed(models) if name != "display_order"]
+    coloured = [name for name in models if name != "display_order"]
     colours = {name: f"var(--c{i % _SLOTS})" for i, name in enumerate(coloured)}
     return colours | {"display_order": "var(--c-grey)"}
 
@@ -62,13 +63,16 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
 
 
-def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> Markup:
+def line_chart(
+    lines: Sequence[Line], *, x_label: str, y_label: str, x_names: Mapping[float, str] | None = None
+) -> Markup:
     """Lines over a numeric axis, such as epochs.
 
     Args:
         lines: what to draw; later ones lie on top.
         x_label: what the horizontal axis counts.
         y_label: what the vertical axis shows; read out by screen readers.
+        x_names: what stands at some places of the horizontal axis; None: the numbers themselves.
 
     Returns:
         An SVG element.
@@ -83,13 +87,14 @@ def line_chart(lines: Sequence[Line], *, x_label: str, y_label: str) -> Markup:
     up = _scale(y_ticks[0], y_ticks[-1], HEIGHT - _BOTTOM, _TOP)
     counts = x_high - x_low >= 3  # epochs are whole, shares are not
     x_ticks = [t for t in ticks(x_low, x_high, most=7) if x_low <= t <= x_high and (t == int(t) or not counts)]
+    names = {t: f"{t:g}" for t in x_ticks} if x_names is None else dict(_thinned(x_names))
     parts = _grid(y_ticks, up)
-    parts += [_text(across(t), HEIGHT - _BOTTOM + 16, f"{t:g}", "middle") for t in x_ticks]
+    parts += [_text(across(t), HEIGHT - _BOTTOM + 16, name, "middle") for t, name in names.items()]
     parts.append(_text((WIDTH + _LEFT) / 2, HEIGHT - 8, x_label, "middle"))
     for line in lines:
         places = [(across(x), up(y)) for x, y in sorted(line.points)]
         parts.append(_path(places, "bold" if line.bold else "thin", line.colour, title=line.title))
-        if line.bold or len(places) == 1:
+        if len(places) == 1 or (line.bold and len(places) <= _DOTS):
             parts += [_dot(x, y, 3 if line.bold else 2, line.colour) for x, y in places]
     return _svg(parts, f"{y_label} by {x_label}")
 
@@ -235,18 +240,21 @@ def point_chart(points: Mapping[str, tuple[float, float]], marked: str, *, x_lab
     return _svg(parts, f"{y_label} by {x_label}")
 
 
-def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)") -> Markup:
+def bar_list(
+    values: Mapping[str, float], texts: Sequence[str], *, colour: str = "var(--c0)", whole: float | None = None
+) -> Markup:
     """Horizontal bars with their names and values, as HTML, whose text keeps its size on a phone.
 
     Args:
         values: name → length of its bar, none below 0.
         texts: what stands at the end of each bar.
         colour: CSS colour of the bars.
+        whole: the value of a bar of full length; None: the largest.
 
     Returns:
         An HTML element.
     """
-    longest = max(values.values(), default=0.0) or 1.0
+    longest = whole or max(values.values(), default=0.0) or 1.0
     bars = [
         {"name": name, "percent": 100 * max(value, 0.0) / longest, "text": text}
         for (name, value), text in zip(values.items(), texts, strict=True)
@@ -257,6 +265,13 @@ def bar_list(values: Mapping[str, float], texts: Sequence[str], *, colour: str =
 def legend(names: Sequence[str], colours: Mapping[str, str]) -> Markup:
     """Names beside their colours, as HTML."""
     return render("legend.html", entries=[(name, colours[name]) for name in names])
+
+
+def _thinned(names: Mapping[float, str]) -> list[tuple[float, str]]:
+    """So many of some names that they stand beside each other."""
+    longest = max(map(len, names.values()), default=1)
+    most = max(2, int((WIDTH - _LEFT - _RIGHT) / (8 * longest)))
+    return list(names.items())[:: max(1, -(-len(names) // most))]
 
 
 def _value_axis(values: Sequence[float]):

@@ -58,7 +58,7 @@ class RunResults:
         oracle: expected score of the true click probabilities, if known.
         by_length: split → slices by list length.
         by_touched: split → slices by whether the clicked item was touched before.
-        curves: model → one record per fold and epoch.
+        curves: model → one record per fold and epoch, or round of boosting.
         importance: model → feature → gain.
         seconds: stage → seconds, in the order the stages ran.
         transductive: features whose target-free statistics saw the test rows; None where the run did not say.
@@ -67,6 +67,7 @@ class RunResults:
         task: its task.
         of_rows: the best model's rows summed up, and models beside each other.
         permutation: feature → by how much the score is worse where its values are shuffled.
+        also: other metric → model → its score, out of fold; of next items on the test.
         greater_is_better: the metric's direction.
     """
 
@@ -89,6 +90,7 @@ class RunResults:
     task: str = "ranking"
     of_rows: RowResults | None = None
     permutation: dict[str, float] = field(default_factory=dict)
+    also: dict[str, dict[str, float]] = field(default_factory=dict)
     greater_is_better: bool = True
 
 
@@ -135,6 +137,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         config=_read_json(run / "config.json") or {},
         task=str(scores.get("task") or "ranking"),
         permutation=_figures(_read_json(run / "permutation.json")),
+        also={str(n): found for n, m in (scores.get("also") or {}).items() if (found := _figures(m))},
         greater_is_better=greater,
     )
     if lists is not None:
@@ -144,7 +147,7 @@ def read_run(run: str | Path, *, repeats: int = 2000, seed: int = 0) -> RunResul
         _add_intervals(results, scores, greater)
     if models:
         outputs = list(results.config.get("outputs") or [])
-        results.of_rows = read_rows(run, results.task, outputs, models[-1], models)
+        results.of_rows = read_rows(run, results.task, outputs, models[-1], models[::-1])
     return results
 
 
@@ -269,6 +272,7 @@ _SHAPES: dict[str, Any] = {  # "*": every name; a list: of such things; text: a 
         "metric": "text",
         "models": _FIGURES,
         "oof": _FIGURES,
+        "also": {"*": _FIGURES},
         "oracle": "a number",
         "seconds": _FIGURES,
         "transductive": ["anything"],

@@ -19,6 +19,7 @@ from fastrec.report.section import Panel, Section
 from fastrec.report.text import (
     TITLES,
     all_models,
+    also_of,
     count_lists,
     duration,
     ends,
@@ -33,6 +34,7 @@ from fastrec.report.text import (
 __all__ = ["leaderboard_table", "read_run", "write_report"]
 
 _TOP_FEATURES = 25
+_PARTS, _COUNTS = ("fold", "seed", "output"), ("epoch", "round")  # what a record of the curves is of, besides figures
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class Row:
 def write_report(run: str | Path, *, name: str | None = None, repeats: int = 2000, seed: int = 0) -> Path:
     """Write ``report.html`` into a run directory.
 
-    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``; a
-    section whose file is absent says so. The page holds its style and pictures, fetches nothing and runs no script.
+    Read are ``scores.json`` (needed), ``lists.parquet``, ``curves.json``, ``importance.json`` and ``config.json``. What
+    is absent has no section. The page holds its style and pictures, fetches nothing and runs no script.
 
     Args:
         run: the run directory.
@@ -77,7 +79,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
     results = read_run(run, repeats=repeats, seed=seed)
     results = replace(results, name=name or results.name)
     colours = charts.palette(all_models(results))
-    sections = [
+    found = [
         _leaderboard_section(results, colours, repeats),
         *leaderboard_section(noted_runs(run), Path(run).resolve().name, results.metric, results.greater_is_better),
         _curves_section(results),
@@ -88,6 +90,7 @@ def write_report(run: str | Path, *, name: str | None = None, repeats: int = 200
         _transductive_section(results),
         _config_section(results),
     ]
+    sections = [s for s in found if s is not None]
     title = str(results.config.get("competition") or results.name)
     page = render(
         "report.html",
@@ -147,21 +150,23 @@ def _leaderboard_section(results: RunResults, colours: Mapping[str, str], repeat
         return Section("Leaderboard", absent="This run reported no scores.")
     rows = [_leaderboard_row(results, name, shown, colours) for name in all_models(results)]
     if results.oracle is not None and "test" in shown:
-        rows.append(Row("oracle", "none", [Cell(f"{results.oracle:.4f}"), *[Cell()] * (2 * len(shown) - 1)]))
+        empty = [Cell()] * (2 * len(shown) - 1 + len(results.also))
+        rows.append(Row("oracle", "none", [Cell(f"{results.oracle:.4f}"), *empty]))
     data = {
         "heads": [(f"{TITLES[s]} {results.metric}", count_lists(results.n_lists.get(s))) for s in shown],
+        "also": [(n.upper(), TITLES[also_of(results)].lower()) for n in results.also],
         "rows": rows,
         "panels": [_interval_picture(results, split, colours) for split in shown if results.standings.get(split)],
     }
     note = (
-        f"In ascending order {'out of fold' if results.scores['oof'] else 'on the test lists'}. Below each score its "
+        f"The best {'out of fold' if results.scores['oof'] else 'on the test lists'} first. Below each score its "
         f"95 % interval: {repeats:,} bootstrap resamples of whole sessions. Differences are paired: both models on the "
         "same lists, those where every model's rank is known. A grey difference has 0 in its interval: the lists do "
         "not tell the two apart."
         if results.standings and results.task == "ranking"
-        else "In ascending order. The run holds no lists.parquet, so there are no intervals."
+        else "The best first. The run holds no lists.parquet, so there are no intervals."
         if results.task == "ranking"
-        else "From the worst to the best. The interval is a bootstrap's over rows, or over whole groups."
+        else "The best first. The interval is a bootstrap's over rows, or over whole groups."
     )
     return Section("Leaderboard", "leaderboard.html", data, note)
 
@@ -173,6 +178,7 @@ def _leaderboard_row(results: RunResults, name: str, shown: Sequence[Split], col
         below = ends(standing.score, 3) if standing else ""
         cells.append(Cell() if score is None else Cell(f"{score:.4f}", below))
         cells.append(_difference_cell(results, split, name))
+    cells += [Cell(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
     return Row(name, colours[name], cells, best=name == results.best)
 
 
@@ -188,61 +194,65 @@ def _difference_cell(results: RunResults, split: Split, name: str) -> Cell:
 
 
 def _interval_picture(results: RunResults, split: Split, colours: Mapping[str, str]) -> Panel:
-    rows = {name: standing.score for name, standing in results.standings[split].items()}
+    standings = results.standings[split]
+    rows = {name: standings[name].score for name in all_models(results) if name in standings}
     mark = results.oracle if split == "test" else None
     chart = charts.interval_chart(rows, colours, mark=mark, mark_label="oracle")
     return Panel(TITLES[split], chart)
 
 
-def _curves_section(results: RunResults) -> Section:
-    title = "Learning curves"
+def _curves_section(results: RunResults) -> Section | None:
     panels = [panel for model, records in results.curves.items() for panel in _curve_panels(model, records)]
     if not panels:
-        return Section(title, absent="The run wrote no learning curves (curves.json).")
-    return Section(title, "curves.html", {"panels": panels}, "Thin: each fold. Bold: their mean.")
+        return None
+    note = "Thin: each fold. Bold: their mean, as far as all folds go."
+    return Section("Learning curves", "curves.html", {"panels": panels}, note)
 
 
 def _curve_panels(model: str, records: Sequence[Mapping[str, Any]]) -> list[Panel]:
-    keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in ("fold", "epoch")]
+    keys = [k for k in dict.fromkeys(k for r in records for k in r) if k not in (*_PARTS, *_COUNTS)]
+    counted = next((c for c in _COUNTS if any(c in r for r in records)), _COUNTS[0])
     losses = [k for k in keys if k in ("train_loss", "valid_loss")]
     groups = ([("loss", losses)] if losses else []) + [(k, [k]) for k in keys if k not in losses]
     panels = []
     for label, members in groups:
         colours = {k: "var(--c-grey)" if k == "train_loss" else "var(--c0)" for k in members}
-        lines = [line for k in members for line in _curve_lines(records, k, colours[k])]
+        lines = [line for k in members for line in _curve_lines(records, k, colours[k], counted)]
         if not lines:
             continue
         lines.sort(key=lambda line: line.bold)
         named = {k.replace("_", " "): colours[k] for k in members}
         legend = charts.legend(list(named), named) if len(members) > 1 else ""
-        chart = charts.line_chart(lines, x_label="epoch", y_label=label)
+        chart = charts.line_chart(lines, x_label=counted, y_label=label.replace("_", " "))
         name = label.upper() if label.lower() == "mrr" else label.replace("_", " ")
         panels.append(Panel(f"{model}: {name}", chart, legend))
     return panels
 
 
-def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str) -> list[charts.Line]:
-    folds: dict[Any, list[tuple[float, float]]] = {}
+def _curve_lines(records: Sequence[Mapping[str, Any]], key: str, colour: str, counted: str) -> list[charts.Line]:
+    folds: dict[str, list[tuple[float, float]]] = {}
     for record in records:
         value = record.get(key)
         if isinstance(value, int | float) and value == value and abs(value) != float("inf"):
-            folds.setdefault(record.get("fold", 0), []).append((float(record.get("epoch", 0)) + 1, float(value)))
+            part = ", ".join(f"{n} {record[n]:g}" for n in _PARTS if n in record)
+            folds.setdefault(part, []).append((float(record.get(counted, 0)) + 1, float(value)))
     by_epoch: dict[float, list[float]] = {}
     for epoch, value in (point for points in folds.values() for point in points):
         by_epoch.setdefault(epoch, []).append(value)
-    mean = [(epoch, sum(values) / len(values)) for epoch, values in sorted(by_epoch.items())]
+    # where some have stopped, the mean of the others is another mean
+    mean = [(e, sum(values) / len(values)) for e, values in sorted(by_epoch.items()) if len(values) == len(folds)]
     label = key.replace("_", " ")
-    thin = [charts.Line(p, colour, bold=False, title=f"{label}, fold {fold:g}") for fold, p in folds.items()]
+    thin = [charts.Line(p, colour, bold=False, title=f"{label}, {part}") for part, p in folds.items()]
     return ([*thin] if len(folds) > 1 else []) + ([charts.Line(mean, colour, title=f"{label}, mean")] if mean else [])
 
 
-def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> Section:
+def _slices_section(results: RunResults, colours: Mapping[str, str], which: str) -> Section | None:
     by_length = which == "by_length"
     title = f"{results.metric} by list length" if by_length else f"{results.metric} by touched before"
     slices: dict[Split, list[Slice]] = getattr(results, which)
-    shown = [split for split in SPLITS if slices.get(split)]
+    shown = [split for split in SPLITS if len(slices.get(split, ())) > 1]
     if not shown:
-        return Section(title, absent="The run wrote no lists with known clicks (lists.parquet).")
+        return None
     names = [name for name in all_models(results) if any(name in slices[s][0].means for s in shown)]
     draw = charts.category_lines if by_length else charts.category_bars
     panels = []
@@ -268,9 +278,11 @@ def _slice_table(title: str, slices: Sequence[Slice], names: Sequence[str]) -> d
     return {"title": title, "heads": [(s.label, f"{s.n_lists:,}") for s in slices], "rows": rows}
 
 
-def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Section:
+def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Section | None:
     title, panels = "Feature importance", []
-    for model, gains in results.importance.items():
+    # the first one's bars are seen at once: the features' rather than what the stack says of its models
+    for model in sorted((m for m in all_models(results) if m in results.importance), key=lambda m: m == "stack"):
+        gains = results.importance[model]
         if not gains:
             continue
         top = dict(sorted(gains.items(), key=lambda item: -item[1])[:_TOP_FEATURES])
@@ -281,33 +293,33 @@ def _importance_section(results: RunResults, colours: Mapping[str, str]) -> Sect
         count = f"first {len(top)} of {len(gains)}" if len(gains) > len(top) else f"all {len(gains)}"
         panels.append(Panel(f"{model}: {count} features", bars))
     if not panels:
-        return Section(title, absent="The run wrote no feature importance (importance.json).")
+        return None
     return Section(title, "importance.html", {"panels": panels}, "Share of the total gain of all splits.")
 
 
-def _seconds_section(results: RunResults) -> Section:
+def _seconds_section(results: RunResults) -> Section | None:
     stages = {stage: s for stage, s in results.seconds.items() if stage != "total"}
     if not stages:
-        return Section("Seconds by stage", absent="The run reported no times.")
+        return None
     chart = charts.bar_list(stages, [duration(s) for s in stages.values()])
     note = f"In the order they ran; {duration(total_seconds(results) or 0)} in all."
     return Section("Seconds by stage", "seconds.html", {"chart": chart}, note)
 
 
-def _transductive_section(results: RunResults) -> Section:
+def _transductive_section(results: RunResults) -> Section | None:
     title = "Transductive features"
     if results.transductive is None:
-        return Section(title, absent="The run did not say which features saw the test rows.")
+        return None
     if not results.transductive:
         return Section(title, absent="None: every feature was fitted on training rows alone.")
     note = "Target-free statistics that were fitted on train and test rows together."
     return Section(title, "transductive.html", {"names": results.transductive}, note)
 
 
-def _config_section(results: RunResults) -> Section:
+def _config_section(results: RunResults) -> Section | None:
     settings = _flat({**results.config, **({"rows": results.rows} if results.rows else {})})
     if not settings:
-        return Section("Settings", absent="The run wrote no settings (config.json).")
+        return None
     return Section("Settings", "settings.html", {"settings": settings})
 
 

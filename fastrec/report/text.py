@@ -25,8 +25,8 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
         seed: seed of the resampling.
 
     Returns:
-        A table to print with rich: models in ascending order, score and 95 % interval on the test lists and out of
-        fold, and the difference to the best model with its interval (out of fold where that is known).
+        A table to print with rich: the best model first, score and 95 % interval on the test lists and out of fold, the
+        difference to the best model with its interval (out of fold where that is known), and other metrics.
 
     Raises:
         MissingFileError: no such directory, or no ``scores.json`` in it.
@@ -36,20 +36,25 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
     shown = [split for split in SPLITS if results.scores[split] or results.standings.get(split)]
     judged: Split = "oof" if results.standings.get("oof") else "test"
     table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(f"model ({results.metric})", overflow="fold")
+    table.add_column(f"model\n({results.metric})", overflow="fold")
     for split in shown:
         table.add_column(split, justify="right", no_wrap=True)
-        table.add_column("95 %", style="dim", no_wrap=True)
+        if results.standings.get(split):
+            table.add_column("95 %", style="dim", no_wrap=True)
     if results.standings:
-        table.add_column(f"to the best ({judged})", justify="right", no_wrap=True)
+        table.add_column(f"to the best\n({judged})", justify="right", no_wrap=True)
+    for metric in results.also:
+        table.add_column(f"{metric}\n({also_of(results)})", justify="right", no_wrap=True)
     for name in all_models(results):
         cells = [Text(name)]  # not as markup: a name may hold brackets
         for split in shown:
             standing, score = standing_of(results, split, name), score_of(results, split, name)
             cells.append(Text("" if score is None else f"{score:.4f}"))
-            cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
+            if results.standings.get(split):
+                cells.append(Text(_bare(ends(standing.score, 3)) if standing else ""))
         if results.standings:
             cells.append(Text(_difference_text(results, name, standing_of(results, judged, name))))
+        cells += [Text(f"{m[name]:.4f}" if name in m else "") for m in results.also.values()]
         table.add_row(*cells, style="bold" if name == results.best else None)
     if results.oracle is not None and "test" in shown:
         table.add_row("oracle", f"{results.oracle:.4f}", style="dim")
@@ -57,9 +62,14 @@ def leaderboard_table(run: str | Path, *, repeats: int = 2000, seed: int = 0) ->
 
 
 def all_models(results: RunResults) -> list[str]:
-    """Models in the order they are shown: those that only the lists know of first."""
+    """Models in the order they are shown: the best first, those that only the lists know of last."""
     extra = [name for split in SPLITS for name in results.standings.get(split, {}) if name not in results.models]
-    return list(dict.fromkeys([*extra, *results.models]))
+    return list(dict.fromkeys([*reversed(results.models), *extra]))
+
+
+def also_of(results: RunResults) -> Split:
+    """The split that other metrics are of."""
+    return "test" if results.task == "next_item" else "oof"
 
 
 def standing_of(results: RunResults, split: Split, name: str) -> Standing | None:

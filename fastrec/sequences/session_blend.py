@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
+from fastrec.sequences.popularity import PopularItems
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.sequence_scores import item_ranks, sequence_metrics
 from fastrec.sequences.session_frame import SessionFrame
@@ -54,9 +55,10 @@ class SessionBlend(SessionModel):
             ``recommend_each``.
 
     Attributes:
-        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``.
+        valid: name → metrics of the held-out sessions, and of the blend as ``'blend'``; as ``'popularity'`` those of
+            the items that are looked at most, which any model must beat.
         held: what was held out when the weights were chosen: ``'target'`` (codes), ``'length'`` (events before it) and,
-            by the models' names and ``'blend'``, the target's rank, ``k + 1`` where it is not shown; int64 each.
+            by the same names, the target's rank, ``k + 1`` where it is not shown; int64 each.
         store: keeps what is finished, so that an interrupted ``fit`` goes on from there; None: nothing is kept.
     """
 
@@ -133,13 +135,23 @@ class SessionBlend(SessionModel):
         assert asked.target is not None
         self.held = {"target": asked.target, "length": asked.lengths}
         known, best = self._best_of_each(asked)
-        for name, items in zip(self.models, best, strict=True):
+        shown = dict(zip(self.models, best, strict=True))
+        popular = self.popular_beside()
+        if popular is not None:
+            popular.fit(train)
+            shown["popularity"] = popular.recommend(asked, self.k, self.exclude_seen)[0]
+        for name, items in shown.items():
             self.held[name] = item_ranks(items, asked.target, self.k)
             self.valid[name] = sequence_metrics(items, asked.target, self.k, codes=len(sessions.items))
         if len(self.models) == 1:
             self.weights = even
         else:
             self._weigh(known)
+
+    def popular_beside(self) -> PopularItems | None:
+        """What any model must beat, not fitted; None: it is among the models."""
+        there = "popularity" in self.models or any(isinstance(m, PopularItems) for m in self.models.values())
+        return None if there else PopularItems()
 
     def _weigh(self, known: _Candidates) -> None:
         """Find the weights that put the right items first."""

@@ -41,7 +41,7 @@ def write_events(
         frames = dict(data)
     else:
         files = _files(Path(data), saved.reading)
-        frames = {n: Table.read(saved.reading.read(p)) for n, p in files.items() if n != "test"}
+        frames = {n: saved.read(p, n) for n, p in files.items() if n != "test"}
     history = frames.pop("history", frames.pop("train", None)) if saved.config["history"] else None
     online = write_online_state(part / EVENTS, saved.features, frames, history, outputs=list(made))
     types = {**frames, **({} if history is None else {HISTORY: history})}

@@ -37,6 +37,7 @@ from fastrec.serve.graph.hashing import LONGEST
 from fastrec.serve.graph.list_events import COUNT, GraphEvents, events_of
 from fastrec.serve.graph.stack import blended
 from fastrec.serve.graph.tensor import value_of
+from fastrec.serve.online import Online
 from fastrec.serve.parts import write_parts
 from fastrec.table import Column, Table
 from fastrec.validate import ListEvents
@@ -44,6 +45,7 @@ from fastrec.validate import ListEvents
 _FILE, _GRAPH, _SAMPLE = "serving.json", "model.onnx", "sample.parquet"
 LABELLED = "sample_labelled.parquet"
 _FORMAT = 1
+_SENT = ("number", "datetime", "category")  # kinds of columns that a request may hold
 SCORE = "score"
 
 
@@ -55,11 +57,13 @@ class Exported:
         folder: where.
         about: what ``serving.json`` says.
         served: which features are in the graph, and why the others are not.
+        unserved: why ``fastrec serve`` cannot answer it; None: it can.
     """
 
     folder: Path
     about: dict[str, Any]
     served: Served
+    unserved: str | None = None
 
 
 def export_run(
@@ -76,7 +80,8 @@ def export_run(
     """Write a run as a graph from raw columns to the score.
 
     What features cannot be written as nodes (they look back to earlier events, or split text) become inputs of the
-    graph, and ``serving.json`` says so; with ``data`` the features and their events are kept beside it.
+    graph, and ``serving.json`` says so. The features are kept beside it, for a server to make these columns; those that
+    look back need ``data``, whose events go along.
 
     Args:
         run: the run directory.
@@ -109,10 +114,24 @@ def export_run(
         if parts:
             about["parts"] = write_parts(graph, part, about)
         made = [i["name"] for i in about["inputs"] if i["made"]]
-        if made and data is not None:
-            with_events(part, saved, sample, about, data)
+        unserved = _unserved(saved, sample, made) if made and data is None else None
+        if made and unserved is None:
+            with_events(part, saved, sample, about, {} if data is None else data)
         (part / _FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
-    return Exported(out, about, served)
+    return Exported(out, about, served, unserved)
+
+
+def _unserved(saved: SavedRun, sample: Table, made: Sequence[str]) -> str | None:
+    """Why a server cannot make these columns of a request alone; None: it can."""
+    assert saved.features is not None
+    try:
+        online = Online(saved.features, outputs=made, history=bool(saved.config["history"]))
+    except DataError as error:
+        return str(error)
+    if online.tables:
+        return f"its columns are made from events ({', '.join(online.tables)}). Export the run with --data"
+    odd = next((n for n in online.inputs if n in sample and sample[n].kind not in _SENT), None)
+    return None if odd is None else f"column {odd!r} is a {sample[odd].kind}, which a server takes from no request"
 
 
 def with_events(
@@ -128,13 +147,13 @@ def with_events(
     known = {i["name"] for i in about["inputs"]} | {about["list"]}
     for name in asked:
         if name not in known and name in sample:
-            if sample[name].kind not in ("number", "datetime", "category"):
+            if sample[name].kind not in _SENT:
                 raise DataError(
                     f"is a {sample[name].kind}, which a server takes from no request",
                     column=name,
                     remedy="Leave out the features that are made of it, or export without data=",
                 )
-            about["inputs"].append(described(name, sample[name]))
+            about["inputs"].append({**described(name, sample[name], text=saved.reading.written(name)), "graph": False})
 
 
 def read_sample(run: Path, name: str = _SAMPLE) -> Table:
@@ -196,7 +215,7 @@ def make_graph(
     @cache
     def given(name: str, outside: bool = False) -> Column:
         column = sample[name]
-        inputs[name] = described(name, column, made=outside)
+        inputs[name] = described(name, column, made=outside, text=saved.reading.written(name))
         return input_column(graph, name, column, no_text=no_text_of(column))
 
     list_column = saved.config.get("list_column") if saved.target is None else None
@@ -288,6 +307,7 @@ def _about(saved: SavedRun, inputs: list[dict[str, Any]], width: int | None) -> 
         "target": None if target is None else (target.names[0] if len(target.names) == 1 else list(target.names)),
         "list": saved.config.get("list_column") if target is None else None,
         "item": saved.config.get("item") if target is None else None,
+        "ids": saved.config["submission"].get("ids", []),
         "events": None,
     }
 

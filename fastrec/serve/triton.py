@@ -131,6 +131,7 @@ def _read(export_dir: Path) -> dict[str, Any]:
         raise MissingFileError("this is no export", file=path, remedy="Write one: fastrec export RUN --out DIR")
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
+        about["inputs"] = [t for t in about["inputs"] if t.get("graph", True)]  # others are for what makes columns
         for tensor in about["inputs"]:
             tensor.setdefault("width", -1 if tensor.get("events") else None)
         if about.get("events_count"):

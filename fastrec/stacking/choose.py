@@ -9,7 +9,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
-from fastrec.metrics import Metric
+from fastrec.metrics import Metric, as_scored
 from fastrec.stacking.hill_climb import best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds
 from fastrec.validate import Predictions, Rows
@@ -25,22 +25,36 @@ class Judge:
 
     Args:
         metric: the metric.
-        data: the training rows, with labels.
+        data: the training rows, with labels on the metric's scale.
         counted: bool ``[n]``: the rows that it is computed over.
+        folds: int64 ``[n]``: the fold that scores each row; -1: none does.
+        restore: takes predictions to the metric's scale; None: they are on it.
     """
 
     metric: Metric
     data: Rows
     counted: torch.Tensor
+    folds: torch.Tensor
+    restore: Callable[[torch.Tensor], torch.Tensor] | None = None
 
-    def __call__(self, oof: torch.Tensor, rows: torch.Tensor | None = None) -> float:
-        """The metric over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
+    def values(self, oof: torch.Tensor) -> torch.Tensor:
+        """What the metric scores of out-of-fold predictions, see ``as_scored``: ``[n]`` or ``[n, k]``."""
+        own = oof if self.restore is None else self.restore(oof)
+        if self.metric.wants != "classes" or self.data.task not in ("binary", "regression"):
+            return own
+        known, made = self.folds >= 0, own.clone()
+        assert self.data.label is not None
+        made[known] = as_scored(self.metric, self.data.label[known], own[known], self.folds[known]).to(made)
+        return made
+
+    def __call__(self, values: torch.Tensor, rows: torch.Tensor | None = None) -> float:
+        """The metric of ``values`` over the counted rows, or those of them that are in ``rows`` (bool ``[n]``)."""
         used = self.counted if rows is None else self.counted & rows
         if rows is not None and not bool(used.any()):
             used = rows
         assert self.data.label is not None
         groups = None if self.data.groups is None else self.data.groups[used]
-        return self.metric(self.data.label[used], oof[used], groups=groups)
+        return self.metric(self.data.label[used], values[used], groups=groups)
 
 
 def cross_fit(blend: Estimator, two: Rows, folds: LevelTwoFolds, test: Rows, seed: int) -> Predictions:
@@ -98,19 +112,30 @@ class Choice:
     what was chosen by chance without a fold does worse than the others on it. So another blend has to be better than
     the usual one on the mean over folds by more than two of that mean's standard errors (as the one-standard-error rule
     of Breiman et al. 1984, section 3.4.3, but for several rivals); of those that are, the one with the best score over
-    all the rows is taken.
+    all the rows is taken. A constant is taken where it is better than that one by more than one standard error.
 
     Args:
         tried: cross-fitted blends.
         usual: the place of the usual one.
         folds: the folds of level 2.
         judge: what they are chosen by.
+        constant: the place of the constant; None: there is none to compare with.
     """
 
-    def __init__(self, tried: Sequence[Predictions], usual: int, folds: LevelTwoFolds, judge: Judge) -> None:
+    def __init__(
+        self,
+        tried: Sequence[Predictions],
+        usual: int,
+        folds: LevelTwoFolds,
+        judge: Judge,
+        *,
+        constant: int | None = None,
+    ) -> None:
         self.tried, self.usual, self.folds, self.judge = list(tried), usual, folds, judge
+        self.constant = constant
         masks = [self._mask(valid) for _, valid in folds.pairs]
-        self._by_fold = torch.tensor([[judge(p.oof, m) for m in masks] for p in tried], dtype=torch.float64)
+        self._values = [judge.values(p.oof) for p in tried]
+        self._by_fold = torch.tensor([[judge(v, m) for m in masks] for v in self._values], dtype=torch.float64)
         if not judge.metric.greater_is_better:
             self._by_fold = -self._by_fold
 
@@ -133,6 +158,15 @@ class Choice:
             if not bool((among & self.judge.counted).any()):
                 return self.usual
         whole = [i for i, (_, v) in enumerate(self.folds.pairs) if among is None or bool(among[v].all())]
+        found = self._best(among, whole)
+        if self.constant is None or len(whole) < 2:
+            return found
+        level, score = (self.judge(self._values[i], among) for i in (self.constant, found))
+        gain = self._by_fold[self.constant, whole] - self._by_fold[found, whole]
+        doubtful = bool(gain.mean() <= gain.std() / len(whole) ** 0.5)  # not where a deviance is infinite
+        return self.constant if self.judge.metric.better(level, score) and not doubtful else found
+
+    def _best(self, among: torch.Tensor | None, whole: list[int]) -> int:
         better = range(len(self.tried))
         if len(whole) > 1:
             gain = self._by_fold[:, whole] - self._by_fold[self.usual, whole]
@@ -140,7 +174,7 @@ class Choice:
             better = [i for i in better if bool(gain[i].mean() > error[i])]
             if not better:
                 return self.usual
-        return better[best_of(self.judge.metric, [self.judge(self.tried[i].oof, among) for i in better])]
+        return better[best_of(self.judge.metric, [self.judge(self._values[i], among) for i in better])]
 
     def nested(self) -> tuple[torch.Tensor, list[str]]:
         """Out-of-fold predictions of what is chosen for each fold on the rows that its level 2 learned from.
@@ -167,8 +201,7 @@ def restored(metric: Metric, restore: Callable[[torch.Tensor], torch.Tensor] | N
     def of_raw(y: torch.Tensor, p: torch.Tensor, *, groups: torch.Tensor | None, weight: torch.Tensor | None) -> float:
         return metric(restore(y), restore(p), groups=groups, weight=weight)
 
-    # By another name: a blend that is saved with it must not climb on the other scale once it is loaded. The metric
-    # makes classes of values itself, after they are restored.
+    # By another name: a blend that is saved with it must not climb on the other scale once it is loaded.
     wants = metric.wants if metric.wants == "scores" else "values"
     return replace(metric, name=f"{metric.name} of raw values", function=of_raw, wants=wants)
 

@@ -26,12 +26,22 @@ class LevelTwoFolds:
         scored: bool ``[n]``: the rows that base models scored.
         digest: what ``folds_digest`` says of the base models' folds.
         ahead: folds by time that come first: their blends learn from later ones.
+    is_one: there is one fold of base models, of which these are parts.
     """
 
     pairs: list[tuple[torch.Tensor, torch.Tensor]]
     scored: torch.Tensor
     digest: str
     ahead: tuple[int, ...] = ()
+    is_one: bool = False
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """The (last) of the base models' folds that scores each row: int64 ``[n]``; -1: none does."""
+        made = torch.full((len(self.scored),), -1, dtype=torch.int64)
+        for k, (_, valid) in enumerate(self.pairs):
+            made[valid] = 0 if self.is_one else k
+        return made
 
 
 def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
@@ -62,7 +72,7 @@ def level_two_folds(folds: Any, data: Rows) -> LevelTwoFolds:
     if data.task == "ranking":
         _refuse_split_lists([v for _, v in given], data)
     if len(given) == 1:
-        return LevelTwoFolds(_parts(given[0][1], data), scored, digest)
+        return LevelTwoFolds(_parts(given[0][1], data), scored, digest, is_one=True)
     pairs, ahead = [], []
     for k, (train, valid) in enumerate(given):
         rows = train[scored[train]]

@@ -8,14 +8,14 @@ scores (one model) and test scores (mean of the folds' models) mean the same. Of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from fastrec.errors import DataError, LeakageError
 from fastrec.estimators import Estimator, XGBRanker
-from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric
+from fastrec.metrics import Interval, Metric, bootstrap_metric, default_metric, get_metric, loss_of
 from fastrec.metrics.registry import MRR_AS_SHOWN
 from fastrec.stacking.blends import AverageBlend, BoostedBlend, LinearBlend
 from fastrec.stacking.choose import Choice, Judge, cross_fit, refuse_same_names, restored
@@ -23,7 +23,7 @@ from fastrec.stacking.hill_climb import HillClimb, best_of
 from fastrec.stacking.level_two_folds import LevelTwoFolds, level_two_folds
 from fastrec.stacking.rank_mean import RankMean
 from fastrec.stacking.row_blends import MeanBlend, OneBase
-from fastrec.stacking.row_inputs import in_columns
+from fastrec.stacking.row_inputs import in_columns, names_of
 from fastrec.stacking.stack_model import StackModel, level_two_of
 from fastrec.stacking.tree_blend import TreeBlend, linear_blend
 from fastrec.validate import Predictions, Rows
@@ -36,15 +36,13 @@ class Stacked:
     """What a stack came to; unpacks into ``predictions`` and ``tried``.
 
     Args:
-        predictions: the stack's, named ``stack``. Out of fold: by the blend that was the best without the row's fold;
-            of the test rows: by what all folds together choose.
+        predictions: the stack's, named ``stack``. Out of fold: by the blend that was chosen without the row's fold; of
+            the test rows: by what all folds together choose.
         tried: blend, or base model alone → its out-of-fold score. The best of them is flattered: it was chosen by it.
-        nested: the score of choosing the best without the fold that it is then scored on.
-        score: the score of ``predictions.oof``: ``nested``, or the best base model's where that is better.
+        score: the score of ``predictions.oof``: each fold is scored by what was chosen without it.
         best_base: the base model with the best out-of-fold score.
         chosen: what the test predictions are made by.
         choices: what was chosen for each fold.
-        fell_back: ``nested`` was below the best base model: the stack is that model alone.
         scores: ``'stack'`` and the best base model → score with its bootstrap interval, over groups where there are
             groups.
         difference: stack less best base model, paired, with its interval.
@@ -53,12 +51,10 @@ class Stacked:
 
     predictions: Predictions
     tried: dict[str, float]
-    nested: float
     score: float
     best_base: str
     chosen: str
     choices: list[str]
-    fell_back: bool
     scores: dict[str, Interval]
     difference: Interval
     model: StackModel = field(repr=False)
@@ -71,17 +67,17 @@ class Stack:
     """Trains level 2 on the base models' out-of-fold predictions, fold by fold on the base models' own folds.
 
     Tried are blends (see ``blends``) and each base model alone. Of lists the fitted weighted sum is taken, of rows hill
-    climbing, unless another is better by more than two standard errors (``Choice``). The choice is cross-fitted as they
-    are: it is made for each fold without it, and the score of that is the stack's. What predicts test rows is the same
-    choice, made by all there is. A stack whose score is below its best base model's is replaced by that model.
+    climbing, unless another is better by more than two standard errors, or a constant by one (``Choice``). The choice
+    is cross-fitted as they are: it is made for each fold without it, and the score of that is the stack's. What
+    predicts test rows is the same choice, made by all there is.
+
+    The best base model may score higher: it is the best of many on the very rows that it is scored by, which flatters.
 
     Args:
         extra: columns of level 1 that the trees see too.
         rounds: how many trees the XGBoost ranker of a ranking task has.
         **params: that ranker's own parameters.
     """
-
-    falls_back = True  # False: a stack below its best base model stays: nothing is chosen by all folds' labels
 
     def __init__(self, *, extra: Sequence[str] = (), rounds: int = 60, **params: Any) -> None:
         self.extra, self.rounds = list(extra), rounds
@@ -97,7 +93,7 @@ class Stack:
         Args:
             models: the base models' names.
             data: the training rows.
-            metric: what is chosen by.
+            metric: what hill climbing climbs on.
         """
         made: list[Estimator]
         if data.task == "ranking":
@@ -125,6 +121,7 @@ class Stack:
         counted: torch.Tensor | None = None,
         seed: int = 0,
         restore: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        constant: Predictions | None = None,
     ) -> Stacked:
         """Stack base models.
 
@@ -135,10 +132,12 @@ class Stack:
                 part.
             test: the test rows.
             metric: what to choose by, a name or a ``Metric``; None: the task's usual one (of lists: MRR, ties as they
-                are shown). It is not weighted.
+                are shown). It is not weighted. Of classes, thresholds are learned without the fold that they cut.
             counted: bool ``[n]``: the training rows (of lists: candidates) that the choice is made by; None: all.
             seed: of everything random.
             restore: takes labels and predictions to the scale of the metric (``Target.restore``); None: they are.
+            constant: a constant's predictions: it is chosen where it is better by more than a standard error, and
+                where folds are not by time hill climbing may take it. A metric of the order alone passes it over.
 
         Returns:
             The stack's predictions, the out-of-fold score of each that was tried, and what predicts other rows.
@@ -153,58 +152,62 @@ class Stack:
             raise DataError("the training rows have no labels", remedy="Give label=")
         ours = level_two_folds(folds, train)
         chosen_by = _metric_of(metric, train)
-        refuse_others(base, train, test, ours)
-        names, chosen_by = [p.name for p in base], restored(chosen_by, restore)
-        blends = self.blends(names, train, chosen_by)
+        names = [p.name for p in base]
+        every = [*base] if constant is None or chosen_by.wants == "scores" else [*base, constant]
+        refuse_others(every, train, test, ours)
+        blends = self.blends(names, train, restored(loss_of(chosen_by, train.task), restore))
+        for one in every[len(base) :]:
+            _add_constant(blends, one.name, climbs=not ours.ahead)
         refuse_same_names(blends)
-        two = level_two_of({p.name: p.oof for p in base}, train, self.extra)
-        two_test = level_two_of({p.name: p.test for p in base}, test, self.extra)
-        judge = Judge(chosen_by, train, _counted(counted, ours.scored))
+        two = level_two_of({p.name: p.oof for p in every}, train, self.extra)
+        # A fold's constant is high where its labels are low: trees would learn that.
+        hidden = {n for p in every[len(base) :] for n in names_of(p.name, train)}
+        two = replace(two, conts=[n for n in two.conts if n not in hidden])
+        two_test = level_two_of({p.name: p.test for p in every}, test, self.extra)
+        own = replace(train, label=train.label if restore is None else restore(train.label))
+        judge = Judge(chosen_by, own, _counted(counted, ours.scored), ours.codes, restore)
         tried = [cross_fit(blend, two, ours, two_test, seed) for blend in blends]
         kind = LinearBlend if train.task == "ranking" else HillClimb
         usual = next((i for i, b in enumerate(blends) if isinstance(b, kind)), 0)
-        return self._outcome(base, tried, ours, judge, usual=usual, seed=seed)
+        level = next((i for i, b in enumerate(blends) if constant in every and b.name == constant.name), None)
+        choice = Choice(tried, usual, ours, judge, constant=level)
+        return self._outcome(base, every, choice, seed=seed)
 
     def _outcome(
-        self,
-        base: Sequence[Predictions],
-        tried: Sequence[Predictions],
-        folds: LevelTwoFolds,
-        judge: Judge,
-        *,
-        usual: int,
-        seed: int,
+        self, base: Sequence[Predictions], every: Sequence[Predictions], choice: Choice, *, seed: int
     ) -> Stacked:
-        scores = {p.name: judge(p.oof) for p in tried}
-        best_base = base[best_of(judge.metric, [judge(p.oof) for p in base])]
-        choice = Choice(tried, usual, folds, judge)
+        judge, tried = choice.judge, choice.tried
+        scores = {p.name: judge(judge.values(p.oof)) for p in tried}
+        best_base = base[best_of(judge.metric, [judge(judge.values(p.oof)) for p in base])]
         oof, choices = choice.nested()
-        nested = judge(oof)
         best = tried[choice.best()]
-        best_score = judge(best_base.oof)
-        fell_back = self.falls_back and judge.metric.better(best_score, nested)
-        if fell_back:
-            alone = OneBase(best_base.name)
-            oof, models = best_base.oof, [alone] * len(folds.pairs)
-            made = Predictions("stack", oof, best_base.test, [], {best_base.name: 1.0}, list(models), folds.digest)
-            fitted: list[Any] = [alone]
-        else:
-            made = Predictions("stack", oof, best.test, [], best.importance, best.models, folds.digest)
-            fitted = best.models if best.models[0].learns else best.models[:1]
+        made = Predictions("stack", oof, best.test, [], best.importance, best.models, choice.folds.digest)
         intervals, difference = _intervals(oof, best_base, judge, seed)
+        blends = best.models if best.models[0].learns else best.models[:1]
+        used = {*getattr(blends[0], "models", ()), getattr(blends[0], "model", "")}
         return Stacked(
             predictions=made,
             tried=scores,
-            nested=nested,
-            score=best_score if fell_back else nested,
+            score=judge(judge.values(oof)),
             best_base=best_base.name,
-            chosen=best_base.name if fell_back else best.name,
+            chosen=best.name,
             choices=choices,
-            fell_back=fell_back,
             scores=intervals,
             difference=difference,
-            model=StackModel([p.name for p in base], fitted, self.extra),
+            model=StackModel([p.name for p in every if p in base or p.name in used], blends, self.extra),
         )
+
+
+def _add_constant(blends: list[Estimator], name: str, *, climbs: bool) -> None:
+    """Try a constant alone, and let hill climbing take it.
+
+    Not in folds by time: the first ones know little, and what they say of models and a constant holds for no later one.
+    """
+    for blend in blends:
+        if isinstance(blend, HillClimb):
+            blend.models = [*(m for m in blend.models if m != name), *([name] if climbs else [])]
+    if name not in [b.name for b in blends]:
+        blends.append(OneBase(name))
 
 
 def _metric_of(metric: str | Metric | None, data: Rows) -> Metric:
@@ -263,6 +266,6 @@ def _intervals(
     rows, data = judge.counted, judge.data
     assert data.label is not None
     groups = None if data.groups is None else data.groups[rows]
-    both = {"stack": oof[rows], best_base.name: best_base.oof[rows]}
+    both = {"stack": judge.values(oof)[rows], best_base.name: judge.values(best_base.oof)[rows]}
     made = bootstrap_metric(judge.metric, data.label[rows], both, groups=groups, seed=seed)
     return {n: made.interval(n) for n in both}, made.difference("stack", best_base.name)

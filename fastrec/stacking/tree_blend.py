@@ -80,6 +80,8 @@ class TreeBlend(Estimator):
         """Probabilities or values: float64 ``[n]`` or ``[n, k]``."""
         if not self._boosters:
             raise self.not_fitted()
+        if not len(data):  # XGBoost warns of them
+            return as_task(torch.zeros(0, data.n_outputs, dtype=torch.float64), data)
         x, threads = self._matrix(data), torch.get_num_threads()
         made = [
             torch.from_numpy(b.predict(xgb.DMatrix(x, base_margin=m, nthread=threads), output_margin=True)).double()

@@ -59,8 +59,9 @@ def arrow_column(array: pa.Array, *, name: str) -> Column:
         numbers = _shared(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
         unit, zone = array.type.unit, array.type.tz
         return Column("datetime", numbers, name=name, missing=mask_of(array), unit=unit, zone=zone)
-    if pa.types.is_duration(kind):
-        seconds = array.cast(pa.int64()).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    if pa.types.is_duration(kind) or pa.types.is_time(kind):  # a time of day: seconds since midnight
+        whole = array.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+        seconds = whole.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
         return Column("number", torch.from_numpy(seconds / UNITS_PER_SECOND[kind.unit]), name=name)
     return _arrow_nested(array, name=name)
 

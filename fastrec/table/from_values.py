@@ -198,6 +198,10 @@ def _pandas_column(values: Any, *, name: str) -> Column:
         return replace(naive, zone=kind.tz)  # Arrow's name of the zone, which it can read back
     if isinstance(dtype, pd.CategoricalDtype):
         return _pandas_category(series, name=name)
+    if isinstance(dtype, pd.PeriodDtype):  # the moment that it begins
+        return _pandas_column(series.dt.to_timestamp(), name=name)
+    if isinstance(dtype, pd.IntervalDtype):
+        return as_column(_to_arrow(series.astype(object).map(str, na_action="ignore"), name=name), name=name)
     return as_column(_to_arrow(series, name=name), name=name)
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from fastrec.errors import DataError, FastrecError, MissingColumnError, MissingFileError, UnreadableFileError
 
-_MISSING_TEXT = ["", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "NaT"]
+MISSING_TEXT = ["", "NA", "N/A", "n/a", "#N/A", "NaN", "nan", "NULL", "null", "None", "<NA>", "NaT"]
 _NOT_UTF8 = "Save the file as UTF-8 (iconv -f latin1 -t utf8), or leave the column out with columns=…"
 
 
@@ -110,18 +110,18 @@ def _read_parquet(path: Path, columns: Sequence[str] | None) -> pa.Table:
 
 
 def _read_csv(path: Path, columns: Sequence[str] | None, types: dict[str, pa.DataType], form: CsvForm) -> pa.Table:
-    asked = frozenset(types)
+    asked, raw = frozenset(types), {n for n, t in types.items() if pa.types.is_binary(t)}
     how = _How.of(path, form)
     names = _header(path, how)
     check_names(names, columns, file=path)
     table = _convert_csv(path, columns, types, how, names, asked)
-    again = {n: pa.uint64() for n in table.column_names if n not in asked and _may_be_uint64(table[n])}
+    again = [n for n in table.column_names if n not in asked and _may_be_long_integers(table[n])]
     if again:  # above 2^63 Arrow takes integers for floats: ids would lose their last digits
-        exact = _convert_csv(path, list(again), dict(again), how, names, frozenset())
-        for name in (n for n in again if pa.types.is_uint64(exact[n].type)):
-            table = table.set_column(table.column_names.index(name), name, exact[name])
+        text = _convert_csv(path, again, dict.fromkeys(again, pa.string()), how, names, frozenset(again))
+        for name in again:
+            table = table.set_column(table.column_names.index(name), name, _long_integers(text[name], table[name]))
     for name in table.column_names:
-        if pa.types.is_binary(table[name].type) and name not in asked:
+        if pa.types.is_binary(table[name].type) and name not in raw:
             raise _not_utf8(path, name, table[name])
     return _trimmed(table) if how.trim else table
 
@@ -143,7 +143,7 @@ class _How:
             raise DataError(f"{asked!r} is no delimiter", file=path, remedy="Give one character")
         read = pa_csv.ReadOptions(column_names=None if form.header is None else list(form.header))
         more = [t for m in form.missing for t in ((m, f" {m}") if trim else (m,))]
-        return cls(read, pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign), [*_MISSING_TEXT, *more], trim)
+        return cls(read, pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign), [*MISSING_TEXT, *more], trim)
 
 
 def _trimmed(table: pa.Table) -> pa.Table:
@@ -184,7 +184,7 @@ def _convert_csv(
             if found is None:
                 raise
             name, kind = names[int(found.group(1))], found.group(2)
-            if name in asked:
+            if name in asked and kind != "string":
                 raise _unfit(path, name, types[name], how, error) from error
             types[name] = {"null": pa.int64(), "int64": pa.float64()}.get(kind, pa.string())
             if kind == "string":
@@ -206,13 +206,23 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception
     )
 
 
-def _may_be_uint64(column: pa.ChunkedArray) -> bool:
-    """True for floats that include some from 2^63 to 2^64 and no fractions."""
+def _may_be_long_integers(column: pa.ChunkedArray) -> bool:
+    """True for floats that include some beyond 2^63."""
     if not pa.types.is_float64(column.type):
         return False
-    top = pc.min_max(column)
-    low, high = top["min"].as_py(), top["max"].as_py()
-    return high is not None and low >= 0 and 2.0**63 <= high <= 2.0**64
+    top = pc.max(pc.abs(column)).as_py()
+    return top is not None and top >= 2.0**63
+
+
+def _long_integers(text: pa.ChunkedArray, floats: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Integers as uint64, those of 20 digits and more as the text that they are; floats where some are no integers."""
+    digits = pc.utf8_trim_whitespace(text)
+    if not pc.all(pc.match_substring_regex(digits, r"^[+-]?\d+$")).as_py():
+        return floats
+    try:
+        return digits.cast(pa.uint64())
+    except pa.ArrowInvalid:
+        return digits if pc.any(pc.match_substring_regex(digits, r"\d{20}")).as_py() else floats
 
 
 def _not_utf8(path: Path, name: str, column: pa.ChunkedArray) -> DataError:

@@ -11,7 +11,7 @@ import pytest
 
 from fastrec._core import atomic as files
 from fastrec._core.atomic import atomic_file, atomic_folder
-from fastrec.errors import FastrecError, MissingFileError, WriteError
+from fastrec.errors import FastrecError, MissingFileError, SubmissionError, WriteError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -217,6 +217,13 @@ def test_a_missing_input_in_the_block_is_not_blamed_on_the_output(tmp_path):
     with pytest.raises(MissingFileError), atomic_folder(tmp_path / "out"):
         raise MissingFileError("there is no such file", file="input")
     assert names(tmp_path) == []
+
+
+def test_an_error_about_a_file_in_the_block_names_it_as_it_would_be_called(tmp_path):
+    with pytest.raises(SubmissionError, match="stands twice") as caught, atomic_folder(tmp_path / "run") as part:
+        raise SubmissionError("it stands twice", file=part / "submission.csv", column="id", row=3, remedy="Keep one")
+    assert (caught.value.file, caught.value.row) == (str(tmp_path / "run" / "submission.csv"), 3)
+    assert ".part" not in str(caught.value)
 
 
 def test_permissions_follow_the_umask_and_the_old_file(tmp_path):

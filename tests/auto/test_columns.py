@@ -103,3 +103,28 @@ def test_missing_values_are_counted():
     (info,) = look_at(pa.table({"x": [1.5, float("nan"), None, 2.5]}))
     assert info.missing == 0.5
     assert info.distinct == 2
+
+
+def test_accounting_negatives_and_minus_signs_are_numbers():
+    values = [f"(${v:,.2f})" if v % 2 else f"${v:,.2f}" for v in range(1000, 1400)]
+    (info,) = look_at(pa.table({"a": values}))
+    assert info.kind == "number"
+    assert info.numeric_text
+    (info,) = look_at(pa.table({"a": [f"\u2212{v}" if v % 2 else str(v) for v in range(400)]}))
+    assert info.kind == "number"
+
+
+def test_lists_of_digits_and_long_ids_are_no_numbers():
+    lists = [",".join(map(str, RNG.choice([3, 12, 7, 5], 1 + i % 3, replace=False))) for i in range(N)]
+    (info,) = look_at(pa.table({"a": lists}))
+    assert info.kind != "number"
+    (info,) = look_at(pa.table({"a": [str(10**25 + i) for i in range(N)]}))
+    assert info.kind == "id"
+    (info,) = look_at(pa.table({"a": [str(10**25 + i % 9) for i in range(N)]}))
+    assert info.kind == "category"
+
+
+def test_text_of_the_test_rows_counts_where_it_is_told():
+    train, test = pa.table({"a": ["1", "2", "3"] * 9}), pa.table({"a": ["x", "1", "2"]})
+    assert look_at(train)[0].kind == "number"
+    assert look_at(train, (), test)[0].kind == "category"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
+import fastrec
 from fastrec.auto import new_competition
 from fastrec.cli import load_competition
 from fastrec.competition import run_competition
-from fastrec.errors import DataWarning, FastrecError
+from fastrec.competition.predict import SavedRun
+from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.estimators import XGBModel
 
 RNG = np.random.default_rng(5)
@@ -258,3 +262,50 @@ def test_what_is_to_be_unpacked_is_said(tmp_path):
     (tmp_path / "train.csv.zip").write_bytes(b"PK")
     with pytest.raises(FastrecError, match="Unpack it"):
         new_competition(tmp_path / "mine", tmp_path, seconds=0)
+
+
+def test_a_column_of_clock_times(tmp_path):
+    hours = RNG.integers(0, 24, 300)
+    frame = pd.DataFrame({"opens": [f"{h:02d}:30" for h in hours], "x": RNG.normal(size=300)})
+    _, scores, _ = run_it(tmp_path, frame.assign(y=np.where(noisy(frame.x) + (hours > 17) > 0.5, "a", "b")))
+    assert scores["oof"]["stack"] > 0.8
+    saved = SavedRun(tmp_path / "run")
+    assert saved.reading.types["train"]["opens"] == "clock"
+    times = frame.assign(opens=[dt.time(int(h), 30) for h in hours])
+    np.testing.assert_array_equal(saved.predict(frame), saved.predict(times))
+
+
+def test_fit_takes_names_and_columns_as_pandas_has_them():
+    x = RNG.normal(size=200)
+    frame = pd.DataFrame(
+        {
+            0: x,
+            ("a", 1): pd.period_range("2020-01", periods=200, freq="D"),
+            "cut": pd.cut(pd.Series(x), 4),
+            "at": [dt.time(i % 24, 30) for i in range(200)],
+            "cost": [Decimal(f"{v:.2f}") for v in x],
+            3: pd.Categorical(np.where(noisy(x) > 0, "hi", "lo")),
+        }
+    )
+    fitted = fastrec.fit(frame, 3, minutes=0.02, quiet=True)
+    assert fitted.score > 0.8
+    said = fitted.predict(frame.drop(columns=[3]))
+    assert (said == frame[3].to_numpy()).mean() > 0.8
+    np.testing.assert_array_equal(said, fitted.predict(frame.rename(columns=str).drop(columns="3")))
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("m", [1, "x"] * 10, "column 'm', row 1: holds values of several or unknown types"),
+        ("m", [pd.Timestamp("2020"), "x"] * 10, "column 'm', row 1: holds values of several"),
+        ("m", np.arange(20) + 1j, "column 'm'.*complex"),
+        ("m", [object() for _ in range(20)], "column 'm'.*object"),
+        ("1", np.arange(20.0), "column '1': several columns have this name"),
+    ],
+)
+def test_fit_refuses_odd_columns_by_name(column, values, words):
+    frame = pd.DataFrame({1: np.arange(20), "y": np.arange(20) % 2})
+    frame[column] = values
+    with pytest.raises(DataError, match=words):
+        fastrec.fit(frame, "y", minutes=0.02, quiet=True)

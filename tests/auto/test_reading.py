@@ -77,3 +77,28 @@ def test_other_tables_only_if_asked_for(tmp_path):
     assert set(read_folder(tmp_path).tables) == {"side", "more"}
     assert set(read_folder(tmp_path, reading=Reading(tables=["side"])).tables) == {"side"}
     assert set(read_folder(tmp_path, reading=Reading(tables=[])).tables) == set()
+
+
+def test_negatives_of_accountants_and_other_minus_signs():
+    texts = ["($1,260.00)", "$1,260.00", "\u22125", "-$7", "$-7.50", "(3)"]
+    assert Reading(numbers=["m"]).convert(pa.table({"m": texts}))["m"].to_pylist() == [-1260, 1260, -5, -7, -7.5, -3]
+    made = Reading(numbers=["m"], decimal_commas=["m"]).convert(pa.table({"m": ["(1.260,50 €)", "\u22121 000,5"]}))
+    assert made["m"].to_pylist() == [-1260.5, -1000.5]
+
+
+@pytest.mark.parametrize("odd", ["1.234,56", "12,5", "1,2,3", "1 2", "(", "-", "1000,000"])
+def test_a_number_of_another_form_is_none(odd):
+    with pytest.warns(DataWarning, match="is no number"):
+        assert Reading(numbers=["m"]).convert(pa.table({"m": [odd, "1"]}))["m"].to_pylist() == [None, 1]
+
+
+def test_a_time_without_an_offset_among_others_is_none():
+    with pytest.warns(DataWarning, match="'2024-01-01T10:00:00' is no time"):
+        made = Reading(dates={"d": None}).convert(pa.table({"d": ["2024-01-01T10:00:00+02:00", "2024-01-01T10:00:00"]}))
+    assert made["d"].to_pylist() == [dt.datetime(2024, 1, 1, 8, tzinfo=dt.UTC), None]
+
+
+def test_a_file_of_few_rows_is_read_as_one_of_many(tmp_path):
+    reading = Reading(numbers=["p"], decimal_commas=["p"], dates={"d": "%d.%m.%Y"}, texts=["z"])
+    (tmp_path / "a.csv").write_text("p,d,z\n1.200,01.02.2024,00715\n")
+    assert reading.read(tmp_path / "a.csv").to_pylist() == [{"p": 1200, "d": dt.datetime(2024, 2, 1), "z": "00715"}]

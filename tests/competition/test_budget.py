@@ -206,7 +206,7 @@ def test_the_best_trees_stay_where_time_ends_the_growing(rows):
     model = LGBMModel("lgbm", rounds=MANY, learning_rate=0.5, num_leaves=63, early_stopping_rounds=MANY)
     model.time_limit = 1.5
     model.fit(rows, seed=0)
-    curve = [record["valid_loss"] for record in model.trace.curves]
+    curve = [record["held_out"] for record in model.trace.curves]
     best = int(np.argmin(curve)) + 1
     assert best < len(curve)
     assert model._parts[0].current_iteration() == best

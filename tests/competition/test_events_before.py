@@ -117,9 +117,9 @@ def test_refusals(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_sessions_are_no_category_by_default() -> None:
+def test_sessions_and_items_are_no_category_by_default() -> None:
     class Default(Looks):
         categories = None
 
     found = Default().load(Path(), rows=None, device=torch.device("cpu"))
-    assert choose_columns(Default(), found, None, []) == (["item"], ["place"])
+    assert choose_columns(Default(), found, None, []) == ([], ["place"])

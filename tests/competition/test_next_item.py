@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -51,12 +52,39 @@ def test_a_run_has_everything(tmp_path):
     places = [r.index(t) + 1 if t in r else 0 for r, t in zip(ranked, [walk(10, 1)[0], WORDS[1], "unseen", WORDS[10]])]
     assert scores["hr@20"] == pytest.approx(sum(p > 0 for p in places) / 4)
     assert scores["mrr@20"] == pytest.approx(sum(1 / p for p in places if p) / 4)
-    assert set(scores["models"]) == {"net", "knn", "blend"} == set(scores["oof"])
+    assert set(scores["models"]) == {"net", "knn", "blend", "popularity"} == set(scores["oof"])
     assert (out / "report.html").stat().st_size > 1000
     saved = SessionModel.load(out / "models" / "blend")
     test = Small().read(tmp_path / "data", None)[1]
     items = test.decode(saved.recommend(test, 20)[0]).to_pylist()
     assert items == [v for r in ranked for v in r]
+
+
+@pytest.mark.parametrize("exclude_seen", [False, True])
+def test_popularity_is_a_row_beside_the_models(tmp_path, exclude_seen):
+    """Counted by a plain loop: of the training sessions for the test, of those not held out for the held-out rows."""
+    rng = np.random.default_rng(0)
+    words, p = np.array(WORDS), np.arange(30, 0, -1.0) ** 2
+    drawn = [rng.choice(words, size=4, replace=False, p=p / p.sum()).tolist() for _ in range(260)]
+    pd.DataFrame({"items": drawn[:200]}).to_parquet(tmp_path / "train.parquet")
+    test = pd.DataFrame({"items": [s[:3] for s in drawn[200:]], "target": [s[3] for s in drawn[200:]]})
+    test.to_parquet(tmp_path / "test.parquet")
+    recipe = type("Own", (NextItemCompetition,), {"name": "own", "k": 5, "exclude_seen": exclude_seen})()
+    recipe.models = lambda bs: {"knn": VSTAN()}
+    out = run_competition(recipe, tmp_path, tmp_path / "run")
+    counts = pd.Series([w for s in drawn[:200] for w in s]).value_counts()
+    assert counts.iloc[:9].is_unique
+    expected = []
+    for seen, target in zip(test["items"], test["target"]):
+        shown = [w for w in counts.index if not (exclude_seen and w in seen)][:5]
+        expected.append(1 / (1 + shown.index(target)) if target in shown else 0.0)
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["models"]["popularity"] == pytest.approx(np.mean(expected), abs=1e-7)
+    assert 0.1 < scores["oof"]["popularity"] < 0.9
+    rows = pd.read_parquet(out / "next_items.parquet").groupby("split")["rr_popularity"]
+    assert rows.mean().to_dict() == pytest.approx({"oof": scores["oof"]["popularity"], "test": np.mean(expected)})
+    assert (scores["final"], scores["also"]["hr@5"].keys()) == ("knn", {"popularity", "knn"})
+    assert len(pd.read_csv(out / "submission.csv")) == 60
 
 
 def test_without_targets_there_are_no_test_scores(tmp_path):

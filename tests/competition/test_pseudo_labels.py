@@ -74,7 +74,7 @@ def fitted(data: Path, parts: Path | None = None, **attributes):
     found = recipe.load(data, rows=None, device=torch.device("cpu"))
     kept = None if parts is None else Parts(parts)
     options = {"device": torch.device("cpu"), "seed": 4, "bs": None}
-    return fit_recipe(recipe, found, **options, stages=Stages(), parts=kept)
+    return fit_recipe(recipe, found, recipe.find_target(found.train), **options, stages=Stages(), parts=kept)
 
 
 @pytest.mark.parametrize("time", [None, "day"])

@@ -18,16 +18,19 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import f1_score
 
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
+from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
+from fastrec.monitor.retrain_run import _classes
 from fastrec.stacking import Stack
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,6 +131,8 @@ def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
     rows = pq.read_table(runs[case] / "rows.parquet").to_pandas()
     rows = rows[rows.split == "oof"]
     y = rows[[c for c in rows if c.startswith("label_")]].to_numpy().squeeze()
+    if metric.wants == "scores":  # a constant orders nothing, whatever each fold's is
+        assert scores["oof"].pop("constant") == 0.5
     for name, score in scores["oof"].items():
         oof = pq.read_table(runs[case] / "oof" / f"{name}.parquet").to_pandas()
         p = oof[[c for c in oof if c.startswith("prediction")]].to_numpy().squeeze()
@@ -141,11 +146,11 @@ def test_the_scores_of_a_run_are_those_of_its_files(runs, case):
 
 
 @pytest.mark.parametrize("case", TARGETS)
-def test_a_stack_is_never_below_its_best_base(runs, case):
+def test_a_stack_and_its_models_are_above_the_constant(runs, case):
     scores = json.loads((runs[case] / "scores.json").read_text())
     sign = 1 if scores["greater_is_better"] else -1
-    base = [scores["oof"][n] for n in ("shallow", "deep")]
-    assert sign * scores["oof"]["stack"] >= max(sign * b for b in base) - 1e-12
+    base = [scores["oof"][n] for n in ("shallow", "deep", "stack")]
+    assert len(scores["stack_choice"]["of_folds"]) == 5
     assert all(sign * b > sign * scores["oof"]["constant"] for b in base)
 
 
@@ -188,6 +193,17 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
     frame = SavedRun(runs["regression"]).predict(TEST[["id", "x", "z", "city"]])
     own = pd.read_csv(runs["regression"] / "submission.csv")
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_no_rows_have_no_predictions(runs, case, tmp_path):
+    made = SavedRun(runs[case]).predict(TEST[["id", "x", "z", "city"]].head(0))
+    wide = {"multiclass": (0, 3), "multilabel": (0, 2), "regression2": (0, 2)}
+    assert tuple(made.shape) == wide.get(case, (0,))
+    TEST[["id", "x", "z", "city"]].head(0).to_parquet(tmp_path / "none.parquet")
+    written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
+    assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
+    assert not len(written)
 
 
 CODE = """
@@ -260,6 +276,47 @@ def test_classes_for_a_metric_of_classes(tmp_path):
     scores = json.loads((run / "scores.json").read_text())
     assert scores["oof"]["stack"] > 0.8
     assert scores["also"]["auc"]["stack"] > 0.9
+    _, low, high = scores["intervals"]["stack"]
+    assert low < scores["oof"]["stack"] < high  # of F1, cut as the score is
+    assert scores["intervals"]["stack"][0] == pytest.approx(scores["oof"]["stack"])
+    assert scores["stack_over_best"][0] == pytest.approx(
+        scores["oof"]["stack"] - max(scores["oof"][n] for n in ("shallow", "deep"))
+    )
+    alone = compare_runs(run, run, model="shallow")[0]
+    assert (alone.a, compare_runs(run, run)[0].a) == pytest.approx((scores["oof"]["shallow"], scores["oof"]["stack"]))
+    made = SavedRun(run)
+    classes = _classes(run, Scorer.of("f1", made.target)).numpy()
+    assert f1_score((train.binary == "Y").astype(int), classes) == pytest.approx(scores["oof"]["stack"])
+    (part,) = list_runs(run.parent)
+    assert part.interval[0] < part.score < part.interval[1]
+
+
+def test_the_metric_of_amounts_says_what_is_learned(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    run = run_competition(Recipe("regression", metric="pinball@0.9"), data, tmp_path / "run", resume=False)
+    oof = {n: pq.read_table(run / "oof" / f"{n}.parquet").to_pandas() for n in ("stack", "constant")}
+    assert 0.8 < (TRAIN.regression <= oof["stack"].prediction).mean() < 0.97
+    for k, rows in oof["constant"].groupby("fold"):
+        others = TRAIN.regression[oof["constant"].fold != k]
+        assert rows.prediction.unique() == pytest.approx(np.quantile(others, 0.9, method="averaged_inverted_cdf"))
+    about = json.loads((run / "models" / "deep" / "fold0" / "estimator.json").read_text())["settings"]
+    assert (about["objective"], about["quantile_alpha"]) == ("reg:quantileerror", 0.9)
+
+
+def test_a_deviance_of_amounts_is_finite_and_below_the_constants(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    run = run_competition(Recipe("regression", metric="gamma_deviance"), data, tmp_path / "run", resume=False)
+    scores = json.loads((run / "scores.json").read_text())
+    assert all(np.isfinite(v) for v in (*scores["oof"].values(), *scores["intervals"]["stack"]))
+    assert scores["oof"]["stack"] < scores["oof"]["constant"]
+
+
+def test_amounts_are_no_classes_and_rows_no_lists(tmp_path):
+    data = write(tmp_path / "data", "regression")
+    with pytest.raises(DataError, match=r"quadratic_kappa scores classes.*the target is an amount"):
+        run_competition(Recipe("regression", metric="quadratic_kappa"), data, tmp_path / "run", resume=False)
+    with pytest.raises(DataError, match="gauc scores lists, which a binary task has not"):
+        run_competition(Recipe("binary", metric="gauc"), write(tmp_path / "b", "binary"), tmp_path / "run")
 
 
 def test_rows_without_a_target_are_left_out_and_named(tmp_path):
@@ -322,6 +379,40 @@ class Untrainable(XGBModel):
 
     def fit(self, *args, **options):
         raise AssertionError("trained")
+
+
+@pytest.mark.parametrize(
+    ("test", "truth", "message", "column", "file"),
+    [
+        (TEST.assign(binary="Z"), None, "the truth of the test: .* no training row has", "binary", "data"),
+        (TEST, TEST.assign(binary="Z"), "the truth of the test: .* no training row has", "binary", "truth.csv"),
+        (TEST, TEST.head(50), "id r2-50 is no row of truth.csv", "id", "truth.csv"),
+        (TEST, TEST[["binary"]].head(50), "the truth has 50 rows, the test 60", None, "truth.csv"),
+        (TEST.assign(id="one"), None, "id one stands in an earlier row too .59 such", "id", "data"),
+        (TEST.assign(id=[None, *TEST.id[1:]]), None, "an id is missing", "id", None),
+    ],
+)
+def test_what_cannot_be_scored_or_written_is_found_before_training(tmp_path, test, truth, message, column, file):
+    data = write(tmp_path / "data", "binary", test=None)
+    test[["id", "x", "z", "city", "binary"]].to_csv(data / "test.csv", index=False)
+    if truth is not None:
+        truth[[n for n in ("id", "binary") if n in truth]].to_csv(data / "truth.csv", index=False)
+    with pytest.raises(FastrecError, match=message) as caught:
+        run_competition(Recipe("binary", models=lambda bs: [Untrainable("x")]), data, tmp_path / "run", resume=False)
+    assert caught.value.column == column
+    assert (None if caught.value.file is None else Path(caught.value.file).name) == file
+
+
+def test_a_truth_in_another_order_is_read_by_its_ids(tmp_path):
+    data, found = write(tmp_path / "data", "regression"), []
+    for seed in (None, 1):
+        truth = TEST if seed is None else TEST.sample(frac=1.0, random_state=seed)
+        truth[["id", "regression"]].to_csv(data / "truth.csv", index=False)
+        run = run_competition(Recipe("regression"), data, tmp_path / "run", resume=False)
+        found.append(json.loads((run / "scores.json").read_text())["models"])
+        rows = pq.read_table(run / "rows.parquet").to_pandas().query("split == 'test'")
+        assert rows.label_regression.tolist() == TEST.regression.tolist()
+    assert found[0] == found[1]
 
 
 def test_a_model_of_a_blends_name_is_refused_before_it_is_trained(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
 
 from fastrec.competition import ValueForm, check_submission, score_values
 from fastrec.competition.scoring import Decision, Scorer
@@ -157,6 +158,68 @@ def test_scores_of_lists(tmp_path):
     assert (score.value, score.rows) == (0.75, 4)  # user 3 has no answer
     with pytest.raises(SubmissionError, match="u 4 has no line"):
         score_values(made, write(tmp_path / "q.tsv", "u\ti\n4\tb\n"), form, metric="mrr", target=None)
+
+
+LISTS = ValueForm(ids=("u", "i"), values=("s",))
+
+
+def some_lists(folder: Path) -> tuple[Path, pd.DataFrame]:
+    """A submission of 30 lists, and every candidate's label in another order: as people keep it."""
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({"u": np.repeat(np.arange(30), 5), "i": np.tile(list("abcde"), 30), "s": rng.permutation(150)})
+    rows["clicked"] = (rng.integers(0, 5, 30)[:, None] == np.arange(5)).ravel().astype(int)
+    rows[["u", "i", "s"]].to_csv(folder / "s.csv", index=False)
+    return folder / "s.csv", rows.sample(frac=1.0, random_state=0)
+
+
+def mean_reciprocal_rank(rows: pd.DataFrame) -> float:
+    found = []
+    for _, one in rows.groupby("u"):
+        one = one.sort_values("s", ascending=False).reset_index()
+        found.append(1 / (1 + one.index[one["clicked"] == 1][0]))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("kind", [int, float, bool])
+@pytest.mark.parametrize("label", ["clicked", "taken", None])
+def test_lists_are_scored_by_the_label_of_the_truth(tmp_path, kind, label):
+    made, rows = some_lists(tmp_path)
+    for name in ("truth.csv", "truth.parquet"):
+        truth = rows.astype({"clicked": kind})[["u", "i", "clicked"]]
+        truth.to_csv(tmp_path / name, index=False) if name.endswith("csv") else truth.to_parquet(tmp_path / name)
+        score = score_values(made, tmp_path / name, LISTS, metric="mrr", target=None, label=label)
+        assert score.value == pytest.approx(mean_reciprocal_rank(rows))
+        assert score.lines() == ["rows 150", "relevant: clicked above 0", f"mrr {score.value:.5f}"]
+    rows[rows["clicked"] == 1][["u", "i"]].to_csv(tmp_path / "pairs.csv", index=False)
+    pairs = score_values(made, tmp_path / "pairs.csv", LISTS, metric="mrr", target=None, label=label)
+    assert (pairs.value, pairs.lines()[1]) == (score.value, "relevant: every line of the truth")
+
+
+def test_grades_of_the_named_label_count(tmp_path):
+    made, rows = some_lists(tmp_path)
+    rows["grade"] = np.random.default_rng(0).integers(0, 4, 150)
+    rows[["u", "i", "grade", "clicked"]].to_csv(tmp_path / "truth.csv", index=False)
+    score = score_values(made, tmp_path / "truth.csv", LISTS, metric="ndcg@3", target=None, label="grade")
+    lists = [g.sort_values("i") for _, g in rows.groupby("u")]
+    oracle = [ndcg_score([2.0 ** g["grade"] - 1], [g["s"]], k=3) for g in lists if g["grade"].any()]
+    assert score.value == pytest.approx(sum(oracle) / 30)
+
+
+def test_a_truth_that_tells_no_line_from_another_is_refused(tmp_path):
+    made, rows = some_lists(tmp_path)
+    path = tmp_path / "truth.csv"
+    for truth, message in (
+        (rows.assign(clicked=0), "no line of the submission is relevant"),
+        (rows.assign(clicked=1), "every line of the submission is relevant"),
+        (rows.drop(columns="clicked"), "every line of the submission is relevant"),
+        (rows.assign(clicked=["x", *rows["clicked"][1:]]), "'x' is no label"),
+        (rows.assign(clicked=[None, *rows["clicked"][1:]]), "'' is no label"),
+        (pd.concat([rows, rows[:1]]), "stands in an earlier row too"),
+    ):
+        truth.drop(columns="s").to_csv(path, index=False)
+        with pytest.raises(DataError, match=message) as caught:
+            score_values(made, path, LISTS, metric="mrr", target=None, label="clicked")
+        assert caught.value.file == str(path)
 
 
 @pytest.mark.parametrize(

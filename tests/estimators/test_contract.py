@@ -35,6 +35,7 @@ from fastrec.estimators import (
     XGBModel,
     XGBRanker,
 )
+from fastrec.metrics import get_metric
 from fastrec.table import Table
 from fastrec.validate import Lists, Rows
 from fastrec.validate.tasks import TASKS
@@ -424,3 +425,16 @@ def test_no_file_is_a_pickle(elsewhere):
     for path in elsewhere[0].rglob("*"):
         assert path.is_dir() or path.suffix in {".json", ".safetensors", ".ubj", ".txt", ".cbm"}
         assert path.is_dir() or path.read_bytes()[:1] != b"\x80"
+
+
+@pytest.mark.parametrize("metric", ["rmse", "mae", "pinball@0.9", "mape", "rmspe", "gamma_deviance"])
+def test_no_value_is_better_than_a_metrics_constant(metric):
+    label = torch.from_numpy(np.random.default_rng(1).gamma(2, 1.5, 200))
+    rows = Rows(Table({"x": torch.arange(200)}), "regression", label=label)
+    made = ConstantModel()
+    made.suit(metric)
+    value = made.fit(rows).predict(rows)
+    score = get_metric(metric)
+    every = [score(label, torch.full((200,), float(v), dtype=torch.float64)) for v in [*label, label.mean()]]
+    assert score(label, value) <= min(every) * (1 + 1e-3)
+    assert ConstantModel(**made.settings()).metric == metric

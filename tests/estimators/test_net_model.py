@@ -549,3 +549,25 @@ def test_a_net_of_ones_own_and_a_metric_of_ones_own(tmp_path):
         read.fresh().fit(data)
     read.stop_by = hits
     assert torch.equal(read.fresh().fit(data).predict(data), told.predict(data))
+
+
+def test_a_quantile_of_amounts_is_learned():
+    rng = np.random.default_rng(0)
+    label = torch.from_numpy(rng.gamma(2, 1.0, 600))
+    rows = Rows(Table({"x": rng.normal(size=600)}), "regression", conts=["x"], label=label)
+    net = small("TabularNet", epochs=20, bs=64)
+    net.suit("pinball@0.8")
+    said = net.fit(rows).predict(rows)
+    assert float((label <= said).double().mean()) == pytest.approx(0.8, abs=0.06)
+    outputs, targets = torch.randn(50, 1).double(), torch.randn(50, 1).double()
+    each = net._head.loss().each(outputs, targets)
+    wanted = [0.8 * (y - p) if y > p else 0.2 * (p - y) for p, y in zip(outputs[:, 0], targets[:, 0], strict=True)]
+    torch.testing.assert_close(each, torch.stack(wanted))
+    assert net.settings()["objective"] == "pinball@0.8"
+
+
+def test_deviances_are_given_amounts_above_zero():
+    data = Rows(Table({"x": [1.0, 2.0, 3.0]}), "regression", conts=["x"], label=torch.tensor([0.0, 0.0, 6.0]))
+    far = torch.tensor([[-9.0], [0.0], [9.0]], dtype=torch.float64)
+    assert Head.fit(data, "poisson_deviance").predict(far).tolist() == [pytest.approx(0.002), 2, 6]
+    assert Head.fit(data).predict(far).tolist() == [0, 2, 6]

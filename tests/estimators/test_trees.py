@@ -313,3 +313,29 @@ def test_class_weights_that_are_none_are_refused(given):
 def test_a_weight_of_a_class_that_is_not_there_is_refused():
     with pytest.raises(DataError, match=r"weight for class 3.*0 to 2"):
         XGBModel("t", class_weight={3: 1.0}).fit(rows_of(frame_of(), "multiclass"))
+
+
+@pytest.mark.parametrize("kind", [XGBModel, LGBMModel, CatBoostModel])
+def test_a_metric_of_amounts_chooses_the_objective(kind):
+    needed(kind)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=400)
+    y = np.exp(x) * rng.gamma(2, 0.5, 400)
+    rows = Rows(Table({"x": x}), "regression", conts=["x"], label=torch.from_numpy(y))
+    shares = {}
+    for q in ("0.1", "0.9"):
+        made = kind(rounds=40, early_stopping_rounds=None)
+        made.suit(f"pinball@{q}")
+        shares[q] = float((rows.label <= made.fit(rows).predict(rows)).double().mean())
+        assert kind(**made.settings()).settings() == made.settings()
+    assert shares == {"0.1": pytest.approx(0.1, abs=0.06), "0.9": pytest.approx(0.9, abs=0.06)}
+    for metric in ("poisson_deviance", "gamma_deviance"):
+        made = kind(rounds=10, early_stopping_rounds=None)
+        made.suit(metric)
+        assert bool((made.fit(rows).predict(rows) > 0).all())
+    asked = kind(objective=kind.objectives["regression"][0])
+    asked.suit("mae")
+    assert asked.objective == kind.objectives["regression"][0]
+    plain = kind()
+    plain.suit("rmse")
+    assert plain.objective is None

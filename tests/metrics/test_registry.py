@@ -313,6 +313,8 @@ def test_metrics_of_lists_as_plain_loops(name, rows):
 
 def test_grouped_auc_is_the_function():
     y, p, g = [0, 1, 1, 0, 1], [0.1, 0.2, 0.3, 0.4, 0.1], [0, 0, 1, 1, 1]
+    assert "gauc" in m.metrics_for("ranking")
+    assert "gauc" not in m.metrics_for("binary")  # where there are no lists
     assert score("gauc", y, p, groups=g) == m.gauc(p, y, g) == (2 * 1 + 3 * 0) / 5
 
 

@@ -158,6 +158,21 @@ def test_a_rows_target_never_moves_its_own_class():
         assert (before != after).any()  # the other folds' did move
 
 
+def test_what_is_scored_is_classes_where_a_metric_wants_them():
+    rng = np.random.default_rng(4)
+    y, p, folds = rng.integers(0, 2, 60), torch.from_numpy(rng.random(60)), torch.arange(60) % 3
+    assert torch.equal(m.as_scored("f1", y, p, folds), m.cross_fitted_classes(y, p, folds, "f1"))
+    assert torch.equal(m.as_scored("auc", y, p, folds), p)
+    wide = torch.from_numpy(rng.dirichlet(np.ones(3), 60))
+    assert torch.equal(m.as_scored("accuracy", rng.integers(0, 3, 60), wide, folds), wide)
+    dealt = m.cross_fitted_classes(y, p, torch.arange(60) % 5, "f1")
+    assert torch.equal(m.as_scored("f1", y, p, torch.zeros(60)), dealt)  # one fold alone, in five parts
+    losses = {t: m.loss_of("quadratic_kappa", t).name for t in ("binary", "multiclass", "regression")}
+    assert losses == {"binary": "logloss", "multiclass": "logloss", "regression": "rmse"}
+    assert m.loss_of("auc", "binary").name == "auc"
+    assert m.loss_of("f1_macro", "multilabel").name == "f1_macro"
+
+
 def test_cross_fitted_shapes():
     rng = np.random.default_rng(2)
     folds = torch.arange(90) % 3

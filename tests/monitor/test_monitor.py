@@ -249,6 +249,18 @@ def test_the_page_and_the_figures(reference, tmp_path):
     assert str(found).startswith("3,000 rows beside 6,000")
 
 
+def test_pictures_name_the_periods_and_bars_are_shares_of_the_whole(reference, tmp_path):
+    rng, y = np.random.default_rng(0), np.tile([0.0, 1.0], 500)
+    table = metric_over_time("auc", y, y + rng.normal(0, 1, 1000), np.repeat([10, 11, 12, 13], 250), every="value")
+    found = monitor(reference, week(seed=6), over_time=table)
+    text = found.save_html(tmp_path / "a.html").read_text()
+    chart = text[text.index("By period") :]
+    names = re.findall(r'text-anchor="middle">(\w+)<', chart[: chart.index("</svg>")])
+    assert names == ["10", "11", "12", "13", "period"]
+    widths = [float(w) for w in re.findall(r"bar-fill\" style=\"width:([\d.]+)%", text)]
+    assert widths == pytest.approx([100 * c.gain for c in found.adversarial.columns if c.gain > 0][:12], abs=0.01)
+
+
 def test_what_cannot_be_compared_is_said(reference):
     with pytest.raises(DataError, match="new has 3 rows"):
         monitor(reference, reference.head(3))

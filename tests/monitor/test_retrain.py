@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, roc_auc_score
 from typer.testing import CliRunner
 
 from fastrec.cli import app
@@ -426,6 +426,21 @@ def test_of_a_loss_less_is_better():
     assert found.promote
     assert found.gain.mean == pytest.approx(np.sqrt(((far - y) ** 2).mean()) - np.sqrt(((near - y) ** 2).mean()))
     assert not judge("rmse", y, near, far).promote
+
+
+def test_classes_are_judged_as_each_model_makes_them():
+    y, good, rng = labels(600)
+    near, far = 1 / (1 + np.exp(-(good - 2))), 1 / (1 + np.exp(-(y + rng.normal(0, 2, 600))))
+    cut = (far > 0.7).astype(int), (near > 0.2).astype(int)
+    options = {"periods": np.arange(600) // 300, "repeats": 60}
+    found = judge("f1", y, far, near, classes=cut, **options)
+    assert (found.serving, found.candidate) == (f1_score(y, cut[0]), f1_score(y, cut[1]))
+    assert found.gain.mean == pytest.approx(f1_score(y, cut[1]) - f1_score(y, cut[0]))
+    assert found.promote
+    assert found.by_period["candidate"].tolist() == [f1_score(y[h], cut[1][h]) for h in (slice(300), slice(300, 600))]
+    # one that never says 1 may say more than chance all the same
+    never = judge("accuracy", y, far, near, classes=(cut[0], np.zeros(600, dtype=int)), **options)
+    assert all(never.checks.values())
 
 
 def test_lists_are_judged_as_lists():

@@ -112,7 +112,7 @@ def test_what_the_file_system_refuses_is_said(registry, tmp_path):
         Registry(tmp_path / "run1" / "decision.json").promote(tmp_path / "run2")
     with pytest.raises(WriteError, match="could not be written"):
         Registry(tmp_path / "run1" / "decision.json" / "r").keep(why="x")
-    (tmp_path / "run1" / "models" / "link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "run1" / "models" / "pipe")
     with pytest.raises(WriteError, match="could not be copied"):
         registry.promote(tmp_path / "run1")
     assert [v.number for v in registry.versions] == [1, 2]
@@ -121,6 +121,35 @@ def test_what_the_file_system_refuses_is_said(registry, tmp_path):
         with pytest.raises(DataError):
             Registry(tmp_path / "fresh").promote(wrong)
     assert not (tmp_path / "fresh").exists()
+
+
+@pytest.mark.parametrize("inside", ["run", "export"])
+def test_links_are_refused_wherever_they_point(registry, tmp_path, inside):
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "key").write_text("s3cret")
+    for target in (secret / "key", secret, tmp_path / "nothing"):
+        run = make_run(tmp_path / f"r{target.name}", "a")
+        export = make_export(run / "export")
+        place = (export if inside == "export" else run / "models") / "link"
+        place.symlink_to(target)
+        with pytest.raises(DataError, match="this is a link"):
+            registry.promote(run, export=export if inside == "export" else None)
+    assert [v.number for v in registry.versions] == [1, 2]
+    assert not [p for p in registry.folder.rglob("*") if p.is_file() and "s3cret" in p.read_text()]
+    (tmp_path / "latest").symlink_to(tmp_path / "run1")  # the folder itself may be one
+    assert (registry.promote(tmp_path / "latest").run / "models" / "a.bin").read_text() == "model 1"
+
+
+def test_the_link_is_put_right_after_a_kill_before_it(registry):
+    link = registry.folder / "current"
+    link.unlink()
+    link.symlink_to("versions/0001")  # as a writer leaves it that was killed after it wrote the state
+    assert registry.current.number == 2
+    assert (link / "run" / "models" / "a.bin").read_text() == "model 2"
+    link.unlink()
+    assert registry.current.number == 2
+    assert link.readlink().name == "0002"
 
 
 def test_files_that_are_gone_are_named(registry):

@@ -38,7 +38,7 @@ def test_ticks_are_round(low, high, expected):
 
 
 def test_every_model_has_a_colour_and_the_best_the_first():
-    names = ["display_order", "recency", *(f"m{i}" for i in range(9)), "stack"]
+    names = ["stack", *(f"m{i}" for i in range(9)), "recency", "display_order"]
     colours = charts.palette(names)
     assert set(colours) == set(names)
     assert colours["stack"] == "var(--c0)"

@@ -214,10 +214,8 @@ def test_scores_alone_are_enough(tmp_path):
         (run / name).unlink()
     text = write_report(run).read_text()
     Page(text)
-    for name in ("lists.parquet", "curves.json", "importance.json", "config.json"):
-        assert f"({name})" in text or f"no {name}" in text, name
-    assert "did not say which features" in text
-    assert "no times" in text
+    assert re.findall("<h2>(.*?)</h2>", text) == ["Leaderboard"]  # no card says what there is not
+    assert "no lists.parquet, so there are no intervals" in text
 
 
 def test_a_run_without_any_score(tmp_path):
@@ -287,7 +285,7 @@ def test_table_fits_a_terminal(run):
     assert "…" not in text
     rows = [line.split() for line in text.splitlines() if line.strip()]
     names = [row[0] for row in rows if row[0] in STRENGTH]
-    assert names == read_run(run, repeats=10).models
+    assert names == read_run(run, repeats=10).models[::-1]
     results = read_run(run, repeats=100)
     net = next(row for row in rows if row[0] == "net")
     score = results.standings["oof"]["net"].score
@@ -386,3 +384,54 @@ def test_nulls_and_numbers_out_of_range_are_left_out(run):
     (run / "config.json").write_text(json.dumps({"competition": None, "seed": [1, {"a": None}], "rows": 3}))
     assert write_report(run).exists()
     assert read_run(run).scores["test"] == {}
+
+
+def boosted(rounds: dict[int, int], **more) -> list[dict]:
+    """Rounds of boosting: fold → how many."""
+    return [{"fold": f, "round": i, "held_out": f + i / 10, **more} for f, n in rounds.items() for i in range(n)]
+
+
+def test_boosting_has_rounds_and_a_mean_as_far_as_all_folds_go(run):
+    (run / "curves.json").write_text(json.dumps({"lgbm": boosted({0: 4, 1: 70, 2: 84})}))
+    text = write_report(run, repeats=10).read_text()
+    card = text[text.index("Learning curves") : text.index("MRR by list length")]
+    assert ">round</text>" in card
+    assert "epoch" not in card
+    lines = re.findall(r'<polyline class="(\w+)" points="(.*?)"', card)
+    found = [(kind, len(points.split())) for kind, points in lines]
+    assert found == [("thin", 4), ("thin", 70), ("thin", 84), ("bold", 4)]
+    assert card.count("<circle") == 4  # a dot for each of few points, none for each of many
+
+
+def test_outputs_and_seeds_are_lines_not_figures(run):
+    records = [*boosted({0: 3, 1: 3}, output=0), *boosted({0: 3, 1: 3}, output=1)]
+    (run / "curves.json").write_text(json.dumps({"xgb": records}))
+    text = write_report(run, repeats=10).read_text()
+    card = text[text.index("Learning curves") : text.index("MRR by list length")]
+    assert re.findall("<h3>(.*?)</h3>", card) == ["xgb: held out"]
+    assert card.count("<polyline") == 5
+
+
+def test_other_metrics_stand_in_the_table_and_on_the_page(tmp_path):
+    also = {"ndcg@10": dict.fromkeys(STRENGTH, 0.1234) | {"net": 0.4321}, "coverage": {"net": 0.5}}
+    run = make_run(tmp_path / "run", also=also)
+    text = shown(run, width=100)
+    assert [w for w in text.split() if w in also] == list(also)
+    net = next(line.split() for line in text.splitlines() if line.strip().startswith("net"))
+    assert net[-2:] == ["0.4321", "0.5000"]
+    page = Page(write_report(run, repeats=10).read_text())
+    for part in ("NDCG@10", "out of fold", "0.4321", "0.1234", "0.5000"):
+        assert part in page.texts, part
+
+
+def test_touched_before_is_shown_where_it_is_known(tmp_path):
+    for touched, there in ((None, False), (False, False), ("both", True)):
+        lists = some_lists() if touched == "both" else some_lists().assign(touched=touched)
+        text = write_report(make_run(tmp_path / str(touched), lists), repeats=10).read_text()
+        assert ("by touched before" in text) == there
+
+
+def test_the_best_model_stands_first(run):
+    text = write_report(run, repeats=10).read_text()
+    names = re.findall(r'<td><i style="[^"]*"></i>(\w+)</td>', text)
+    assert names == [*read_run(run, repeats=10).models[::-1], "oracle"]

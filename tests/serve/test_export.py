@@ -28,11 +28,13 @@ from fastrec.features import (
     TargetEncode,
     TextSvd,
 )
-from fastrec.serve import Online, Scorer, export_run, metric_loss, verify_export, write_triton
+from fastrec.serve import Online, Scorer, export_run, make_app, metric_loss, verify_export, write_triton
 from fastrec.serve.export import feeds_of
 from fastrec.serve.graph.columns import described
+from fastrec.serve.server.online_state import open_events
 from fastrec.serve.verify import score_rows
 from fastrec.table import Table
+from tests.serve.server.calls import post
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -242,6 +244,46 @@ def test_text_and_lists_that_a_graph_does_not_make(tmp_path):
     with pytest.raises(DataError, match="takes from no request") as found:
         export_run(tmp_path / "run", tmp_path / "served", data=tmp_path / "data")
     assert found.value.column == "tags"
+    assert made.unserved is not None
+    assert "'tags' is a list" in made.unserved  # it is said when the file is made
+
+
+class Texts(Notes):
+    def features(self):
+        return FeatureSet([TextSvd("note", 2, min_count=1)])
+
+    @property
+    def categories(self):
+        return []
+
+
+def test_a_run_without_events_is_served_without_data(tmp_path):
+    rng = np.random.default_rng(0)
+    words = rng.choice(["red shoe", "Red boot!", "a hat", None], 120)
+    data = pd.DataFrame({"note": words, "price": rng.random(120)})
+    data["good"] = ((words == "a hat") ^ (rng.random(120) < 0.2)).astype(int)
+    (tmp_path / "data").mkdir()
+    data.to_parquet(tmp_path / "data/train.parquet")
+    test = data.drop(columns="good")
+    test.to_parquet(tmp_path / "data/test.parquet")
+    run_competition(Texts(), tmp_path / "data", tmp_path / "run")
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "cannot make" not in done.output
+    folder = write_triton(tmp_path / "out", tmp_path / "triton", name="model")[0]
+    assert 'name: "note"' not in (folder / "config.pbtxt").read_text()  # the graph takes what is made of it
+    with open_events(tmp_path / "out") as events:
+        served = make_app(tmp_path / "out", events=events)
+        rows = json.loads(test.head(20).to_json(orient="records"))
+        said = post(served, "/v1/score", {"rows": rows}).json()
+        served.state.service.close()
+    np.testing.assert_allclose(said["scores"], SavedRun(tmp_path / "run").predict(test.head(20)).numpy(), atol=1e-6)
+
+
+def test_what_needs_events_is_said_at_the_export(sales, tmp_path):
+    done = CliRunner().invoke(app, ["export", str(sales / "run"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "fastrec serve cannot make these: its columns are made from events (history)" in done.output
 
 
 def test_an_old_run_and_a_file_of_another_run(sales, clicks, tmp_path):

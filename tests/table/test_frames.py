@@ -359,7 +359,7 @@ ARROW = {
     "lists of huge integers": (pa.array([[2**63], [1]], pa.list_(pa.uint64())), [[2**63], [1]]),
     "structs": (pa.array([{"a": 1}, None]), [{"a": 1}, None]),
     "bytes": (pa.array([b"\xff", None]), [b"\xff", None]),
-    "times of day": (pa.array([dt.time(12, 30)]), [dt.time(12, 30)]),
+    "times of day": (pa.array([dt.time(12, 30), None]), [45_000.0, None]),
     "maps": (pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), [[("a", 1)]]),
 }
 

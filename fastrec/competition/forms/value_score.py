@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fastrec.competition.forms.row_keys import RowKeys
 from fastrec.competition.forms.value_columns import class_columns
 from fastrec.competition.forms.value_form import ValueForm
-from fastrec.competition.forms.value_rows import match_rows, read_text, wanted_rows
-from fastrec.errors import DataError, SubmissionError
+from fastrec.competition.forms.value_rows import match_rows, read_truth, relevance, wanted_rows
+from fastrec.errors import SubmissionError
 from fastrec.metrics import Metric, get_metric
 from fastrec.table import Table
 from fastrec.table.read import read_file
@@ -23,15 +22,17 @@ from fastrec.validate import Target
 
 @dataclass(frozen=True)
 class ValueScore:
-    """A submission's score: the metric's name, its value, over how many rows."""
+    """A submission's score: the metric's name, its value, over how many rows; of lists what of them is relevant."""
 
     metric: str
     value: float
     rows: int
+    relevant: str = ""
 
     def lines(self) -> list[str]:
         """Lines to print; the last is the metric and the score with five decimals."""
-        return [f"rows {self.rows}", f"{self.metric} {self.value:.5f}"]
+        relevant = [f"relevant: {self.relevant}"] if self.relevant else []
+        return [f"rows {self.rows}", *relevant, f"{self.metric} {self.value:.5f}"]
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
@@ -44,25 +45,29 @@ def score_values(
     *,
     metric: str | Metric,
     target: Target | None,
+    label: str | None = None,
 ) -> ValueScore:
     """Score a submission against the truth, whose rows it must have, in any order.
 
     Args:
         submission_path: the submission.
-        truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the relevant pairs (list
-            and item, in the form's ids): every other line is irrelevant, and lists without such a pair do not count.
+        truth_path: a CSV or Parquet file with the form's ids and the target; of a ranking task the candidates (list and
+            item, in the form's ids) with their labels, or the relevant candidates alone: every other line is
+            irrelevant, and lists that are not there do not count.
         form: the submission's form.
         metric: the metric or its name.
         target: what is predicted; None in a ranking task.
+        label: ranking: the truth's column of labels. Where it lacks that, its one column of 0 and 1 is taken.
 
     Raises:
         SubmissionError: the rows are not those of the truth, or a value is none of the task's.
+        DataError: by the truth of a ranking every line of the submission is relevant, or none.
         FastrecError: a file is absent, corrupt or lacks a column.
     """
     path, truth_path, metric = Path(submission_path), Path(truth_path), get_metric(metric)
     table = form.read(path)
     if target is None:
-        return _score_lists(path, table, truth_path, form, metric)
+        return _score_lists(path, table, truth_path, form, metric, label)
     truth = Table.read(read_file(truth_path))
     rows = match_rows(form, table, wanted_rows(form, truth_path), path)
     label = target.restore(target.encode(truth).double() if target.task != "multiclass" else target.encode(truth))
@@ -109,11 +114,11 @@ def _are_classes(numbers: np.ndarray, target: Target) -> bool:
     return {float(v) for v in raw} != {0.0, 1.0} and set(np.unique(numbers)) <= {float(v) for v in raw}
 
 
-def _score_lists(path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric) -> ValueScore:
-    truth = read_text(truth_path, form.ids, form)
+def _score_lists(
+    path: Path, table: pa.Table, truth_path: Path, form: ValueForm, metric: Metric, label: str | None
+) -> ValueScore:
+    truth, label = read_truth(truth_path, form, label)
     scores = torch.from_numpy(form.numbers(table, form.values[-1], path))
-    relevant = pc.is_in(RowKeys(table, form.ids, path).text, value_set=RowKeys(truth, form.ids, truth_path).text)
-    label = torch.from_numpy(np.asarray(relevant).astype(np.float64))
     wanted, lists = truth[form.ids[0]].combine_chunks(), table[form.ids[0]].combine_chunks()
     absent = np.flatnonzero(~np.asarray(pc.is_in(wanted, value_set=lists)))
     if len(absent):
@@ -122,9 +127,8 @@ def _score_lists(path: Path, table: pa.Table, truth_path: Path, form: ValueForm,
             f"{form.ids[0]} {wanted[row].as_py()} has no line ({len(absent)} such in all)", file=path,
             column=form.ids[0], remedy="Write lines for every list of the truth",
         )  # fmt: skip
-    chosen = np.asarray(pc.is_in(lists, value_set=wanted))
-    if not chosen.any():
-        raise DataError("the truth has no list of the submission", file=truth_path, remedy="Give the right file")
+    relevant, counted = map(torch.from_numpy, relevance(table, truth, form.ids, label, truth_path))
     groups = torch.from_numpy(lists.dictionary_encode().indices.to_numpy().astype(np.int64))
-    rows = torch.from_numpy(chosen)
-    return ValueScore(metric.name, metric(label[rows], scores[rows], groups=groups[rows]), int(chosen.sum()))
+    value = metric(relevant[counted], scores[counted], groups=groups[counted])
+    said = "every line of the truth" if label is None else f"{label} above 0"
+    return ValueScore(metric.name, value, int(counted.sum()), said)

@@ -88,9 +88,16 @@ class SavedNextItems:
             done: called with the number of sessions just scored.
 
         Returns:
-            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer.
+            Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer. Of
+            one model these are its own scores, of several the blend's, whose mean is 0 in every session.
         """
-        best = self.blend.recommend_each(sessions, k or self.form.max_items, done)
+        k = k or self.form.max_items
+        if len(self.blend.models) == 1:  # its own scores, as its export gives them
+            alone = next(iter(self.blend.models.values())).recommend(sessions, k, self.exclude_seen)
+            if done is not None:
+                done(len(sessions))
+            return alone
+        best = self.blend.recommend_each(sessions, k, done)
         return best[list(best)[-1]]
 
     def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:

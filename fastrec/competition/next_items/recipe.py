@@ -118,7 +118,7 @@ def run_next_item(recipe: NextItemCompetition, data: Path, out: Path, asked: Run
     for name, found in blend.valid.items():
         stages.say(f"held out, {name}: " + ", ".join(f"{m} {v:.4f}" for m, v in found.items()))
     with stages.stage("predict", len(test), unit="sessions") as advance:
-        best = blend.recommend_each(test, recipe.k, advance)
+        best = {**_popular(recipe, blend, train, test), **blend.recommend_each(test, recipe.k, advance)}
     reused = 0 if asked.parts is None else asked.parts.reused
     scores = {**_scores(recipe, blend, best, test, train), "reused": reused}
     with atomic_folder(out) as part:
@@ -144,6 +144,17 @@ def _blend(recipe: NextItemCompetition, asked: RunOptions) -> SessionBlend:
         limit = recipe.minutes if asked.minutes is None else asked.minutes
         blend.store = SessionParts(asked.parts, asked.seed, asked.device.type, limit)
     return blend
+
+
+def _popular(
+    recipe: NextItemCompetition, blend: SessionBlend, train: SessionFrame, test: SessionFrame
+) -> dict[str, Any]:
+    """What everybody looks at, which any model must beat; empty where it is among the models."""
+    model = blend.popular_beside()
+    if model is None:
+        return {}
+    model.fit(train)
+    return {"popularity": model.recommend(test, recipe.k, recipe.exclude_seen)}
 
 
 def _scores(

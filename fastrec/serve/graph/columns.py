@@ -241,12 +241,19 @@ def no_text_of(column: Column) -> str:
     return OTHER_NO_TEXT if pc.any(pc.equal(column.distinct, "")).as_py() else NO_TEXT
 
 
-def described(name: str, column: Column, *, made: bool = False) -> dict[str, Any]:
-    """A column as ``serving.json`` describes inputs; ``made``: the server makes it from events."""
+def described(name: str, column: Column, *, made: bool = False, text: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A column as ``serving.json`` describes inputs.
+
+    Args:
+        name, column: the column.
+        made: the server makes it from events.
+        text: how the run reads its text (``Reading.written``); None: as values of other columns.
+    """
     kind = type_of_input(column)
     missing = {"string": no_text_of(column), "int64": int(NO_INTEGER)}.get(kind)
     time = {"unit": column.unit, "zone": column.zone} if column.kind == "datetime" else None
-    return {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
+    said = {"name": name, "type": kind, "missing": missing, "time": time, "required": True, "made": made}
+    return said if text is None else {**said, "text": text}
 
 
 def encode(vocab: Vocab, column: Column) -> Any:

@@ -30,7 +30,7 @@ from fastrec.serve.server.versions import Canary
 __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
-_BODIES = 8  # of the largest size that may be held at once
+_BODIES = 8  # of the largest size that a client may have here at once
 _Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
@@ -74,6 +74,7 @@ def build_app(
         route("/openapi.json", addresses.openapi if recommending else pages.openapi),
         route("/", addresses.page if recommending else pages.page),
     ]
+    routes.append(route("/docs", addresses.page if recommending else pages.page))
     routes += [route("/v1/recommend", addresses.recommend, method="POST")] if recommending else _scoring(route)
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: _no_such_address})
     app.state.service = service
@@ -111,8 +112,8 @@ def _endpoint(
         try:
             if token is not None:
                 _check_token(request, token)
-            with held.one_request() as take:
-                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, take=take)
+            with held.one_request(request.client.host if request.client else None) as one:
+                call = await read_call(request, max_body=limits.max_body, timeout=limits.timeout, held=one)
                 response = await handler(service, call)
         except Refusal as refusal:
             response = _refused(refusal)
@@ -140,6 +141,8 @@ def _check_token(request: Request, token: str) -> None:
 
 def _refused(refusal: Refusal) -> Response:
     headers = {"WWW-Authenticate": "Bearer"} if refusal.status == 401 else {}
+    if refusal.status == 408:  # what still comes is not waited for
+        headers["Connection"] = "close"
     if refusal.retry_after is not None:
         headers["Retry-After"] = str(refusal.retry_after)
     return Response(write_json(refusal.body()), refusal.status, headers=headers, media_type=JSON)

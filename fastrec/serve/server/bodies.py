@@ -6,17 +6,21 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pyarrow as pa
 
+from fastrec.serve.server.arrow_stream import parse_arrow
 from fastrec.serve.server.columns import Columns
 from fastrec.serve.server.reading import columns_of_lists, columns_of_rows, columns_of_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Spec
 
-__all__ = ["ARROW", "JSON", "Body", "parse_arrow", "parse_body", "parse_json", "write_json"]
+if TYPE_CHECKING:
+    from fastrec.serve.server.service import Limits
+
+__all__ = ["ARROW", "JSON", "Body", "parse_body", "parse_json", "write_json"]
 
 JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
 
@@ -59,20 +63,21 @@ class Body:
         return {**{name: [value] * n for name, value in context.items()}, **self.lists}
 
 
-def parse_body(body: bytes, content_type: str, fields: set[str]) -> Body:
+def parse_body(body: bytes, content_type: str, fields: set[str], limits: Limits) -> Body:
     """A body in the form that its content type says.
 
     Args:
         body: as it came.
         content_type: the header, ``application/json`` or ``application/vnd.apache.arrow.stream``.
         fields: names of JSON's object that are allowed beside the rows.
+        limits: what the server takes on.
 
     Raises:
-        Refusal: it is not of that form (400), or its type is another (415).
+        Refusal: it is not of that form (400), its type is another (415), or it is too large (413).
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
-        return Body({}, table=parse_arrow(body))
+        return Body({}, table=parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body))
     if kind != JSON:
         raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     said = parse_json(body)
@@ -104,22 +109,6 @@ def parse_json(body: bytes | memoryview) -> Any:
     except (ValueError, RecursionError) as error:
         raise Refusal(400, f"the body is no JSON: {shortened(str(error))}") from None
     return said
-
-
-def parse_arrow(body: bytes) -> pa.Table:
-    """A stream of Arrow, every buffer checked before a value is read.
-
-    Raises:
-        Refusal: 400.
-    """
-    try:
-        with pa.ipc.open_stream(body) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError) as error:
-        said = shortened(" ".join(str(error).split())[:200])
-        raise Refusal(400, f"the body is no stream of Arrow: {said}") from None
-    return table
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 
 from fastrec.serve.server.refusal import Refusal, shortened
 
-__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "read_call"]
+__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "Held", "read_call"]
 
 TIMEOUT = "x-timeout-ms"
 REQUEST_ID, VERSION = "x-request-id", "x-model-version"
@@ -57,48 +60,101 @@ class Call:
 
 
 class BytesHeld:
-    """The bytes of all bodies that are being read, wait, or are being answered; bounded.
+    """The bytes of all bodies that are being read, wait, or are being answered; bounded, for each client too.
+
+    Where there is no room, a body that has been coming for longer than a second gives way to others.
 
     Args:
-        limit: how many there may be; one body alone may have more.
+        limit: how many one client may have; one body alone may have more. All together may have twice as many.
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self.now = limit, 0
+        self._limit, self._now = limit, Counter[Any]()
+        self._bodies: dict[Held, None] = {}  # the oldest first
 
     @contextmanager
-    def one_request(self) -> Iterator[Callable[[int], None]]:
-        """While it lasts, what is taken is held.
+    def one_request(self, client: str | None) -> Iterator[Held]:
+        """While it lasts, what its body takes is held.
+
+        Args:
+            client: who sent it, by address.
+        """
+        one = Held(self, client)
+        self._bodies[one] = None
+        try:
+            yield one
+        finally:
+            del self._bodies[one]
+            self.give_back(one)
+
+    def take(self, one: Held, size: int) -> None:
+        """Hold more bytes of a body.
 
         Raises:
-            Refusal: 503 from the function that takes bytes, where there is no room for them.
+            Refusal: 503, where there is no room for them.
         """
-        mine = 0
+        for who, limit in ((one.client, self._limit), (_ALL, 2 * self._limit)):
+            while self._now[who] > one.bytes and self._now[who] + size > limit:
+                slow = (b for b in self._bodies if b is not one and b.is_slow() and who in (b.client, _ALL))
+                late = next(slow, None)
+                if late is None:
+                    raise Refusal(503, "too many bytes are waiting", remedy="Try again later", retry_after=1)
+                late.give_way()
+        one.bytes += size
+        self._now[one.client] += size
+        self._now[_ALL] += size
 
-        def take(size: int) -> None:
-            nonlocal mine
-            if self.now > mine and self.now + size > self._limit:
-                raise Refusal(503, "too many bytes are waiting", remedy="Try again later", retry_after=1)
-            mine += size
-            self.now += size
-
-        try:
-            yield take
-        finally:
-            self.now -= mine
+    def give_back(self, one: Held) -> None:
+        """Hold the bytes of a body no longer."""
+        for who in (one.client, _ALL):
+            self._now[who] -= one.bytes
+        self._now += Counter()  # without clients that have none
+        one.bytes = 0
 
 
-async def read_call(request: Request, *, max_body: int, timeout: float, take: Callable[[int], None]) -> Call:
+_ALL = object()
+_PATIENCE = 1.0  # seconds
+
+
+@dataclass(eq=False)
+class Held:
+    """The body of one request.
+
+    Args:
+        of: what counts it.
+        client: who sent it.
+    """
+
+    of: BytesHeld
+    client: str | None
+    bytes: int = 0
+    came: float = field(default_factory=time.monotonic)
+    gave_way: bool = False
+    reading: asyncio.Timeout | None = None  # while it comes
+
+    def is_slow(self) -> bool:
+        """Whether it is still coming, and gives way to others."""
+        return self.reading is not None and time.monotonic() - self.came > _PATIENCE
+
+    def give_way(self) -> None:
+        """Stop reading it."""
+        assert self.reading is not None
+        self.reading.reschedule(0)  # long past
+        self.reading, self.gave_way = None, True
+        self.of.give_back(self)
+
+
+async def read_call(request: Request, *, max_body: int, timeout: float, held: Held) -> Call:
     """Read a request's body and its deadline.
 
     Args:
         request: as Starlette gives it.
         max_body: bytes that a body may have.
         timeout: seconds that a request may take; its header may ask for less.
-        take: is told the bytes that come, and may refuse them.
+        held: is told the bytes that come.
 
     Raises:
-        Refusal: the body is too large (413) or compressed (415), or the header is no number (400).
+        Refusal: the body is too large (413), compressed (415) or too slow (408), or the header is no number (400).
     """
     came = time.monotonic()
     headers = dict(request.scope["headers"])  # looked up once by name, where Starlette goes through them each time
@@ -115,12 +171,19 @@ async def read_call(request: Request, *, max_body: int, timeout: float, take: Ca
     if length.isdigit() and int(length[:20]) > max_body:
         raise _too_large(max_body)
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_body:
-            raise _too_large(max_body)
-        take(len(part))
-        parts.append(part)
+    try:
+        async with asyncio.timeout(timeout) as held.reading:
+            async for part in request.stream():
+                size += len(part)
+                if size > max_body:
+                    raise _too_large(max_body)
+                held.of.take(held, len(part))
+                parts.append(part)
+    except TimeoutError:
+        said = "while others waited" if held.gave_way else f"within {timeout:g} s"
+        raise Refusal(408, f"the body did not come {said}") from None
+    finally:
+        held.reading = None
     return Call(request, headers, parts[0] if len(parts) == 1 else b"".join(parts), timeout, came)
 
 

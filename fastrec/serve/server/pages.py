@@ -11,10 +11,11 @@ from starlette.responses import HTMLResponse, Response
 from fastrec import __version__
 from fastrec.serve.server.bodies import ARROW, JSON, write_json
 from fastrec.serve.server.call import TIMEOUT, Call
+from fastrec.serve.server.prometheus import Metrics
 from fastrec.serve.server.service import Service
 from fastrec.serve.server.spec import Input, Spec
 
-__all__ = ["ERRORS", "STYLE", "describe", "example", "openapi", "page"]
+__all__ = ["ERRORS", "STYLE", "describe", "example", "openapi", "page", "times"]
 
 _TYPES = {"int64": "integer", "float64": "number", "float32": "number", "string": "string", "bool": "boolean"}
 STYLE = """body{font:16px/1.5 sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -22,8 +23,10 @@ td,th{text-align:left;padding:.1rem 1rem .1rem 0}pre{background:#f4f4f4;padding:
 ERRORS = {
     "400": "The body is malformed.",
     "401": "The token is missing or wrong.",
+    "408": "The body came too slowly.",
     "413": "Too many rows, or the body is too large.",
-    "415": "The body is neither JSON nor a stream of Arrow.",
+    "415": "The body is neither JSON nor a stream of Arrow, or compressed.",
+    "431": "The head of the request is too large.",
     "422": "A column is unknown, missing or of another type; the answer names column and row.",
     "503": "Too much is waiting; Retry-After says when to come again.",
     "504": "There was no answer in time.",
@@ -37,7 +40,19 @@ async def openapi(service: Service, call: Call) -> Response:
 
 async def page(service: Service, call: Call) -> Response:
     """The same for people."""
-    return HTMLResponse(_html(service.scorer.spec))
+    return HTMLResponse(_html(service.scorer.spec, times(service.metrics)))
+
+
+def times(metrics: Metrics) -> str:
+    """How long answers took since the start, as a table."""
+    half, most = metrics.seconds.within(0.5), metrics.seconds.within(0.99)
+    rows = "".join(
+        f"<tr><td>{escape(path)}<td>{most[path,][0]:,}<td>{1000 * half[path,][1]:g} ms<td>{1000 * most[path,][1]:g} ms"
+        for (path,) in sorted(most)
+    )
+    head = "<tr><th>address<th>requests<th>half within<th>99 % within"
+    says = 'Since the start; <a href="metrics">metrics</a> are for Prometheus.'
+    return f"<h2>Times</h2><p>{says}</p><table>{head}{rows}</table>"
 
 
 def example(spec: Spec, rows: int = 2) -> dict[str, list[Any]]:
@@ -152,7 +167,7 @@ def _moment(column: Input) -> str:
     return "2026-01-31T12:00:00" + ("" if column.zone is None else "Z")
 
 
-def _html(spec: Spec) -> str:
+def _html(spec: Spec, took: str) -> str:
     rows = "".join(
         f"<tr><td>{escape(i.name)}<td>{'' if i.events is None else 'a list of: '}"
         f"{_TYPES[i.type] if not i.unit else escape(_time(i))}"
@@ -172,4 +187,4 @@ def _html(spec: Spec) -> str:
 <a href="openapi.json">OpenAPI</a></p>
 <h2>Addresses</h2><table>{addresses}</table>
 <h2>Columns</h2><table><tr><th>name<th>type<th>required<th>may be null{rows}</table>
-<h2>A body for /v1/score</h2><pre>{body}</pre></html>"""
+<h2>A body for /v1/score</h2><pre>{body}</pre>{took}</html>"""

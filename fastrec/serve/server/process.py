@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from fastrec.serve.server.protocol import bounded
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Service
 
@@ -34,10 +36,16 @@ def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], No
     # Threads that put batches together and the event loop take turns: with the 5 ms that are usual the loop would wait
     # that long for each of them.
     sys.setswitchinterval(0.0005)
+    log = logging.getLogger("fastrec.serve")
+    if not log.hasHandlers():  # a reload says one line
+        log.addHandler(logging.StreamHandler())
+        log.setLevel(logging.INFO)
+    service: Service = app.state.service
     config = uvicorn.Config(
-        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none"
-    )
-    _Server(config, app.state.service, started).run()
+        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none",
+        http=bounded(service.limits.timeout),
+    )  # fmt: skip
+    _Server(config, service, started).run()
 
 
 class _Server(uvicorn.Server):

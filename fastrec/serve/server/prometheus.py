@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 
 __all__ = ["CONTENT_TYPE", "SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
 
@@ -62,6 +64,14 @@ class Histogram:
             counts = self._counts[labels] = [0] * (len(self._bounds) + 1)
         counts[bisect_left(self._bounds, value)] += 1
         self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def within(self, share: float) -> dict[tuple[str, ...], tuple[int, float]]:
+        """For each set of labels how many values there are, and the bound that this share of them does not exceed."""
+        found = {}
+        for labels, counts in self._counts.items():
+            place = bisect_left(list(accumulate(counts)), share * sum(counts))
+            found[labels] = sum(counts), (*self._bounds, math.inf)[place]
+        return found
 
     def lines(self) -> Iterator[str]:
         """The cumulative counts, the sum and the number of values of each set of labels."""

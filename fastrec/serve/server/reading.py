@@ -44,7 +44,7 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
 
 
 def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> Columns:
-    """Rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that some rows lack is missing there.
+    """Rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there.
 
     Raises:
         Refusal: as for ``columns_of_lists``.
@@ -54,7 +54,9 @@ def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) ->
         columns = {i.name: [] for i in spec.sent}
     _check_names(spec, columns)
     for column in spec.sent:  # a row without a column is as one with null, unless null would be refused with less help
-        if column.name in columns and not column.may_be_missing:
+        if column.name not in columns and column.may_be_missing and column.events is None:
+            columns[column.name] = [None] * len(rows)
+        elif column.name in columns and not column.may_be_missing:
             lacking = next((i for i, row in enumerate(rows) if column.name not in row), None)
             if lacking is not None:
                 raise Refusal(422, "the row does not have this column", column=column.name, row=lacking)

@@ -35,6 +35,7 @@ class Input:
         longest: bytes that a text may have; None: as many as the request.
         events: of a column of the events before a list, so many of the last of which are read: each row holds a list
             of them. None: it is a column of rows.
+        text: how the run reads its text: ``date``: its format, ``number`` with ``comma``: of decimals, or ``clock``.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Input:
     made: bool = False
     longest: int | None = None
     events: int | None = None
+    text: dict[str, Any] | None = None
 
     @cached_property
     def is_float(self) -> bool:
@@ -81,6 +83,7 @@ class Spec:
         classes: names of the classes, where the score has one column for each.
         list: the int64 input that tells lists apart, for rankings.
         item: the column with the ids of the candidates, which need not be an input.
+        ids: the columns of a submission's ids, which a request may hold; nothing is made of them.
         events: what the export says of its events; None: it needs none.
         tables: the columns of each table of events.
         events_count: the graph's input that says how many events before its list each row has; None: it reads none.
@@ -95,6 +98,7 @@ class Spec:
     classes: tuple[Any, ...] | None = None
     list: str | None = None
     item: str | None = None
+    ids: tuple[str, ...] = ()
     events: dict[str, Any] | None = None
     tables: dict[str, tuple[Input, ...]] = field(default_factory=dict)
     events_count: str | None = None
@@ -117,7 +121,7 @@ class Spec:
     @cached_property
     def known(self) -> frozenset[str]:
         """The columns that a request may hold."""
-        return frozenset(i.name for i in self.sent) | {n for n in (self.list, self.item) if n is not None}
+        return frozenset(i.name for i in self.sent) | {n for n in (self.list, self.item, *self.ids) if n is not None}
 
     @cached_property
     def made(self) -> tuple[Input, ...]:
@@ -173,6 +177,7 @@ def _spec(said: dict[str, Any], folder: Path) -> Spec:
         classes=None if said.get("classes") is None else tuple(said["classes"]),
         list=said.get("list"),
         item=said.get("item"),
+        ids=tuple(said.get("ids", ())),
         events=said.get("events"),
         events_count=said.get("events_count"),
         tables={n: _event_columns(t["columns"]) for n, t in ((said.get("events") or {}).get("tables") or {}).items()},
@@ -191,7 +196,10 @@ def _input(said: dict[str, Any]) -> Input:
         made=bool(said.get("made", False)),
         longest=None if said.get("longest") is None else int(said["longest"]),
         events=said.get("events"),
+        text=said.get("text"),
     )
+    if made.text is not None and not set(made.text) & {"date", "number", "clock"}:
+        raise ValueError(f"input {made.name!r} has text of the form {made.text!r}")
     if made.events is not None and (type(made.events) is not int or made.events < 1):
         raise ValueError(f"input {made.name!r} reads {made.events!r} events")
     if made.type not in TYPES:

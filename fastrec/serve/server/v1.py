@@ -28,7 +28,7 @@ async def score(service: Service, call: Call) -> Response:
     """Rows → their scores, in the rows' order."""
 
     def parse() -> tuple[Scorer, Columns]:
-        body = parse_body(call.body, call.content_type, {"context", "request_id"})
+        body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         return scorer, body.columns(scorer.spec, service.limits.max_rows)
 
@@ -44,7 +44,7 @@ async def rank(service: Service, call: Call) -> Response:
     """The candidates of one list → their ids from the best to the worst; equal scores keep the candidates' order."""
 
     def parse() -> tuple[Scorer, Body, Columns]:
-        body = parse_body(call.body, call.content_type, {"context", "k", "request_id"})
+        body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         if scorer.spec.outputs[0].width != 1:
             raise Refusal(422, f"a {scorer.spec.task} model gives several scores a row, which have no order")
@@ -66,7 +66,7 @@ async def events(service: Service, call: Call) -> Response:
     spec = service.scorer.spec
 
     def parse() -> tuple[str, pa.Table]:
-        body = parse_body(call.body, call.content_type, {"table"})
+        body = parse_body(call.body, call.content_type, {"table"}, service.limits)
         table = body.fields.get("table", call.query("table"))
         if type(table) is not str or table not in spec.tables:
             known = ", ".join(spec.tables)

@@ -1,20 +1,25 @@
 """One column of a request → the array that the graph takes: from JSON's values, from Arrow, from a tensor.
 
-What has another type is refused with its column and row; a number is never rounded to fit, except to a float's width.
+What has another type is read by ``as_type``, as the run reads it (numbers as text, text of numbers as numbers), or
+refused with its column and row; a number is never rounded to fit, except to a float's width.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec.competition.reading import parsed
+from fastrec.errors import DataError
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Input
+from fastrec.table.column_types import as_type
 
 __all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_values", "to_arrow"]
 
@@ -45,7 +50,12 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         missing = [v is None for v in values]
         if not column.may_be_missing:
             raise _not_missing(column, missing.index(True))
+    if column.type == "string" and kinds & {int, float, bool}:  # numbers are text as they are written
+        values = [_written(v) if type(v) in (int, float, bool) else v for v in values]
+        kinds = set(map(type, values)) - {type(None)}
     if not kinds <= _JSON[column.type]:
+        if column.type != "bool" and column.unit is None and kinds == {str}:
+            return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:
             return _fill(column, from_arrow(_nullable(column), pa.array(values, pa.string())), missing)
         allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
@@ -153,6 +163,8 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
     if column.unit is not None and (text or clock or pa.types.is_date(kind)):
         return _times(column, values)
     number = integer or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind)
+    if column.unit is None and column.type != "bool" and (text if column.type != "string" else number):
+        return _cast(column, _converted(column, values))
     fits = {"string": text, "int64": integer, "bool": pa.types.is_boolean(kind)}.get(column.type, number)
     if not fits:
         raise Refusal(422, f"its type is {shortened(str(kind))}, not {_wanted(column)}", column=column.name)
@@ -162,6 +174,28 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
         return values.cast(pa.from_numpy_dtype(DTYPES[column.type]), safe=False)
     target = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}[column.type]
     return _try_cast(column, values, lambda v: v.cast(target), f"{_wanted(column)}: it is out of range")
+
+
+def _converted(column: Input, values: pa.Array) -> pa.Array:
+    """Text as the numbers that it is, numbers as text: as the run reads them.
+
+    Raises:
+        Refusal: a value is none.
+    """
+    wanted = "text" if column.type == "string" else "number"
+    try:
+        if column.text is not None and wanted == "number":
+            values = parsed(values, column.text, column=column.name)
+        made = as_type(values, wanted, column=column.name)
+    except DataError as error:
+        said = error.problem.replace(" in the run", "")
+        raise Refusal(422, said, column=column.name, row=error.row, remedy=_wanted(column)) from None
+    return _whole(column, made) if column.type == "int64" and pa.types.is_floating(made.type) else made
+
+
+def _written(value: bool | int | float) -> str:
+    """A number as text: as training read it from a file."""
+    return str(int(value)) if type(value) is float and value.is_integer() and abs(value) < _EXACT else str(value)
 
 
 def _unfloated(value: float) -> float | int | None:
@@ -189,6 +223,12 @@ def _times(column: Input, values: pa.Array) -> pa.Array:
         raise Refusal(422, f"the time {said}", column=column.name)
     if pa.types.is_date(kind) and zone is not None:
         raise Refusal(422, "a date is no moment: the column has a zone", column=column.name)
+    if column.text is not None and not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+        try:
+            values = parsed(values, column.text, column=column.name)
+        except DataError as error:
+            raise Refusal(422, error.problem, column=column.name, row=error.row, remedy=_wanted(column)) from None
+        kind = values.type
     fine = pa.timestamp("ns" if column.unit == "ns" else "us", zone)
     own = pa.timestamp(column.unit, zone)
     to_own: Callable[[pa.Array], pa.Array] = lambda v: v.cast(own).cast(pa.int64())  # noqa: E731
@@ -202,8 +242,11 @@ def _try_cast(column: Input, values: pa.Array, cast: Callable[[pa.Array], pa.Arr
         return cast(values)
     except pa.ArrowInvalid:
         row = _first_failing(len(values), lambda n: cast(values.slice(0, n)), pa.ArrowInvalid)
-        said = shortened(str(values[row]))
-        raise Refusal(422, f"{said} is not {wanted}", column=column.name, row=row) from None
+        try:
+            said = str(values[row])
+        except (OverflowError, ValueError):  # a moment that Python has none of
+            said = f"{values[row].value} {values.type}"
+        raise Refusal(422, f"{shortened(said)} is not {wanted}", column=column.name, row=row) from None
 
 
 def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]) -> int:
@@ -227,7 +270,7 @@ def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> 
 
 def _nullable(column: Input) -> Input:
     """The same column, read as if nulls were 0: the caller knows whether there may be any, and where they are."""
-    return Input(column.name, column.type, missing=0, unit=column.unit, zone=column.zone)
+    return replace(column, missing=0)
 
 
 def _wanted(column: Input) -> str:

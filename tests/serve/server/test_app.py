@@ -163,9 +163,29 @@ def test_the_page_shows_names_as_text_and_fetches_nothing_from_elsewhere(tmp_pat
     assert answer.headers["content-type"].startswith("text/html")
     page = Tags()
     page.feed(answer.body.decode())
-    assert page.fetched == ["openapi.json"]
+    assert page.fetched == ["openapi.json", "metrics"]
     assert "<script>alert(1)</script>" in page.text
     assert b"<script" not in answer.body
+    app.state.service.close()
+
+
+def test_the_page_tells_how_long_answers_took(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export"))
+    seconds = app.state.service.metrics.seconds
+    for took in [0.002] * 90 + [0.02] * 9 + [0.2]:
+        seconds.see(took, "/v1/score")
+    assert seconds.within(0.5) == {("/v1/score",): (100, 0.0025)}
+    assert seconds.within(0.99) == {("/v1/score",): (100, 0.025)}
+    answer = get(app, "/docs")
+    assert b"<tr><td>/v1/score<td>100<td>2.5 ms<td>25 ms" in answer.body
+    app.state.service.close()
+
+
+def test_ids_are_taken_and_nothing_is_made_of_them(tmp_path: Path) -> None:
+    app = make_app(write_export(tmp_path / "export", ids=["row"]))
+    plain = post(app, "/v1/score", ROWS).json()
+    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "row": ["a", 2, None]}}).json() == plain
+    assert post(app, "/v1/score", {"columns": {**ROWS["columns"], "raw": ["a", 2, None]}}).status == 422
     app.state.service.close()
 
 
@@ -261,3 +281,84 @@ def test_who_hangs_up_in_the_middle_of_a_body_stops_nothing(apps: Any) -> None:
 
     assert asyncio.run(hang_up()) == 400
     assert asyncio.run(request(apps["binary"], "GET", "/health")).status == 200
+
+
+async def silent(app: Any, part: bytes, client: str = "127.0.0.1") -> tuple[int, dict[bytes, bytes], bytes]:
+    """A body of which one part comes, and never the next."""
+    parts, said = [{"type": "http.request", "body": part, "more_body": True}], []
+
+    async def receive() -> Any:
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/score", "raw_path": b"/v1/score", "query_string": b"",
+        "root_path": "", "headers": [(b"content-type", b"application/json")], "http_version": "1.1", "scheme": "http",
+        "client": (client, 1), "server": None, "asgi": {"version": "3.0"}, "state": {},
+    }  # fmt: skip
+    await app(scope, receive, send)
+    return said[0]["status"], dict(said[0]["headers"]), said[1]["body"]
+
+
+def test_the_deadline_holds_while_a_body_is_read(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"], limits=Limits(timeout=0.05))
+    status, headers, body = asyncio.run(silent(app, b"{"))
+    assert status == 408
+    assert headers[b"connection"] == b"close"
+    assert json.loads(body) == {"error": "the body did not come within 0.05 s"}
+    app.state.service.close()
+
+
+@pytest.mark.parametrize("patience", [0.0, 1e9])
+def test_silent_clients_do_not_shut_others_out(
+    exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    monkeypatch.setattr("fastrec.serve.server.call._PATIENCE", patience)
+    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+    good = json.dumps({"columns": columns(1)}).encode()
+    good += b" " * (900 - len(good))
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(silent(app, b" " * 990, client)) for client in ("192.0.2.1", "127.0.0.1") * 8]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # each has sent its part
+        same = await post_soon(app, "/v1/score", good)
+        other = asyncio.create_task(silent(app, good, "192.0.2.2"))
+        await asyncio.sleep(0.01)
+        done = [t.result() for t in waiting if t.done()]
+        if patience:  # whose share is full is refused
+            assert same.status == 503
+            assert not done
+            assert other.result()[0] == 503  # as is everybody where all is full
+        else:
+            assert same.status == 200
+            assert [d[0] for d in done] == [408]
+            assert b"while others waited" in done[0][2]
+            assert not other.done()  # it is being read
+        for task in (*waiting, other):
+            task.cancel()
+        await asyncio.gather(*waiting, other, return_exceptions=True)
+        assert (await post_soon(app, "/v1/score", good)).status == 200
+
+    asyncio.run(work())
+    app.state.service.close()
+
+
+def test_a_client_may_fill_its_own_share_alone(exports: dict[str, Path]) -> None:
+    app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
+
+    async def work() -> None:
+        waiting = [asyncio.create_task(silent(app, b" " * 990, "192.0.2.1")) for _ in range(20)]
+        await asyncio.sleep(0.01)
+        assert [t.result()[0] for t in waiting if t.done()] == [503] * 12
+        assert (await post_soon(app, "/v1/score", ROWS)).status == 200
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    asyncio.run(work())
+    app.state.service.close()

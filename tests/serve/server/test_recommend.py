@@ -124,12 +124,47 @@ def test_a_run_and_its_export_answer_as_they_do_in_python(served, folders):
         assert asked(served[kind_], {"items": [float(2**40)]})["ids"] == asked(served[kind_], {"items": []})["ids"]
 
 
+class Alone(Small):
+    def models(self, *, bs):
+        return {"net": NextItemNet(width=8, epochs=1, max_len=6)}
+
+
+def test_a_run_of_one_net_and_its_export_give_the_same_scores(folders, tmp_path):
+    run = run_competition(Alone(), folders["run"].parent, tmp_path / "run")
+    apps = [make_app(run), make_app(export_next_items(run, tmp_path / "net").folder)]
+    by_run, by_net = [
+        asked(app, {"sessions": [{"items": s} for s in [*walks(9), [], [2**60 + 3] * 20]]})["sessions"] for app in apps
+    ]
+    assert [s["ids"] for s in by_run] == [s["ids"] for s in by_net]
+    for one, other in zip(by_run, by_net, strict=True):
+        np.testing.assert_allclose(one["scores"], other["scores"], atol=1e-4)
+    for app in apps:
+        app.state.service.close()
+
+
+@pytest.mark.parametrize("kind", ["run", "shop"])
+def test_sessions_of_known_items_are_answered_before_it_is_ready(folders, kind):
+    class Noted(type(open_model(folders[kind]))):
+        def recommend(self, asked):
+            seen.append((asked.items.tolist(), asked.k))
+            return super().recommend(asked)
+
+    seen: list[Any] = []
+    model = Noted(folders[kind])
+    model.warm()
+    known = IDS if kind == "shop" else [2**60 + i for i in range(12)]
+    lengths = [len(items) for items, _ in seen]
+    assert lengths == [0, 1, 3]
+    assert set(seen[-1][0]) <= set(known)
+    assert {k for _, k in seen} == {min(model.spec.k, 12)}
+
+
 def test_requests_that_come_together_are_answered_each_by_its_own(served):
     async def all_of(bodies):
         return await asyncio.gather(*(post_soon(served["shop"], PATH, b) for b in bodies))
 
     bodies = [{"items": [IDS[i % 12]], "k": 1 + i % 3, "context": {"land": "fr"} if i % 2 else {}} for i in range(20)]
-    together = [a.json() for a in asyncio.run(all_of([*bodies, {"items": [1]}]))]
+    together = [a.json() for a in asyncio.run(all_of([*bodies, {"items": [[]]}]))]
     assert together[:-1] == [asked(served["shop"], b) for b in bodies]
     assert "error" in together[-1]
 
@@ -159,7 +194,7 @@ def test_stages_are_timed_and_counted(served):
         ({"sessions": [{"items": [], "k": 3}]}, 422, "unknown field k"),
         ({"items": "é1"}, 422, "no object with a list of items"),
         ({"items": [], "user": 1}, 422, "unknown field user"),
-        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", 7]}]}, 422, "row 1: 7 is an integer, not a string"),
+        ({"sessions": [{"items": ["é1"]}, {"items": ["é1", []]}]}, 422, "row 1: [] is a list, not a string"),
         ({"items": [None]}, 422, "may not be"),
         ({"items": [["é1"]]}, 422, "is a list, not a string"),
         ({"items": [], "k": 0}, 422, "k is '0'"),
@@ -191,6 +226,10 @@ def test_other_wrong_requests(served):
         answer = post(served["shop"], PATH, stream(table), ARROW)
         assert answer.status == 422
         assert words in answer.json()["error"]
+    packed = stream(pa.table({"items": [["é1"]]}), compression="zstd")
+    assert post(served["shop"], PATH, packed, ARROW).status == 415
+    nulls = pa.table({"items": pa.ListArray.from_arrays([0, 10**9], pa.nulls(10**9))})  # a few hundred bytes
+    assert post(served["shop"], PATH, stream(nulls), ARROW).status == 413
     assert post(served["net"], PATH, {"items": ["a"]}).json()["column"] == "items"
     assert post(served["net"], PATH, {"items": [2**63]}).status == 422
     assert post(served["net"], PATH, {"items": [1.5]}).status == 422

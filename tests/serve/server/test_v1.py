@@ -35,7 +35,6 @@ def test_three_forms_of_a_body_give_one_answer(apps: Any) -> None:
         post(apps["binary"], "/v1/score", {"columns": rows}),
         post(apps["binary"], "/v1/score", {"rows": as_rows(rows)}),
         post(apps["binary"], "/v1/score", stream(pa.table(rows)), ARROW),
-        post(apps["binary"], "/v1/score", stream(pa.table(rows), compression="zstd"), ARROW),
         post(apps["binary"], "/v1/score", {"columns": rows}, {"content-type": "Application/JSON; charset=utf-8"}),
     ]
     for answer in bodies:
@@ -51,6 +50,18 @@ def test_a_large_body_is_read_beside_the_loop(apps: Any) -> None:
     assert len(by_arrow) > 64 * 1024
     assert post(apps["binary"], "/v1/score", by_arrow, ARROW).json() == by_json.json()
     np.testing.assert_allclose(by_json.json()["scores"], by_hand(rows), atol=1e-6)
+
+
+def test_a_column_that_a_row_lacks_is_missing_there(apps: Any) -> None:
+    rows = columns(4)
+    some = [{k: v for k, v in r.items() if k in ("mobile", "price")} for r in as_rows(rows)]
+    blank = {**rows, **{k: [None] * 4 for k in ("city", "user", "ratio", "at", "seen")}}
+    for sent, full in ((some, blank), (some[:1], {k: v[:1] for k, v in blank.items()})):
+        answer = post(apps["binary"], "/v1/score", {"rows": sent})
+        assert answer.status == 200, answer.body
+        np.testing.assert_allclose(answer.json()["scores"], by_hand(full), atol=1e-6)
+    lacks = post(apps["binary"], "/v1/score", {"rows": [{"price": 1.0}]})
+    assert (lacks.status, lacks.json()["column"]) == (422, "mobile")  # which training never saw missing
 
 
 def test_nan_and_null_are_missing_in_floats(apps: Any) -> None:
@@ -148,7 +159,7 @@ BAD: list[tuple[Any, int, str | None, int | None]] = [
     ({"columns": {**GOOD, "user": [True, 2, 3]}}, 422, "user", 0),
     ({"columns": {**GOOD, "user": [1, 2.0**53, 3]}}, 422, "user", 1),
     ({"columns": {**GOOD, "mobile": [True, float("nan"), True]}}, 422, "mobile", 1),
-    ({"columns": {**GOOD, "city": ["a", 5, "b"]}}, 422, "city", 1),
+    ({"columns": {**GOOD, "city": ["a", [], "b"]}}, 422, "city", 1),
     ({"columns": {**GOOD, "mobile": [True, True, None]}}, 422, "mobile", 2),
     ({"columns": {**GOOD, "mobile": [True, 1, True]}}, 422, "mobile", 1),
     ({"columns": {**GOOD, "price": [1, [2], 3]}}, 422, "price", 1),
@@ -244,6 +255,65 @@ def test_bodies_and_requests_have_bounds(exports: Any) -> None:
     app.state.service.close()
 
 
+@pytest.mark.parametrize("how", ["zstd", "lz4"])
+def test_compressed_arrow_is_refused_before_it_is_unpacked(apps: Any, how: str) -> None:
+    bomb = stream_whole(pa.table({"user": np.zeros(2**24, np.int64)}), compression=how)  # 128 MB
+    before = pa.total_allocated_bytes()
+    answer = post(apps["binary"], "/v1/score", bomb, ARROW)
+    assert answer.status == 415
+    assert "compressed" in answer.json()["error"]
+    assert pa.total_allocated_bytes() - before < 2**20
+    small = stream(pa.table(columns(3)), compression=how)
+    for path in ("/v1/score", "/v1/rank"):
+        assert post(apps["ranking"], path, small, ARROW).status == 415
+
+
+def views(text: str, rows: int) -> pa.Array:
+    """Text that is in a body once, and that every row is a view of."""
+    one = pa.array([text], pa.string_view()).buffers()
+    return pa.Array.from_buffers(
+        pa.string_view(), rows, [None, pa.py_buffer(one[1].to_pybytes()[:16] * rows), *one[2:]]
+    )
+
+
+def codes(values: pa.Array, rows: int) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), values)
+
+
+def test_what_unpacks_to_more_than_a_body_may_have_is_refused(exports: Any) -> None:
+    app = make_app(exports["binary"], limits=Limits(max_body=10_000, max_rows=50))
+    good = columns(40)
+    for city in (views("q" * 100, 40), codes(pa.array(["q" * 100]), 40)):
+        assert post(app, "/v1/score", stream_whole(pa.table({**good, "city": city})), ARROW).status == 200
+    lists = pa.ListArray.from_arrays([0] * 40 + [40], codes(pa.array(["q" * 300]), 40))
+    for city in (
+        views("q" * 300, 40),
+        codes(pa.array(["q" * 300]), 40),
+        lists,
+        pa.ListArray.from_arrays([0] * 40 + [10**9], pa.nulls(10**9)),
+    ):
+        body = stream_whole(pa.table({**good, "city": city}))
+        assert len(body) < 10_000
+        answer = post(app, "/v1/score", body, ARROW)
+        assert answer.status == 413
+        assert "unpacks to more than 10000 bytes" in answer.json()["error"]
+    for odd in (pa.array([[1] * 100]), pa.array(["q"], pa.string_view())):
+        answer = post(app, "/v1/score", stream_whole(pa.table({**good, "city": codes(odd, 40)})), ARROW)
+        assert (answer.status, answer.json()["column"]) == (422, "city")
+    app.state.service.close()
+
+
+def test_rows_of_all_batches_count(exports: Any) -> None:
+    app = make_app(exports["binary"], limits=Limits(max_rows=10))
+    assert post(app, "/v1/score", stream(pa.table(columns(10))), ARROW).status == 200  # batches of 3
+    assert post(app, "/v1/score", stream(pa.table(columns(11))), ARROW).status == 413
+    raw = bytearray(stream(pa.table(columns(11))))
+    at = raw.index((3).to_bytes(8, "little"))
+    raw[at : at + 8] = (-(2**40)).to_bytes(8, "little", signed=True)  # a batch that makes room for others
+    assert post(app, "/v1/score", bytes(raw), ARROW).status in (400, 413)
+    app.state.service.close()
+
+
 def test_a_million_missing_values_of_arrow_cost_nothing(exports: Any) -> None:
     app = make_app(exports["binary"], limits=Limits(max_rows=10))
     empty = pa.table({k: pa.nulls(10**9) for k in GOOD})  # a few hundred bytes
@@ -251,8 +321,8 @@ def test_a_million_missing_values_of_arrow_cost_nothing(exports: Any) -> None:
     app.state.service.close()
 
 
-def stream_whole(table: pa.Table) -> bytes:
+def stream_whole(table: pa.Table, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()

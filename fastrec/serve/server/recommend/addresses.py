@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import Call
+from fastrec.serve.server.pages import times
 from fastrec.serve.server.recommend.body import parse_sessions
 from fastrec.serve.server.recommend.pages import describe, html
 from fastrec.serve.server.recommend.service import RecommendService
@@ -17,10 +18,10 @@ __all__ = ["openapi", "page", "recommend"]
 
 async def recommend(service: RecommendService, call: Call) -> Response:
     """Sessions → for each the ids of its best items, and their scores."""
-    spec, max_rows = service.scorer.spec, service.limits.max_rows
+    spec = service.scorer.spec
     asked, alone = await service.parse(
         len(call.body),
-        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), max_rows),  # type: ignore[arg-type]
+        lambda: parse_sessions(call.body, call.content_type, spec, call.query("k"), service.limits),  # type: ignore[arg-type]
     )
     call.version = service.scorer.label
     best, seconds = await service.answer(asked, call.timeout, call.came)
@@ -37,4 +38,4 @@ async def openapi(service: RecommendService, call: Call) -> Response:
 
 async def page(service: RecommendService, call: Call) -> Response:
     """The same for people."""
-    return HTMLResponse(html(service.scorer.spec))  # type: ignore[arg-type]
+    return HTMLResponse(html(service.scorer.spec, times(service.metrics)))  # type: ignore[arg-type]

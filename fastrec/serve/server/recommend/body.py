@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastrec.serve.server.bodies import ARROW, JSON, parse_arrow, parse_json
+from fastrec.serve.server.arrow_stream import parse_arrow
+from fastrec.serve.server.bodies import ARROW, JSON, parse_json
 from fastrec.serve.server.reading import check_rows
 from fastrec.serve.server.recommend.asked import Asked, RecommendSpec
 from fastrec.serve.server.refusal import Refusal, shortened
+from fastrec.serve.server.service import Limits
 from fastrec.serve.server.spec import Input
 from fastrec.serve.server.v1 import top
 from fastrec.serve.server.values import from_arrow, from_values
@@ -24,7 +26,7 @@ _CELLS = 5_000_000  # items of an answer
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, max_rows: int) -> tuple[Asked, bool]:
+def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits) -> tuple[Asked, bool]:
     """The sessions of a body, and whether it is one that was sent alone.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
@@ -36,14 +38,15 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
         content_type: the header.
         spec: what the model takes.
         k: how many items, from the address; None: as the body says.
-        max_rows: the most sessions.
+        limits: what the server takes on; rows are sessions.
 
     Raises:
         Refusal: it is not of this form.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
-        asked, alone = _of_arrow(parse_arrow(body), spec, max_rows), False
+        table = parse_arrow(body, max_rows=limits.max_rows, max_bytes=limits.max_body)
+        asked, alone = _of_arrow(table, spec), False
     elif kind == JSON:
         said = parse_json(body)
         if type(said) is not dict:
@@ -52,7 +55,7 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
         if unknown is not None:
             raise Refusal(422, f"the body has an unknown field {shortened(unknown)!r}")
         k, alone = said.get("k", k), "items" in said
-        asked = _of_json(said, spec, max_rows)
+        asked = _of_json(said, spec, limits.max_rows)
     else:
         raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     asked.k = min(top(k) or spec.k, max(spec.items, 1))
@@ -123,12 +126,11 @@ def _check_kinds(name: str, values: list[Any]) -> None:
         raise Refusal(422, f"its values are of several types ({names})", column=name)
 
 
-def _of_arrow(table: pa.Table, spec: RecommendSpec, max_rows: int) -> Asked:
+def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
     names = table.column_names
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
         raise Refusal(422, "two columns have this name", column=twice)
-    check_rows(table.num_rows, max_rows)
     if "items" not in names:
         raise Refusal(422, "the column is missing", column="items")
     lists = table["items"].combine_chunks()

@@ -82,10 +82,18 @@ class _Model:
                 at += batch[i].rows
         return [found[i] for i in range(len(batch))]
 
+    def some_items(self) -> list[Any]:
+        """A few ids that it knows, where a session of some costs more the first time than one of none."""
+        return []
+
     def warm(self) -> None:
-        """Answer once, so that the first request does not pay for what happens once."""
+        """Answer some sessions of known items, so that the first request does not pay for what happens once."""
+        known = self.some_items()
+        ids = np.array(known, object if self.spec.type == "string" else np.int64)
+        k = min(self.spec.k, max(self.spec.items, 1))
         try:
-            self.recommend(Asked(np.zeros(0, object), np.zeros(2, np.int64), 1))
+            for items in (ids[:0], ids[:1], ids):
+                self.recommend(Asked(items, np.array([0, len(items)]), k))
         except FastrecError:
             if not self.spec.context:  # else it may want some
                 raise
@@ -160,6 +168,11 @@ class _ServedRun(_Model):
             best.append((ids[i * width : i * width + n], row[:n]))
         return best, {"score": time.perf_counter() - began}
 
+    def some_items(self) -> list[Any]:
+        """See ``_Model``."""
+        assert self._items is not None
+        return self._items.values.slice(0, _FEW).to_pylist()
+
 
 class _ServedRecommender(_Model):
     """A saved recommender."""
@@ -191,8 +204,13 @@ class _ServedRecommender(_Model):
         best = [(ids[a:b], scores[a:b]) for a, b in zip(starts, ends)]
         return best, dict(self._shop.seconds)
 
+    def some_items(self) -> list[Any]:
+        """See ``_Model``."""
+        return self._shop.items.values.slice(0, _FEW).to_pylist()
+
 
 _USUAL = 20
+_FEW = 3
 _WORDS = ("score", "rank")
 
 

@@ -67,7 +67,7 @@ def describe(spec: RecommendSpec) -> dict[str, Any]:
     return {"openapi": "3.1.0", "info": about, "paths": paths}
 
 
-def html(spec: RecommendSpec) -> str:
+def html(spec: RecommendSpec, took: str) -> str:
     """The same for people."""
     addresses = "".join(
         f"<tr><td>{method.upper()}<td>{escape(path)}<td>{escape(said['summary'])}"
@@ -82,4 +82,4 @@ def html(spec: RecommendSpec) -> str:
 <h1>{escape(spec.name)}</h1><p>{spec.items:,} items, version {escape(spec.version[:12])}, fastrec {__version__}.
 <a href="openapi.json">OpenAPI</a></p>
 <h2>Addresses</h2><table>{addresses}</table>{names}
-<h2>A body for /v1/recommend</h2><pre>{body}</pre></html>"""
+<h2>A body for /v1/recommend</h2><pre>{body}</pre>{took}</html>"""

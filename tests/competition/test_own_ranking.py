@@ -1,0 +1,212 @@
+"""A ranking of one's own: candidates in files, a recipe of a few lines, a run that is scored by its truth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from fastrec._core.progress import Stages
+from fastrec.cli import app
+from fastrec.competition import Competition, CompetitionData, run_competition
+from fastrec.competition.columns import choose_columns
+from fastrec.errors import DataError, MissingColumnError
+from fastrec.estimators import LGBMModel, XGBRanker
+from fastrec.table import Table
+
+C = 6  # candidates of a list
+RECIPE = """
+from fastrec.competition import Competition
+from fastrec.estimators import LGBMModel, XGBRanker
+from fastrec.features import FeatureSet, GroupRank, feature
+
+@feature(inputs=["price", "rating"], outputs=["worth"])
+def worth(price, rating):
+    return rating / price
+
+class Shop(Competition):
+    name, task, metric = "Shop", "ranking", "mrr"
+    list_column, item, label = "search", "product", "bought"
+    n_folds = 3
+
+    def features(self):
+        return FeatureSet([worth, GroupRank("price", by="search")], key="search")
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=10, max_depth=2), LGBMModel("lgbm", rounds=10, early_stopping_rounds=None)]
+"""
+
+
+def candidates(seed: int, lists: int) -> pd.DataFrame:
+    """A cheap product of a good rating is bought; shop and seen say nothing."""
+    rng = np.random.default_rng(seed)
+    price, rating = rng.uniform(1, 9, (lists, C)), rng.integers(1, 6, (lists, C))
+    best = (rating - price + rng.normal(size=price.shape)).argmax(1)
+    return pd.DataFrame(
+        {
+            "search": 1000 * seed + np.repeat(np.arange(lists), C),
+            "product": np.concatenate([rng.permutation(50)[:C] for _ in range(lists)]),
+            "price": price.ravel(),
+            "rating": rating.ravel(),
+            "shop": rng.choice(["a", "b"], lists * C),
+            "express": rng.random(lists * C) < 0.5,
+            "seen": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 99, lists * C), "D"),
+            "bought": (best[:, None] == np.arange(C)).ravel().astype(int),
+        }
+    )
+
+
+TRAIN, TEST = candidates(1, 120), candidates(2, 40)
+TRUTH = TEST[["search", "product", "bought"]].sample(frac=1.0, random_state=0)
+
+
+def write(folder: Path, truth: pd.DataFrame | None = TRUTH, test: pd.DataFrame | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    TRAIN.to_csv(folder / "train.csv", index=False)
+    (TEST.drop(columns="bought") if test is None else test).to_csv(folder / "test.csv", index=False)
+    if truth is not None:
+        truth.to_csv(folder / "truth.csv", index=False)
+    return folder
+
+
+def mean_reciprocal_rank(made: pd.DataFrame) -> float:
+    joined = made.merge(TRUTH, on=["search", "product"])
+    assert len(joined) == len(TRUTH)
+    ranks = joined.groupby("search")["score"].rank(ascending=False, method="max")
+    return float((1 / ranks[joined["bought"] == 1]).sum() / joined["search"].nunique())
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "100"})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A workspace with the recipe, its data and its run; what the command printed."""
+    root = tmp_path_factory.mktemp("shop")
+    (root / "competitions" / "shop").mkdir(parents=True)
+    (root / "competitions" / "shop" / "competition.py").write_text(RECIPE)
+    write(root / "data")
+    code, out = invoke("run", root / "competitions" / "shop", "--data", root / "data", "--out", root / "run")
+    assert code == 0, out
+    (root / "said.txt").write_text(out)
+    return root
+
+
+def test_a_truth_beside_the_data_scores_the_test_lists(folder):
+    scores = json.loads((folder / "run" / "scores.json").read_text())
+    made = pd.read_csv(folder / "run" / "submission.csv")
+    assert made.columns.tolist() == ["search", "product", "score"]
+    oracle = mean_reciprocal_rank(made)
+    assert 0.5 < oracle < 1
+    assert scores["models"]["stack"] == pytest.approx(oracle)
+    lists = pd.read_parquet(folder / "run" / "lists.parquet")
+    assert lists.loc[lists["split"] == "test", "rr_stack"].mean() == pytest.approx(oracle)
+
+
+def test_score_needs_neither_the_recipe_nor_its_features(folder, tmp_path):
+    submission, truth = folder / "run" / "submission.csv", tmp_path / "t.csv"
+    oracle = f"mrr {mean_reciprocal_rank(pd.read_csv(submission)):.5f}"
+    TRUTH.to_csv(truth, index=False)
+    for more in ([], ["--run", folder / "run"], ["--competition", folder / "competitions" / "shop"]):
+        code, out = invoke("score", submission, truth, *more)
+        assert (code, out.splitlines()[-2:]) == (0, ["relevant: bought above 0", oracle]), out
+        assert invoke("check", submission, folder / "data" / "test.csv", *more)[0] == 0
+    TRUTH.assign(bought=0).to_csv(truth, index=False)
+    code, out = invoke("score", submission, truth)
+    assert (code, "no line of the submission is relevant" in out) == (1, True)
+
+
+def test_a_ranking_learns_from_the_numbers_of_the_files(folder):
+    """Never from lists, items or labels; the line says what is left out."""
+    config = json.loads((folder / "run" / "config.json").read_text())
+    assert config["categories"] == ["shop", "express"]
+    assert set(config["features"]) == {"shop", "express", "price", "rating", "worth", "rank_price__search"}
+    said = (folder / "said.txt").read_text()
+    assert "not learned from: product, seen\n" in said
+
+
+def test_a_named_plain_is_the_whole_of_it():
+    class Named(Small):
+        plain, categories = ("price",), ()
+
+    found = CompetitionData(Table.read(TRAIN), Table.read(TEST))
+    assert choose_columns(Named(), found, None, ["made"]) == ([], ["price", "made"])
+    assert choose_columns(Small(), found, None, []) == (["shop", "express"], ["price", "rating"])
+
+
+def test_a_ranking_has_lightgbms_ranker_where_it_is_installed():
+    models = Small.__mro__[1].models(Small(), bs=None)
+    assert [m.name for m in models] == ["net", "lgbm", "xgb"]
+    assert isinstance(models[1], LGBMModel)
+
+
+class Untrainable(XGBRanker):
+    def fit(self, *args, **options):
+        raise AssertionError("trained")
+
+
+class Small(Competition):
+    name, task = "small", "ranking"
+    list_column, item, label = "search", "product", "bought"
+    n_folds = 2
+
+    def models(self, *, bs):
+        return [XGBRanker("xgb", rounds=3, max_depth=2)]
+
+
+class NeverTrained(Small):
+    def models(self, *, bs):
+        return [Untrainable("xgb")]
+
+
+@pytest.mark.parametrize(
+    ("truth", "message", "kind"),
+    [
+        (TRUTH.drop(columns="search"), "the truth lacks it", MissingColumnError),
+        (TRUTH.drop(columns="bought"), "every line of the submission is relevant", DataError),
+        (TRUTH.assign(bought=0), "no line of the submission is relevant", DataError),
+        (TRUTH.assign(search=TRUTH["search"] + 5_000_000), "the truth has no list of the submission", DataError),
+        (TRUTH.head(30), "the truth has no line of the test list in row", DataError),
+    ],
+)
+def test_a_truth_that_cannot_score_is_refused_before_training(tmp_path, truth, message, kind):
+    with pytest.raises(kind, match=message):
+        run_competition(NeverTrained(), write(tmp_path / "data", truth), tmp_path / "run", stages=Stages(quiet=True))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_truth_of_the_relevant_candidates_alone_and_labels_in_the_test_file(tmp_path):
+    found = []
+    pairs = TRUTH[TRUTH["bought"] == 1][["search", "product"]]
+    for name, more in (("pairs", {"truth": pairs}), ("test", {"truth": None, "test": TEST}), ("both", {"test": TEST})):
+        run = run_competition(Small(), write(tmp_path / name, **more), tmp_path / f"run_{name}")
+        found.append(json.loads((run / "scores.json").read_text())["models"]["stack"])
+        assert "bought" not in json.loads((run / "config.json").read_text())["features"]
+    assert len(set(found)) == 1
+    made = pd.read_csv(tmp_path / "run_test" / "submission.csv")
+    joined = made.merge(TRUTH, on=["search", "product"])
+    first = joined.sort_values("score", ascending=False, kind="stable").groupby("search").head(1)["bought"].mean()
+    assert first <= found[0] <= 1
+
+
+def test_the_recipe_of_the_docs_ranks_such_a_table(tmp_path):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "competitions.md").read_text(encoding="utf-8")
+    section = page[page.index("## A ranking of your own") :]
+    names: dict = {"__name__": "page"}
+    exec(section[section.index("```python\n") + 10 : section.index("```\n\n- ")], names)
+    recipe = names["Shop"]()
+    recipe.models = lambda bs: [LGBMModel("lgbm", rounds=10, early_stopping_rounds=None)]
+    run = run_competition(recipe, write(tmp_path / "data"), tmp_path / "run", stages=Stages(quiet=True))
+    scores = json.loads((run / "scores.json").read_text())
+    made = pd.read_csv(run / "submission.csv")
+    assert scores["models"]["stack"] == pytest.approx(mean_reciprocal_rank(made), abs=0.02)  # ties count otherwise
+    assert scores["models"]["stack"] > 0.5
+    assert set(scores["also"]) == {"ndcg@10"}
+    assert invoke("score", run / "submission.csv", tmp_path / "data" / "truth.csv")[0] == 0

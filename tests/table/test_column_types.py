@@ -1,0 +1,148 @@
+"""Values of one type as values of another, by the word that a run keeps of a column."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fastrec.errors import DataError
+from fastrec.table import Table
+from fastrec.table.column_types import as_type, as_types, differing, shared_types, times_in_text, types_of
+from fastrec.table.read import read_file
+
+NOON = dt.datetime(2024, 1, 31, 12)
+IN_UTC = pa.array([NOON], pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "made"),
+    [
+        (pa.array([10115, None]), "text", ["10115", None]),
+        (pa.array([10115.0, math.nan, 1.5]), "text", ["10115", None, "1.5"]),
+        (pa.array([2**53 + 1]), "text", ["9007199254740993"]),
+        (pa.array([True, None]), "text", ["True", None]),
+        (pa.array([Decimal("1.50"), None]), "text", ["1.50", None]),
+        (pa.array(["10", "", None, " 12 ", "NA"]), "number", [10, None, None, 12, None]),
+        (pa.array(["1.5", "2", "-1e3"]), "number", [1.5, 2, -1000]),
+        (pa.array(["9007199254740993"]), "number", [2**53 + 1]),
+        (pa.array([Decimal("5.25"), None]), "number", [5.25, None]),
+        (pa.array(["true", "False", None, "1"]), "bool", [True, False, None, True]),
+        (pa.array([0, 1, None]), "bool", [False, True, None]),
+        (pa.array(["2024-01-31", "2024-01-31T12:00:00"]), "time", [NOON.replace(hour=0), NOON]),
+        (pa.array(["7:30", "07:30:15", None]), "clock", [dt.time(7, 30), dt.time(7, 30, 15), None]),
+        (pa.array([[1], [2, None], None, []]), "list of text", [["1"], ["2", None], None, []]),
+        (pa.nulls(2), "text", [None, None]),
+        (pa.array([math.nan, None]), "time in Europe/Berlin", [None, None]),
+        (pa.nulls(1), "list of number", [None]),
+    ],
+)
+def test_values_of_another_type(values, wanted, made):
+    found = as_type(values, wanted, column="c")
+    assert found.to_pylist() == made
+    assert as_type(found, wanted, column="c") is found
+    if not wanted.startswith("list"):
+        coded = as_type(values.dictionary_encode(), wanted, column="c")
+        assert coded.to_pylist() == made
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted", "row", "words"),
+    [
+        (pa.array(["1", "x"]), "number", 1, r"'x' is no number.*Reading\(texts="),
+        (pa.array(["1,5"]), "number", 0, "'1,5' is no number"),
+        (pa.array([1, 2]), "bool", 1, "2 is no bool"),
+        (pa.array([None, 5]), "time", 1, r"holds numbers.*pd.to_datetime"),
+        (pa.array([NOON]), "number", 0, "times without a zone"),
+        (pa.array([NOON]), "time in Europe/Berlin", 0, r"without a zone.*tz_localize\('Europe/Berlin'\)"),
+        (IN_UTC, "time", 0, r"in a zone \(UTC\).*tz_localize\(None\)"),
+        (pa.array(["2024-01-31T12:00:00Z", "2024-01-31T12:00:00"]), "time in UTC", 1, "an offset or Z"),
+        (pa.array(["2024-01-31", "2024-01-31T12:00:00Z"]), "time", 1, "is no time"),
+        (pa.array(["24:00"]), "clock", 0, "is no clock"),
+        (pa.array([[1]]), "text", 0, "values of type|list"),
+        (pa.array([b"a"]), "text", 0, "binary"),
+    ],
+)
+def test_what_is_none_is_named(values, wanted, row, words):
+    with pytest.raises(DataError, match=words) as error:
+        as_type(values, wanted, column="c", file="f.csv")
+    assert (error.value.column, error.value.row, error.value.file) == ("c", row, "f.csv")
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=6))
+def test_integers_are_themselves_by_way_of_text(values):
+    text = as_type(pa.array(values, pa.int64()), "text", column="c")
+    assert text.to_pylist() == [None if v is None else str(v) for v in values]
+    if all(v is None or abs(v) < 10**18 for v in values):
+        assert as_type(text, "number", column="c").to_pylist() == values
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "+02:00"])
+def test_a_moment_in_another_zone_is_the_same_moment(zone):
+    table = Table({"t": IN_UTC})
+    made = as_types(table, {"t": f"time in {zone}"})["t"]
+    assert made.zone == zone
+    assert made.integer().tolist() == table["t"].integer().tolist()
+    text = Table({"t": pa.array(["2024-01-31T13:00:00+01:00"])})
+    assert as_types(text, {"t": f"time in {zone}"})["t"].integer().tolist() == table["t"].integer().tolist()
+
+
+def test_times_of_a_form_or_in_iso():
+    made = times_in_text(pa.array(["31/01/2024", "2024-01-31", "13/13/2024", None]), "%d/%m/%Y")
+    assert made.to_pylist() == [NOON.replace(hour=0)] * 2 + [None, None]
+
+
+def test_types_of_several_tables():
+    train = pa.table(
+        {"zip": ["00715", "K1"], "n": [1, 2], "b": [True, False], "e": pa.nulls(2), "t": IN_UTC.take([0, 0])}
+    )
+    test = pa.table({"zip": [10115, 20095], "n": [1.5, None], "b": [0, 1], "e": ["x", "y"], "t": pa.nulls(2)})
+    assert differing(train, test) == ["zip"]
+    wanted = {"zip": "text", "n": "number", "b": "number", "e": "text", "t": "time in UTC"}
+    assert shared_types(train, test) == wanted
+    assert shared_types(Table.read(train), Table.read(test)) == wanted
+    assert types_of(Table.read(train)) == types_of(train)
+
+
+def test_decimals_are_numbers_unless_no_number_holds_them():
+    table = pa.table({"d": [Decimal("1.5")], "i": [Decimal(7)], "long": [Decimal(10**25 + 1)]})
+    assert types_of(table) == {"d": "number", "i": "number", "long": "text"}
+    made = as_types(Table.read(table), types_of(table))
+    assert made.to_arrow().to_pylist() == [{"d": 1.5, "i": 7, "long": str(10**25 + 1)}]
+
+
+def test_frames_of_periods_intervals_and_clocks():
+    frame = pd.DataFrame(
+        {
+            "p": pd.period_range("2024-01", periods=2, freq="M"),
+            "i": pd.cut(pd.Series([1.0, 2.0]), [0, 1, 2]),
+            "k": [dt.time(10, 30), None],
+        }
+    )
+    made = Table.read(frame)
+    assert types_of(made) == {"p": "time", "i": "text", "k": "number"}
+    assert made["p"].to_arrow().to_pylist() == [dt.datetime(2024, 1, 1), dt.datetime(2024, 2, 1)]
+    assert made["i"].to_arrow().to_pylist() == ["(0, 1]", "(1, 2]"]
+    assert made["k"].to_arrow().to_pylist() == [37_800.0, None]
+
+
+@pytest.mark.parametrize("first", [10**25, -(10**20), 2**64])
+def test_integers_of_more_digits_than_a_number_holds_are_text(tmp_path, first):
+    path = tmp_path / "a.csv"
+    pd.DataFrame({"a": [str(first), "", str(first + 1)], "x": [1e30, np.nan, 2.5]}).to_csv(path, index=False)
+    made = read_file(path)
+    assert made["a"].to_pylist() == [str(first), None, str(first + 1)]
+    assert made["x"].to_pylist() == [1e30, None, 2.5]
+
+
+def test_text_that_is_asked_for_and_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"a,b\nx,1\n\xff,2\n")
+    with pytest.raises(OSError, match="column 'a', row 1: holds text that is not UTF-8"):
+        read_file(tmp_path / "a.csv", types={"a": pa.string(), "gone": pa.string()})
