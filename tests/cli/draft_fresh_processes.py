@@ -26,6 +26,7 @@ from competitions.otto.simulate import simulate
 from fastrec.competition import (
     Competition,
     NextItemCompetition,
+    SavedRun,
     StreamedCompetition,
     StreamedNet,
     StreamedRanking,
@@ -48,8 +49,8 @@ WORKER = """
 import importlib, json, os, sys, traceback
 from typer.testing import CliRunner
 from fastrec.cli import app
-for name in ("fastai.tabular.all", "onnxruntime", "optuna", "orjson", "pandas", "pyarrow.dataset", "scipy.sparse",
-             "sklearn.linear_model", "starlette.applications", "torch", "xgboost"):
+for name in ("fastai.tabular.all", "onnxruntime", "onnxscript", "optuna", "orjson", "pandas", "pyarrow.dataset", "scipy.sparse",
+             "sklearn.linear_model", "starlette.applications", "torch.onnx", "xgboost"):
     importlib.import_module(name)
 known = [m for m in sys.modules if m.startswith(("fastrec.estimators", "fastrec.sequences", "fastrec.retrieval"))]
 assert not known, known
@@ -91,7 +92,9 @@ def table(n: int, seed: int) -> pd.DataFrame:
     frame = pd.DataFrame({"id": np.arange(n) + 1000 * seed, "x": rng.normal(size=n), "t": np.arange(n) + 1000 * seed})
     frame["city"] = rng.choice(["Ulm", "Bonn", "Köln"], n)
     level = frame["x"] + frame["city"].map({"Ulm": 1.0, "Bonn": -1.0, "Köln": 0.0}) + rng.normal(0, 0.3, n)
-    return frame.assign(yes=(level > 0).astype(int), kind=pd.cut(level, [-9, -0.5, 0.5, 9], labels=["a", "b", "c"]).astype(str), y=level)
+    return frame.assign(
+        yes=(level > 0).astype(int), kind=pd.cut(level, [-9, -0.5, 0.5, 9], labels=["a", "b", "c"]).astype(str), y=level
+    )
 
 
 class Rows(Competition):
@@ -162,14 +165,14 @@ class Clicks(StreamedCompetition):
     name, target = "clicks", "yes"
 
     def frame(self, data, cache, *, rows, stages):
-        own = {"valid": str(data / "test_rows.parquet"), "y_dtype": torch.float32, "cache": cache}
+        own = {"valid": str(data / "test.parquet"), "y_dtype": torch.float32, "cache": cache}
         return ParquetFrame(data / "train.parquet", [Categorify], ["city"], [], "yes", **own)
 
     def nets(self):
         return {"only": StreamedNet(DLRM, {"top": [4], "self_interaction": True}, width=4, bs=64)}
 
     def sample(self, data, rows):
-        return pq.read_table(data / "test_rows.parquet", columns=["city"]).slice(0, rows)
+        return pq.read_table(data / "test.parquet", columns=["city"]).slice(0, rows)
 
 
 class Parts(StreamedRanking, Ranks):
@@ -197,7 +200,7 @@ class Goals(Otto):
     ranker = {"rounds": 3, "k": 10}  # noqa: RUF012
 
 
-KINDS = {c.__name__: c for c in (Binary, Classes, Amounts, LooksBack, Ranks, WithEvents, Next, Clicks, Parts, Goals)}
+KINDS = {c.__name__: c for c in (Binary, Next)}
 
 
 def lists(n: int, seed: int) -> pd.DataFrame:
@@ -239,7 +242,7 @@ def commands(kind: str, folder: Path) -> dict[str, list[str]]:
         "export": ["export", run, "--out", folder / "export"],
         "serve": ["serve", folder / served, "/v1/recommend" if kind == "Next" else "/v1/score", folder / "body.json"],
         "retrain": ["retrain", run, "--data", new, "--out", folder / "again", "--every", "value", "--scored", 20],
-        "tune": ["tune", run, "--minutes", 0.02],
+        "tune": ["tune", run, "--minutes", 0.05],
         "report": ["report", run],
         "compare": ["compare", run, run],
         "score": ["score", run / "submission.csv", data / "test.parquet" if kind == "Next" else folder / "truth.csv"],
@@ -253,7 +256,8 @@ def body_of(kind: str, folder: Path) -> dict:
     if kind == "Next":
         return {"sessions": [{"items": list(v)} for v in test["items"]], "k": 5}
 
-    return {"columns": {n: test[n].tolist() for n in test}}
+    wanted = SavedRun(folder / "run").inputs
+    return {"columns": {n: test[n].tolist() for n in wanted if n in test}}
 
 
 def make(kind: str, folder: Path) -> None:
