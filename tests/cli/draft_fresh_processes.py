@@ -33,7 +33,7 @@ from fastrec.competition import (
     run_competition,
 )
 from fastrec.competition.predict import write_layout
-from fastrec.estimators import ColumnRanker, NetModel, SessionRanker, SKModel, XGBModel, XGBRanker
+from fastrec.estimators import ColumnRanker, NetModel, SKModel, XGBModel, XGBRanker
 from fastrec.features import CountEncode, FeatureSet, GroupRank, Lag, TargetEncode
 from fastrec.models import DLRM, TabularNet
 from fastrec.retrieval import EASE, HistoryFilter, RankedCandidates
@@ -49,8 +49,8 @@ WORKER = """
 import importlib, json, os, sys, traceback
 from typer.testing import CliRunner
 from fastrec.cli import app
-for name in ("fastai.tabular.all", "onnxruntime", "onnxscript", "optuna", "orjson", "pandas", "pyarrow.dataset", "scipy.sparse",
-             "sklearn.linear_model", "starlette.applications", "torch.onnx", "xgboost"):
+for name in ("fastai.tabular.all", "onnxruntime", "onnxscript", "optuna", "orjson", "pandas", "pyarrow.dataset",
+             "scipy.sparse", "sklearn.linear_model", "starlette.applications", "torch.onnx", "xgboost"):
     importlib.import_module(name)
 known = [m for m in sys.modules if m.startswith(("fastrec.estimators", "fastrec.sequences", "fastrec.retrieval"))]
 assert not known, known
@@ -213,7 +213,7 @@ def lists(n: int, seed: int) -> pd.DataFrame:
 
 
 def write(kind: str, folder: Path) -> None:
-    """The files of a kind of recipe: data, in it what is learned from and the rows to predict; new rows, and a truth."""
+    """The files of a kind of recipe: data, in it what is learned from and predicted; new rows, a truth."""
     data = folder / "data"
     if kind == "Goals":
         simulate(200, data, seed=1)
