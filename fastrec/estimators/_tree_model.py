@@ -77,7 +77,7 @@ class TreeData:
         return None if self.weight is None else self.weight[np.cumsum(self.sizes) - self.sizes]
 
 
-class TreeModel(Estimator, abstract=True):
+class TreeModel(Estimator):
     """Boosted trees for any task, one booster for each target of a task with several."""
 
     beside = True

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,11 +15,9 @@ import torch
 from fastrec._core.atomic import atomic_folder, check_replaceable
 from fastrec._core.file_digests import digests_below
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError
+from fastrec.table.saved_class import class_named, saved_name
 from fastrec.validate import Rows
 from fastrec.validate.tasks import TASKS, Task
-
-ESTIMATORS: dict[str, type[Estimator]] = {}  # the library's own, by name
-_ABOVE = ("fastrec.stacking",)  # rooms that build on this one and hold estimators too
 
 
 @dataclass
@@ -70,11 +67,6 @@ class Estimator(ABC):
     time_limit: float | None = None
     wants_unlabeled = False
     reads_events = False
-
-    def __init_subclass__(cls, *, abstract: bool = False, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if _is_own(cls) and not abstract:
-            ESTIMATORS[cls.__name__] = cls
 
     @abstractmethod
     def fit(
@@ -170,7 +162,7 @@ class Estimator(ABC):
         """
         check_replaceable(folder, "estimator.json")
         with atomic_folder(folder) as part:
-            about = {"class": _name_of(type(self)), "settings": self.settings(), **self.write(part)}
+            about = {"class": saved_name(type(self)), "settings": self.settings(), **self.write(part)}
             began = getattr(getattr(self, "trace", None), "began", "")  # one of a user's own may keep no trace
             about |= {"began": began} if began else {}
             about["digests"] = digests_below(part, but="estimator.json")
@@ -206,7 +198,10 @@ class Estimator(ABC):
             name, settings = str(about["class"]), dict(about["settings"])
         except (ValueError, TypeError, KeyError) as error:
             raise _unreadable(path, error) from error
-        found = _class_of(name, cls, path)
+        try:
+            found = class_named(Estimator, name, cls)
+        except DataError as error:
+            raise DataError(error.problem, file=path, remedy=error.remedy) from None
         try:
             # XGBoost's reader ends the process at some damaged files: they must not reach it
             if digests_below(folder, but="estimator.json") != about["digests"]:
@@ -228,45 +223,7 @@ def _unreadable(path: Path, error: Exception) -> UnreadableFileError:
     )
 
 
-def _is_own(cls: type) -> bool:
-    return cls.__module__.startswith("fastrec.")
-
-
-def _name_of(cls: type) -> str:
-    return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _class_of(name: str, asked: type[Estimator], path: Path) -> type[Any]:
-    """The class of a saved name, which must be ``asked`` or build on it."""
-    if ":" in name:
-        known = {_name_of(c): c for c in _subclasses(Estimator)}
-        own = {} if _is_own(asked) else {name: asked}  # it may have been defined in a script, or a module that moved
-        same = name.rpartition(":")[2] == asked.__qualname__
-        found = known.get(name, own.get(name) if same else None)
-    else:
-        if name not in ESTIMATORS:
-            getattr(import_module("fastrec.estimators"), name, None)  # loaded when asked for
-            for room in _ABOVE:
-                import_module(room)
-        found = ESTIMATORS.get(name)
-    if found is None:
-        raise DataError(
-            f"it holds an estimator of the class {name!r}, which is not known here",
-            file=path,
-            remedy="Import the module that defines the class first",
-        )
-    if not issubclass(found, asked):
-        raise DataError(f"it holds a {name}, not a {asked.__name__}", file=path, remedy="Use Estimator.load")
-    return found
-
-
-def _subclasses(cls: type) -> Iterator[type]:
-    for below in cls.__subclasses__():
-        yield below
-        yield from _subclasses(below)
-
-
-class Ranker(Estimator, abstract=True):
+class Ranker(Estimator):
     """An estimator that ranks the candidates of lists, and does no other task.
 
     Its ``fit`` and ``predict`` are given ``Lists``.

@@ -8,18 +8,13 @@ import pyarrow as pa
 
 from fastrec.errors import DataError
 from fastrec.table import as_column
+from fastrec.table.saved_class import class_named, saved_name
 
 __all__ = ["Saved", "ids_of", "part_of", "state_of"]
-
-_KINDS: dict[str, type[Saved]] = {}  # by name
 
 
 class Saved:
     """A part of a recommender that can be saved. One of your own has ``to_state`` and ``from_state``."""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        _KINDS[cls.__name__] = cls
 
     def to_state(self) -> dict[str, Any]:
         """What it is made of, as ``fastrec.table.save_state`` takes it."""
@@ -39,7 +34,7 @@ def state_of(part: Any) -> dict[str, Any]:
     """
     if not isinstance(part, Saved):
         raise _not_saved(part)
-    return {"class": type(part).__name__, "state": part.to_state()}
+    return {"class": saved_name(type(part)), "state": part.to_state()}
 
 
 def part_of(state: dict[str, Any]) -> Any:
@@ -48,13 +43,7 @@ def part_of(state: dict[str, Any]) -> Any:
     Raises:
         DataError: the class is not known here.
     """
-    kind = _KINDS.get(state["class"])
-    if kind is None:
-        raise DataError(
-            f"it holds a {state['class']!r}, which is not known here",
-            remedy="Import the module that defines a class of your own first",
-        )
-    return kind.from_state(state["state"])
+    return class_named(Saved, state["class"]).from_state(state["state"])
 
 
 def ids_of(ids: Any, name: str = "item") -> pa.Array:

@@ -15,9 +15,8 @@ from scipy.sparse import csr_matrix
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._matrix import interactions, pack, unpack
 from fastrec.table import Column, Table, Vocab, as_column, save_state
-from fastrec.table.saved_class import load_as
+from fastrec.table.saved_class import class_named, load_as, saved_name
 
-COLLABORATIVE_FILTERS: dict[str, type[CollaborativeFilter]] = {}  # by name
 _CELLS = 1 << 23  # scores that are in memory at a time
 
 
@@ -32,10 +31,6 @@ class CollaborativeFilter(ABC):
     """
 
     scores_rows = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        COLLABORATIVE_FILTERS[cls.__name__] = cls
 
     def __init__(self) -> None:
         self._users: Vocab | None = None
@@ -182,7 +177,7 @@ class CollaborativeFilter(ABC):
         """
         users, items = self._vocabs()
         return {
-            "class": type(self).__name__,
+            "class": saved_name(type(self)),
             "settings": self.settings(),
             "users": users.to_state(),
             "items": items.to_state(),
@@ -198,12 +193,12 @@ class CollaborativeFilter(ABC):
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a filter of another class, or of one that is not known.
         """
-        return load_as(cls, folder, COLLABORATIVE_FILTERS, CollaborativeFilter.from_state)
+        return load_as(cls, CollaborativeFilter, folder, CollaborativeFilter.from_state)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The inverse of ``to_state``, for whichever class it names."""
-        made = COLLABORATIVE_FILTERS[state["class"]](**state["settings"])
+        made = class_named(CollaborativeFilter, state["class"])(**state["settings"])
         made._users, made._items = Vocab.from_state(state["users"]), Vocab.from_state(state["items"])
         made._matrix = unpack(state["matrix"])
         made._learned = {name: unpack(value) for name, value in state["learned"].items()}

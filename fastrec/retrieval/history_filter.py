@@ -10,9 +10,10 @@ import torch
 from scipy.sparse import csr_matrix
 
 from fastrec.errors import DataError
-from fastrec.retrieval.base import COLLABORATIVE_FILTERS, CollaborativeFilter
+from fastrec.retrieval.base import CollaborativeFilter
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table.offsets import rows_of
+from fastrec.table.saved_class import class_named, saved_name
 
 
 class HistoryFilter(SessionModel):
@@ -29,7 +30,7 @@ class HistoryFilter(SessionModel):
 
     def __init__(self, filter: CollaborativeFilter | Mapping[str, Any], *, decay: float | None = None) -> None:
         if isinstance(filter, Mapping):
-            filter = COLLABORATIVE_FILTERS[filter["class"]](**filter["settings"])
+            filter = class_named(CollaborativeFilter, filter["class"])(**filter["settings"])
         if not filter.scores_rows:
             raise DataError(
                 f"{type(filter).__name__} scores only the users that it was fitted to",
@@ -39,7 +40,7 @@ class HistoryFilter(SessionModel):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        about = {"class": type(self.filter).__name__, "settings": self.filter.settings()}
+        about = {"class": saved_name(type(self.filter)), "settings": self.filter.settings()}
         return {"filter": about, "decay": self.decay}
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:

@@ -12,8 +12,8 @@ import xgboost as xgb
 from fastrec.errors import DataError
 from fastrec.retrieval.candidates import CandidateFeatures, Candidates, ModelSource, RepeatedItems, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
-from fastrec.sequences.base import SESSION_MODELS
 from fastrec.table import Table
+from fastrec.table.saved_class import class_named, saved_name
 
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
 _FEW = 20  # candidates of models that say little of the session
@@ -65,7 +65,7 @@ class RankedCandidates(SessionModel):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        models = {n: {"class": type(m).__name__, "settings": m.settings()} for n, m in self.models.items()}
+        models = {n: {"class": saved_name(type(m)), "settings": m.settings()} for n, m in self.models.items()}
         names = ("k", "share", "most", "negatives", "rounds")
         return {"models": models, **{n: getattr(self, n) for n in names}}
 
@@ -155,4 +155,4 @@ def _usual() -> dict[str, SessionModel]:
 
 
 def _made(model: SessionModel | Mapping[str, Any]) -> SessionModel:
-    return model if isinstance(model, SessionModel) else SESSION_MODELS[model["class"]](**model["settings"])
+    return model if isinstance(model, SessionModel) else class_named(SessionModel, model["class"])(**model["settings"])

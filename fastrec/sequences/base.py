@@ -13,11 +13,10 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.table import Vocab, save_state
-from fastrec.table.saved_class import load_as
+from fastrec.table.saved_class import class_named, load_as, saved_name
 
-__all__ = ["SESSION_MODELS", "SessionModel"]
+__all__ = ["SessionModel"]
 
-SESSION_MODELS: dict[str, type[SessionModel]] = {}  # by name
 _CELLS = 1 << 22  # scores that are made at a time: so many stay in a large cache until the best are found
 
 
@@ -31,10 +30,6 @@ class SessionModel(ABC):
     """
 
     items: Vocab | None = None
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        SESSION_MODELS[cls.__name__] = cls
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
@@ -144,7 +139,7 @@ class SessionModel(ABC):
             NotFittedError: nothing was learned.
         """
         self._known()
-        return {"class": type(self).__name__, "settings": self.settings(), "learned": self._state()}
+        return {"class": saved_name(type(self)), "settings": self.settings(), "learned": self._state()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any], items: Vocab) -> SessionModel:
@@ -154,7 +149,7 @@ class SessionModel(ABC):
             state: what ``to_state`` gave.
             items: the items' codes.
         """
-        made = SESSION_MODELS[state["class"]](**state["settings"])
+        made = class_named(SessionModel, state["class"])(**state["settings"])
         made.items = items
         made._restore(state["learned"])
         return made
@@ -167,7 +162,7 @@ class SessionModel(ABC):
             MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
             DataError: it holds a model of another class, or of one that is not known.
         """
-        return load_as(cls, folder, SESSION_MODELS, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"])))
+        return load_as(cls, SessionModel, folder, lambda s: SessionModel.from_state(s, Vocab.from_state(s["items"])))
 
     def _known(self) -> Vocab:
         if self.items is None:

@@ -83,7 +83,7 @@ class MeanBlend(Estimator):
         return {"models": self.models, "name": self.name}
 
 
-class WeightedBlend(Estimator, abstract=True):
+class WeightedBlend(Estimator):
     """What fitted weighted sums share: weights ``[models, k]``, a constant ``[k]``, and how they are kept.
 
     Args:

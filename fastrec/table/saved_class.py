@@ -1,28 +1,76 @@
-"""``load_as``: what ``save_state`` wrote of an object of some known class, as an object again."""
+"""The classes of saved objects, by name: those of fastrec are found in its rooms, wherever they have been used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.state import load_state
 
-__all__ = ["load_as"]
+__all__ = ["class_named", "known_classes", "load_as", "saved_name"]
 
 T = TypeVar("T")
+# The rooms with classes of saved objects, from the ground up: a class is in its base's room, or in one above it.
+_ROOMS = ("features", "tabular", "estimators", "sequences", "retrieval", "stacking")
 
 
-def load_as(
-    asked: type[T], folder: str | Path, classes: Mapping[str, type[Any]], made_of: Callable[[dict[str, Any]], Any]
-) -> T:
-    """Read an object whose state names its class as ``'class'``. Nothing is imported that a file names.
+def saved_name(cls: type) -> str:
+    """The name by which a saved object's class is found again: one of fastrec's by its own, others by module too."""
+    return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def known_classes(base: type[T]) -> dict[str, type[T]]:
+    """The classes on a base that are defined so far and can be made, by their saved names; the base is left out."""
+    found: dict[str, type[T]] = {}
+    for cls in base.__subclasses__():
+        found |= {} if isabstract(cls) else {saved_name(cls): cls}
+        found |= known_classes(cls)
+    return found
+
+
+def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> type[T]:
+    """The class of a saved name. Nothing is imported that a file names: fastrec's own rooms alone are.
+
+    Args:
+        base: what all classes that may be saved so have in common, one of fastrec's.
+        name: what ``saved_name`` gave.
+        asked: the class, or a base of it, that the caller wants; None: ``base``.
+
+    Raises:
+        DataError: there is no such class, it is a user's and not imported, or it is not based on ``asked``.
+    """
+    asked = base if asked is None else asked
+    if not _is_own(asked) and isinstance(name, str) and name.endswith(f":{asked.__qualname__}"):
+        return asked  # it may have been defined in a script, or in a module that moved
+    found = known_classes(base)
+    if isinstance(name, str) and name.isidentifier():
+        room = base.__module__.split(".")[1]
+        for above in _ROOMS[_ROOMS.index(room) :]:
+            if name in found:
+                break
+            getattr(import_module(f"fastrec.{above}"), name, None)  # some names are imported when they are asked for
+            found = known_classes(base)
+    if name not in found:
+        raise DataError(
+            f"it holds a {name!r}, which is not known here",
+            remedy="Import the module that defines a class of your own first",
+        )
+    if not issubclass(found[name], asked):
+        raise DataError(f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use the load of {base.__name__}")
+    return found[name]
+
+
+def load_as(asked: type[T], base: type[Any], folder: str | Path, made_of: Callable[[dict[str, Any]], Any]) -> T:
+    """Read an object whose state names its class as ``'class'``.
 
     Args:
         asked: the class, or a base of it, that the caller wants.
+        base: what all classes that may be saved so have in common.
         folder: where it was saved.
-        classes: those that may be, by name.
         made_of: makes the object of the state.
 
     Raises:
@@ -30,16 +78,15 @@ def load_as(
         DataError: the class is not known, or is not based on ``asked``.
     """
     state = load_state(folder)
-    found = classes.get(str(state.get("class")))
-    if found is None or not issubclass(found, asked):
-        known = "not known here" if found is None else f"no {asked.__name__}"
-        raise DataError(
-            f"it holds a {state.get('class')!r}, which is {known}",
-            file=folder,
-            remedy="Use the load of the class that they have in common; import the module of a class of your own first",
-        )
     try:
+        class_named(base, state.get("class"), asked)
         return made_of(state)
+    except DataError as error:
+        raise DataError(error.problem, file=folder, remedy=error.remedy) from error
     except (KeyError, TypeError, ValueError) as error:
         remedy = "Give the folder of a save, or save it again"
         raise UnreadableFileError(f"what is saved cannot be read ({error})", file=folder, remedy=remedy) from error
+
+
+def _is_own(cls: type) -> bool:
+    return cls.__module__.startswith("fastrec.")

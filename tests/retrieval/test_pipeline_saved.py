@@ -155,8 +155,8 @@ def test_what_cannot_be_saved_or_read_is_named(tmp_path):
     about = tmp_path / "shop" / "recommender.json"
     state = tmp_path / "shop" / "stages" / "state.json"
     text = state.read_text()
-    state.write_text(text.replace('"OddOnes"', '"EvenOnes"'))
-    with pytest.raises(DataError, match="'EvenOnes', which is not known here"):
+    state.write_text(text.replace('OddOnes"', 'EvenOnes"'))
+    with pytest.raises(DataError, match="EvenOnes', which is not known here"):
         Recommender.load(tmp_path / "shop")
     state.write_text(text.replace('"filters"', '"filtres"'))
     with pytest.raises(UnreadableFileError, match="cannot be read"):

@@ -13,6 +13,7 @@ from fastcore.foundation import L
 from fasttransform import Pipeline
 
 from fastrec.errors import DataError
+from fastrec.table.saved_class import class_named
 from fastrec.tabular.procs.base import MAKES_FEATURES, FrameProc
 from fastrec.tabular.procs.categorify import Categorify
 from fastrec.tabular.procs.fill_missing import FillMissing
@@ -23,13 +24,7 @@ __all__ = ["as_procs", "proc_from_state"]
 
 def proc_from_state(state: Mapping[str, Any]) -> FrameProc:
     """The proc that ``to_state`` described."""
-    from fastrec.tabular.procs.features import Features  # these build on this module
-    from fastrec.tabular.procs.log_transform import LogTransform
-    from fastrec.tabular.procs.rank_gauss import RankGauss
-    from fastrec.tabular.procs.robust_scale import RobustScale
-
-    known = (Categorify, Features, FillMissing, LogTransform, Normalize, RankGauss, RobustScale)
-    return {c.__name__: c for c in known}[state["kind"]].from_state(state)
+    return class_named(FrameProc, state["kind"]).from_state(state)
 
 
 def as_procs(procs: Any) -> list[FrameProc]:
