@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
 import torch
 from sklearn.base import clone, is_classifier, is_regressor
 from sklearn.pipeline import Pipeline
@@ -25,7 +26,7 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._sk_description import described, made_of
+from fastrec.estimators._sk_saved import packed, unpacked
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.table import load_state, save_state
@@ -42,9 +43,10 @@ class SKModel(Estimator):
     A classifier for tasks with classes, which must say probabilities; a regressor for amounts. Rows of weight 0 are
     left out. What draws random numbers draws them by the seed of ``fit``, unless its ``random_state`` is given.
 
-    scikit-learn has no form to be saved in but pickle, which runs whatever a file says. What is saved instead is the
-    estimator's class and parameters with the matrix that it was trained on, and ``load`` trains it again: the same
-    numbers, by any later version too, for as long as training takes and as much space as the matrix.
+    It is saved as plain values and arrays, without pickle, and predicts the same to the bit when it is loaded by the
+    same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not
+    with searches of parameters, Gaussian processes or ``memory=``) and with those of your own whose attributes are
+    numbers, text, lists, dicts, arrays and such estimators.
 
     Args:
         name: the model's name.
@@ -74,7 +76,7 @@ class SKModel(Estimator):
     ) -> None:
         if cats not in ("onehot", "code"):
             raise DataError(f"{name} cannot prepare categories as {cats!r}", remedy="Give 'onehot' or 'code'")
-        self.estimator = made_of(estimator) if isinstance(estimator, Mapping) else estimator
+        self.estimator = unpacked(estimator) if isinstance(estimator, Mapping) else estimator
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
             raise DataError(f"{name} was given no estimator", remedy="Give one as scikit-learn has them: Ridge()")
         self.name, self.cats, self.prepare, self.tasks = name, cats, prepare, _tasks_of(self.estimator)
@@ -86,7 +88,8 @@ class SKModel(Estimator):
         """Drop what was learned."""
         super().forget()
         self._inputs: DenseInputs | TreeInputs | None = None
-        self._lesson: dict[str, Any] = {}  # all that training needs: ``read`` trains again
+        self._task: Task | None = None
+        self._n_outputs = 1
         self._parts: list[Any] = []  # for each output its estimator, or the constant that it is
 
     def fit(
@@ -102,21 +105,13 @@ class SKModel(Estimator):
             self._inputs = DenseInputs.fit(train, self.columns, self.cats)
         else:
             self._inputs = TreeInputs.fit(train, self.columns)
-        labels = outputs_of(train)
-        self._lesson = {
-            "task": train.task,
-            "n_outputs": train.n_outputs,
-            "seed": seed,
-            "on": self._library(device),
-            "values": self._inputs.matrix(train.table).cpu(),
-            "labels": labels,
-            "weights": [output_weight(train, label, self.class_weight) for label in labels],
-        }
-        self._learn(device)
+        values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
+        for label in outputs_of(train):
+            weight = output_weight(train, label, self.class_weight)
+            parts.append(self._learned(values, label, weight, self._untrained(train.task, seed, device), train.task))
+        self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
+        self.trace = Trace(importance=self._importance())
         return self
-
-    def _library(self, device: torch.device | None) -> str:
-        return "sklearn"
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
         """The estimator that learns one output."""
@@ -131,26 +126,23 @@ class SKModel(Estimator):
         return made.set_params(**free)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
+        """Refuse, before it is trained, what cannot do the task or could not be saved."""
+        packed(estimator, trained=False)
         if task in _CLASSES and not hasattr(estimator, "predict_proba"):
             raise DataError(
                 f"{self.name} ({type(estimator).__name__}) says no probabilities",
                 remedy="Wrap it: sklearn.calibration.CalibratedClassifierCV(estimator)",
             )
 
-    def _learn(self, device: torch.device | None) -> None:
-        """Train each output by the lesson."""
-        lesson, task = self._lesson, self._lesson["task"]
-        values, self._parts = lesson["values"].numpy(), []
-        for label, weight in zip(lesson["labels"], lesson["weights"], strict=True):
-            if bool((label == label[0]).all()):
-                self._parts.append(float(label[0]))
-                continue
-            made = self._untrained(task, lesson["seed"], device)
-            target = label.long().numpy() if task in _CLASSES else label.double().numpy()
-            with threadpool_limits(torch.get_num_threads()):
-                made.fit(values, target, **self._weight_for(made, weight))
-            self._parts.append(made)
-        self.trace = Trace(importance=self._importance())
+    def _learned(
+        self, values: np.ndarray, label: torch.Tensor, weight: torch.Tensor | None, made: Any, task: Task
+    ) -> Any:
+        """The trained estimator of one output, or the constant that it is."""
+        if bool((label == label[0]).all()):
+            return float(label[0])
+        target = label.long().numpy() if task in _CLASSES else label.double().numpy()
+        with threadpool_limits(torch.get_num_threads()):
+            return made.fit(values, target, **self._weight_for(made, weight))
 
     def _weight_for(self, made: Any, weight: torch.Tensor | None) -> dict[str, np.ndarray]:
         """The weights as the estimator takes them."""
@@ -184,7 +176,7 @@ class SKModel(Estimator):
         """Probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._inputs is None:
             raise self.not_fitted()
-        task, k = self._lesson["task"], self._lesson["n_outputs"]
+        task, k = self._task, self._n_outputs
         if not len(data):
             return torch.zeros((0, k) if task != "binary" and k > 1 else 0, dtype=torch.float64)
         values = self._inputs.matrix(data.table).cpu().numpy()
@@ -208,24 +200,30 @@ class SKModel(Estimator):
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
         names = ("name", "columns", "class_weight", "cats", "prepare")
-        return {**{n: getattr(self, n) for n in names}, "estimator": described(self.estimator)}
+        return {**{n: getattr(self, n) for n in names}, "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What it was trained on, and how columns are prepared."""
+        """What was learned, and how columns are prepared."""
         if self._inputs is None:
             raise self.not_fitted()
-        save_state(folder / "lesson", self._lesson)
-        return self._inputs.write(folder)
+        # cuML's hand over scikit-learn's twin with what they have learned
+        parts = [part.as_sklearn() if hasattr(part, "as_sklearn") else part for part in self._parts]
+        save_state(folder / "learned", {"parts": [packed(part) for part in parts]})
+        about = {"task": self._task, "n_outputs": self._n_outputs, "scikit-learn": sklearn.__version__}
+        return {**self._inputs.write(folder), **about}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Train again, as it was trained."""
+        """The inverse of ``write``."""
+        if about["scikit-learn"].split(".")[:2] != sklearn.__version__.split(".")[:2]:
+            warnings.warn(
+                f"{self.name} was saved by scikit-learn {about['scikit-learn']}, and this is {sklearn.__version__}: "
+                "what is predicted may differ; train it again where it does",
+                DataWarning,
+                stacklevel=4,
+            )
         self._inputs = (DenseInputs if self.prepare else TreeInputs).read(folder, about)
-        self._lesson = load_state(folder / "lesson")
-        self._learn(self._device_again())
-
-    def _device_again(self) -> torch.device | None:
-        """Where it is trained again."""
-        return None
+        self._task, self._n_outputs = about["task"], int(about["n_outputs"])
+        self._parts = unpacked(load_state(folder / "learned")["parts"])
 
 
 def _tasks_of(estimator: Any) -> tuple[Task, ...]:
