@@ -82,6 +82,7 @@ class SavedRun:
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")
+        self._models: dict[Path, Estimator] = {}  # those that have predicted
 
     @property
     def inputs(self) -> list[str]:
@@ -157,7 +158,9 @@ class SavedRun:
                     path = self.folder / "models" / name
                     raise MissingFileError("the model is not there", file=path, remedy="Give a complete run directory")
                 for folder in folders:
-                    said = Estimator.load(folder).predict(rows)
+                    if folder not in self._models:
+                        self._models[folder] = Estimator.load(folder)
+                    said = self._models[folder].predict(rows)
                     base[name] = base[name] + said if name in base else said
                     advance(len(rows))
                 base[name] = base[name] / len(folders)

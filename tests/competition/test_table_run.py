@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 import torch
 from sklearn.ensemble import RandomForestClassifier
 
+from fastrec.auto.auto_fit import Fit
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
@@ -188,6 +190,22 @@ def test_predict_of_rows_never_seen(runs, tmp_path):
     frame = SavedRun(runs["regression"]).predict(TEST[["id", "x", "z", "city"]])
     own = pd.read_csv(runs["regression"] / "submission.csv")
     np.testing.assert_allclose(frame.numpy(), own.regression, rtol=1e-6)
+
+
+def test_a_loaded_run_reads_its_models_once(runs, tmp_path):
+    run = shutil.copytree(runs["binary"], tmp_path / "run")
+    saved, rows = SavedRun(run), TEST[["id", "x", "z", "city"]]
+    said = saved.predict(rows)
+    shutil.rmtree(run / "models")
+    assert torch.equal(saved.predict(rows), said)
+
+
+@pytest.mark.parametrize("case", ["binary", "multiclass", "multilabel", "regression2"])
+def test_frames_of_predictions_have_the_index_of_the_rows(runs, tmp_path, case):
+    shutil.copytree(runs[case], tmp_path / "run")
+    rows = TEST.iloc[[7, 3, 5]].set_index(pd.Index(["c", "a", "b"], name="key"))
+    made = Fit(tmp_path).predict(rows) if case == "regression2" else Fit(tmp_path).predict_proba(rows)
+    pd.testing.assert_index_equal(made.index, rows.index)
 
 
 CODE = """
