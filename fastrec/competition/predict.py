@@ -82,6 +82,7 @@ class SavedRun:
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")
+        self._folders = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
         self._models: dict[Path, Estimator] = {}  # those that have predicted
 
     @property
@@ -148,8 +149,7 @@ class SavedRun:
             stages: progress; None: none is shown.
             fold: take this fold's models alone; None: the mean of all.
         """
-        saved = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
-        saved = saved if fold is None else {n: folders[fold : fold + 1] for n, folders in saved.items()}
+        saved = {n: folders if fold is None else folders[fold : fold + 1] for n, folders in self._folders.items()}
         base: dict[str, torch.Tensor] = {}
         total = len(rows) * sum(map(len, saved.values()))
         with (stages or Stages(quiet=True)).stage("models", total) as advance:
