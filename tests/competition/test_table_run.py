@@ -27,7 +27,7 @@ from fastrec.competition.fitting import _settings
 from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
+from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
 from fastrec.stacking import Stack
@@ -445,6 +445,25 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
     assert same_files(whole, again) == []
     left = {p.name for p in tmp_path.iterdir()} - {"data", "whole", "run", ".run.parts"}
     assert not left
+
+
+@pytest.mark.parametrize("minutes", [None, 0.2])
+def test_a_model_that_cannot_learn_is_left_out_by_name(tmp_path, minutes):
+    """In float32, CatBoost's, amounts of 1e12 ± 1e3 are one number."""
+    pytest.importorskip("catboost")
+    train = TRAIN.head(200).assign(regression=lambda f: 1e12 + 1e3 * f.x.fillna(0))
+    data = write(tmp_path / "data", "regression", train=train, test=None)
+    few = {"rounds": 5, "early_stopping_rounds": None}
+    models = {"cat": CatBoostModel("cat", **few), "lgbm": LGBMModel("lgbm", **few)}
+    recipe = Recipe("regression", models=lambda bs: list(models.values()))
+    run = run_competition(recipe, data, tmp_path / "run", minutes=minutes)
+    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    assert set(config["left_out"]) == {"cat"}
+    assert "All train targets are equal" in config["left_out"]["cat"]
+    assert set(scores["oof"]) == {"constant", "lgbm", "stack"}
+    recipe = Recipe("regression", models=lambda bs: [models["cat"]])
+    with pytest.raises(DataError, match="All train targets are equal"):
+        run_competition(recipe, data, tmp_path / "none", minutes=minutes)
 
 
 def test_a_model_within_another_is_part_of_what_it_is_made_with():
