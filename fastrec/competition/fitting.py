@@ -254,10 +254,10 @@ def _refit(
             found = None if store is None else store.find(model.name, len(made.folds))
             if found is None:
                 fresh = model.fresh()
-                if budget is not None and model.learns:
-                    fresh.time_limit = max(budget.share(models[i:]), 1.0)
                 more = {"unlabeled": made.test} if model.wants_unlabeled and made.test is not None else {}
                 try:
+                    if budget is not None and model.learns:
+                        fresh.time_limit = budget.refit(models[i:])
                     fitted = fresh.fit(made.train, None, seed=seed, device=device, **more)
                 except (OutOfTimeError, DataError) as error:
                     stages.say(f"not refitted: {error.problem}")

@@ -122,6 +122,8 @@ def cross_fit_in_time(
                 stages.say(f"left out: {error.problem}")
                 continue
             done |= cross.finish()
+            if refits:
+                budget.keep_for_refit(model, took * len(made.train) / max(len(made.folds[-1][0]), 1))
     return done
 
 

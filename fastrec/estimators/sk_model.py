@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import sklearn
 import torch
+from joblib import effective_n_jobs
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.ensemble._forest import BaseForest
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators._dense_inputs import Cats, DenseInputs
 from fastrec.estimators._learnable import (
     ClassWeight,
@@ -26,6 +30,7 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
+from fastrec.estimators._pace import Pace, seconds_for
 from fastrec.estimators._sk_saved import packed, unpacked
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
@@ -34,6 +39,7 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
+_FEWEST_TREES = 10  # of a forest in a limit of time: with fewer it is not begun
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
@@ -47,6 +53,9 @@ class SKModel(Estimator):
     same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not
     with searches of parameters, Gaussian processes or ``memory=``) and with those of your own whose attributes are
     numbers, text, lists, dicts, arrays and such estimators.
+
+    In a limit of time a forest has as many trees as fit into it; another estimator is not begun where a few rows tell
+    that all would take longer.
 
     Args:
         name: the model's name.
@@ -63,6 +72,8 @@ class SKModel(Estimator):
     Raises:
         DataError: this is no untrained estimator.
     """
+
+    keeps_time = True
 
     def __init__(
         self,
@@ -106,9 +117,12 @@ class SKModel(Estimator):
         else:
             self._inputs = TreeInputs.fit(train, self.columns)
         values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
-        for label in outputs_of(train):
+        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        for i, label in enumerate(outputs):
             weight = output_weight(train, label, self.class_weight)
-            parts.append(self._learned(values, label, weight, self._untrained(train.task, seed, device), train.task))
+            pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
+            made = self._untrained(train.task, seed, device)
+            parts.append(self._learned(values, label, weight, made, train.task, pace))
         self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
         self.trace = Trace(importance=self._importance())
         return self
@@ -135,14 +149,60 @@ class SKModel(Estimator):
             )
 
     def _learned(
-        self, values: np.ndarray, label: torch.Tensor, weight: torch.Tensor | None, made: Any, task: Task
+        self,
+        values: np.ndarray,
+        label: torch.Tensor,
+        weight: torch.Tensor | None,
+        made: Any,
+        task: Task,
+        pace: Pace | None,
     ) -> Any:
         """The trained estimator of one output, or the constant that it is."""
         if bool((label == label[0]).all()):
             return float(label[0])
         target = label.long().numpy() if task in _CLASSES else label.double().numpy()
         with threadpool_limits(torch.get_num_threads()):
-            return made.fit(values, target, **self._weight_for(made, weight))
+            weights = self._weight_for(made, weight)
+            if pace is None:
+                return made.fit(values, target, **weights)
+            is_forest = isinstance(made, BaseForest) and not isinstance(made.class_weight, str)
+            self._check_time(values, target, made, task, pace, few_trees=is_forest)
+            if is_forest:
+                return self._grown(made, lambda: made.fit(values, target, **weights), pace)
+            return made.fit(values, target, **weights)
+
+    def _check_time(
+        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, pace: Pace, *, few_trees: bool
+    ) -> None:
+        """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
+        rows = np.random.default_rng(0).permutation(len(values))
+        jobs = effective_n_jobs(made.n_jobs) if few_trees else 1
+
+        def fit(n: int) -> None:
+            trial = clone(made).set_params(n_estimators=jobs) if few_trees else clone(made)
+            some, known = values[rows[:n]], target[rows[:n]]
+            with suppress(ValueError):  # a class may have too few rows in a part
+                self._said(trial.fit(some, known), some, task, int(target.max()) + 1 if task in _CLASSES else 1)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
+            seconds = seconds_for(len(values), fit, pace)
+        seconds *= math.ceil(min(_FEWEST_TREES, made.n_estimators) / jobs) if few_trees else 1
+        if seconds > pace.left:
+            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {pace.left:.0f} s are left")
+
+    def _grown(self, made: Any, fit: Callable[[], Any], pace: Pace) -> Any:
+        """A forest of as many trees as fit into the time: with enough of it, the same as without a limit."""
+        wanted, before = made.n_estimators, made.warm_start
+        done, jobs = 0, effective_n_jobs(made.n_jobs)
+        made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
+        while fit() and made.n_estimators < wanted:
+            done = made.n_estimators
+            possible = int(pace.left / ((pace.seconds - pace.left) / done))
+            if possible < jobs:
+                break
+            made.set_params(n_estimators=min(wanted, done + max(possible // 2, jobs)))
+        return made.set_params(warm_start=before)
 
     def _weight_for(self, made: Any, weight: torch.Tensor | None) -> dict[str, np.ndarray]:
         """The weights as the estimator takes them."""
