@@ -144,12 +144,12 @@ def catboost_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: 
 
     first = each = seconds(1)
     beside = 0.0
+    if first > pace.left:
+        raise OutOfTimeError(f"CatBoost takes {first:.1f} s for a round, and {pace.left:.1f} s are left")
     if _MEASURED * first <= pace.left:
         each = max(seconds(_MEASURED) - first, 1e-4) / (_MEASURED - 1)
         beside = max(first - each, 0.0)  # what comes before the first round, again
-    possible = int(_CATBOOST_SHARE * (pace.left - beside) / max(each, 1e-4))
-    if possible < 1:
-        raise OutOfTimeError(f"CatBoost takes {first:.1f} s for a round, and {pace.left:.1f} s are left")
+    possible = max(int(_CATBOOST_SHARE * (pace.left - beside) / max(each, 1e-4)), 1)
     faster = min(max(min(_CATBOOST_WANTED, rounds) / possible, 1.0), _FASTEST)
     return {**params, "iterations": min(rounds, possible), "learning_rate": params["learning_rate"] * faster}
 
