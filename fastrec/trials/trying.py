@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
@@ -20,12 +22,10 @@ from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try
 from fastrec.trials.new_columns import NewColumns
 from fastrec.trials.reference import (
-    LIGHT_ROWS,
+    REPEATS,
     RunColumns,
-    baseline,
     columns_named_by,
-    predict_folds,
-    predictions_of_run,
+    predict_sides,
     reference_model,
     scorer_of,
 )
@@ -75,7 +75,7 @@ class Trial:
         text += f": {d.mean:+.5f} (95 % {d.low:+.5f} to {d.high:+.5f})"
         shares = ", ".join(f"{n} {100 * v:.1f} %" for n, v in self.gains.items())
         lines = [head, text, *([f"  share of the gain: {shares}"] if shares else [])]
-        return "\n".join([*lines, f"  model {self.model}, {self.seconds:.1f} s"])
+        return "\n".join([*lines, f"  model {self.model}, {REPEATS} seeds, {self.seconds:.1f} s"])
 
 
 def try_features(
@@ -154,37 +154,46 @@ def _compared(
     device: torch.device,
     about: Mapping[str, Any],
 ) -> Trial:
-    restore = scorer_of(kept).restore or (lambda values: values)
-    old = predictions_of_run(kept, model.name) if full else restore(baseline(kept, model, device=device))
     columns = () if new is None else tuple(new.names)
     if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
-        model.columns = [*[n for n in model.columns if n not in own.without], *columns]
-    folds = own.folds(None if new is None else new.folds(), most=None if full else LIGHT_ROWS)
-    changed, importance = predict_folds(kept, model, folds, device=device, light=not full)
-    difference = compared(kept, metric, restore(kept.tensors["label"]), old, restore(changed))
+        model.columns = [*model.columns, *columns]
+    folds = None if new is None else new.folds()
+    sides, importance = predict_sides(kept, model, own, folds, device=device, light=not full)
+    before, after, interval = compared(kept, metric, sides)
     total = sum(importance.values())
     gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}
-    before, after, interval = difference
     verdict = verdict_of(interval, metric.greater_is_better)
     return Trial(columns, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
 
 
-def compared(
-    kept: KeptRows, metric: Metric, label: torch.Tensor, old: torch.Tensor, new: torch.Tensor
-) -> tuple[float, float, Interval]:
-    """A metric of two predictions of the same rows, and their difference over resampled groups.
+def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
+    """A metric of predictions before and after a change, means over the repeats, and the difference.
+
+    Two variances are added. One is over the repeats: a column worth nothing and its shuffled copies are draws of one
+    law, so that the difference of one draw from the mean of ``r`` others has the draws' variance times ``1 + 1/r``. The
+    other is that of a paired bootstrap of the rows. The 95 % interval is Student's t, with the degrees of freedom of
+    such a sum (Satterthwaite 1946).
 
     Args:
         kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
         metric: the metric.
-        label, old, new: ``[n]`` or ``[n, k]``, on the target's own scale.
+        sides: ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, as models predict them.
     """
+    restore = scorer_of(kept).restore or (lambda values: values)
     rows = kept.scored
     groups = kept.tensors["groups"][rows] if kept.task == "ranking" else None
     clusters = kept.tensors["clusters"][rows] if "clusters" in kept.tensors else None
-    both = {"old": old[rows], "new": new[rows]}
-    result = bootstrap_metric(metric, label[rows], both, groups=groups, clusters=clusters)
-    return result.values["old"], result.values["new"], result.difference("new", "old")
+    label = restore(kept.tensors["label"])[rows]
+    before, after = (np.array([metric(label, restore(p)[rows], groups=groups) for p in side]) for side in sides)
+    both = {n: torch.stack([restore(p)[rows] for p in side]).mean(0) for n, side in zip("ba", sides)}
+    draws = bootstrap_metric(metric, label, both, groups=groups, clusters=clusters).draws
+    repeats = len(before)
+    spread = float(np.var(after - before, ddof=1)) * (1 + 1 / repeats)
+    over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
+    variance, mean = spread + over_rows, float((after - before).mean())
+    freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf
+    half = float(stdtrit(freedom, 0.975)) * variance**0.5
+    return float(before.mean()), float(after.mean()), Interval(mean, mean - half, mean + half)
 
 
 def verdict_of(difference: Interval, greater_is_better: bool) -> Verdict:
