@@ -169,10 +169,9 @@ def _compared(
 def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
     """A metric of predictions before and after a change, means over the repeats, and the difference.
 
-    Two variances are added. One is over the repeats: a column worth nothing and its shuffled copies are draws of one
-    law, so that the difference of one draw from the mean of ``r`` others has the draws' variance times ``1 + 1/r``. The
-    other is that of a paired bootstrap of the rows. The 95 % interval is Student's t, with the degrees of freedom of
-    such a sum (Satterthwaite 1946).
+    Variances are added. Over the rows: that of a paired bootstrap. Over the repeats: that of their mean difference, and
+    by how much the sides' own differ: a shuffled column varies by more than the seed, and the new one is one draw. The
+    95 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
 
     Args:
         kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
@@ -188,7 +187,8 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     both = {n: torch.stack([restore(p)[rows] for p in side]).mean(0) for n, side in zip("ba", sides)}
     draws = bootstrap_metric(metric, label, both, groups=groups, clusters=clusters).draws
     repeats = len(before)
-    spread = float(np.var(after - before, ddof=1)) * (1 + 1 / repeats)
+    spread = float(np.var(after - before, ddof=1)) / repeats
+    spread += abs(float(np.var(before, ddof=1) - np.var(after, ddof=1)))
     over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
     variance, mean = spread + over_rows, float((after - before).mean())
     freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf

@@ -157,14 +157,12 @@ def test_every_generator_reads_a_folder_of_small_files(chosen, tmp_path):
     assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
 
 
-@pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("key", ["id", None])
-def test_groups_and_folds_of_a_folder_are_those_of_the_frame(key, persisted, tmp_path):
+def test_groups_and_folds_of_a_folder_are_those_of_the_frame(key, tmp_path):
     train = events(160).assign(wide="w" * 50, more=1.0, rest=2.0)
     features = [GroupRank("price", by="user"), Lag("price", by="user", order="id"), TargetEncode("item", "y")]
     whole, parts = FeatureSet(features, key=key), FeatureSet(features, key=key).__sklearn_clone__()
     files = in_files(train, range(20, 160, 20), tmp_path / "train")
-    files = files.persist() if persisted else files
     assert files.npartitions == 8
     expected, made = whole.fit_transform(train), parts.fit_transform(files)
     assert made.npartitions == 8
