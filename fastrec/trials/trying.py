@@ -44,8 +44,8 @@ class Trial:
             where a new column holds what it must not know: then nothing was trained.
         metric: what was compared.
         greater_is_better: whether a difference above 0 is for the better.
-        before, after: the metric out of fold without and with the change; NaN for a leak.
-        difference: ``after`` less ``before``, with the 95 % interval of a paired bootstrap over groups.
+        before, after: the metric out of fold before and after the change, means over the seeds; NaN for a leak.
+        difference: ``after`` less ``before``, with its 98 % interval (see ``compared``).
         leaks: column → what was found.
         gains: new column → its share of the trees' total gain, where the model says gains.
         model: the run's model that was trained.
@@ -72,7 +72,7 @@ class Trial:
             return "\n".join([head, *(f"  {n}: {said}" for n, said in self.leaks.items())])
         d, way = self.difference, "" if self.greater_is_better else ", lower is better"
         text = f"  {self.metric} out of fold {self.before:.5f} → {self.after:.5f}{way}"
-        text += f": {d.mean:+.5f} (95 % {d.low:+.5f} to {d.high:+.5f})"
+        text += f": {d.mean:+.5f} (98 % {d.low:+.5f} to {d.high:+.5f})"
         shares = ", ".join(f"{n} {100 * v:.1f} %" for n, v in self.gains.items())
         lines = [head, text, *([f"  share of the gain: {shares}"] if shares else [])]
         return "\n".join([*lines, f"  model {self.model}, {REPEATS} seeds, {self.seconds:.1f} s"])
@@ -89,11 +89,10 @@ def try_features(
     device: DeviceLike = "auto",
     note: bool = True,
 ) -> Trial:
-    """Train one of a run's models with new columns, on the run's folds, and compare it with itself without them.
+    """Train one of a run's models with new columns, on the run's folds, and compare it with itself with them shuffled.
 
-    Both are trained with the same settings and seeds on the same folds, and their predictions compared row by row. What
-    the run has made is read, not made again; what the model predicts without the new columns is kept among its parts.
-    New columns are searched for leaks first; one that leaks is named, and nothing is trained.
+    Both sides have the same settings, columns and seeds on the same folds, several times over. What the run has made is
+    read, not made again. New columns are searched for leaks first; one that leaks is named, and nothing is trained.
 
     Args:
         features: a file (see ``fastrec.trials.ideas.read_idea``), generators, or a function that gets a pandas frame
@@ -101,16 +100,16 @@ def try_features(
             What such a function works out over rows is transductive, and is made of the rows that it gets alone. None:
             nothing is added.
         on: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
-        drop: columns of the run's models to leave out.
+        drop: columns of the run's models to do without: they are shuffled.
         model: the run's model to train; None: of its XGBoost and LightGBM models the best out of fold.
-        full: with the model's own settings, and compared with its predictions in the run. Otherwise trees are grown in
-            fewer and larger steps, on at most 40,000 rows a fold.
+        full: with the model's own settings on all rows, but for splits drawn at random. Otherwise trees are grown in
+            fewer and larger steps, on at most 10,000 rows of a fold in each repeat.
         data: the folder of the run's data, to be held against what the run has read; None: it is not looked at.
         device: where to train.
         note: add a line to ``RUN.tries.jsonl``.
 
     Returns:
-        The difference and the verdict. One in forty columns that are worth nothing is called better by chance.
+        The difference and the verdict. Of a hundred columns that are worth nothing about one is called better by chance.
 
     Raises:
         DataError: there is nothing to try, the new columns cannot be made, or ``data`` are other files.
@@ -171,7 +170,7 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
 
     Variances are added. Over the rows: that of a paired bootstrap. Over the repeats: that of their mean difference, and
     by how much the sides' own differ: a shuffled column varies by more than the seed, and the new one is one draw. The
-    95 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
+    98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
 
     Args:
         kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
@@ -192,7 +191,7 @@ def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float
     over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
     variance, mean = spread + over_rows, float((after - before).mean())
     freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf
-    half = float(stdtrit(freedom, 0.975)) * variance**0.5
+    half = float(stdtrit(freedom, 0.99)) * variance**0.5
     return float(before.mean()), float(after.mean()), Interval(mean, mean - half, mean + half)
 
 
