@@ -237,7 +237,13 @@ def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
 
 
 def predict_sides(
-    kept: KeptRows, model: Estimator, columns: RunColumns, new: Iterator[Pair] | None, *, device: torch.device, light: bool
+    kept: KeptRows,
+    model: Estimator,
+    columns: RunColumns,
+    new: Iterator[Pair] | None,
+    *,
+    device: torch.device,
+    light: bool,
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """A model's out-of-fold predictions before and after a change, ``REPEATS`` times each.
 

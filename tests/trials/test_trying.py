@@ -146,7 +146,11 @@ def test_a_shuffled_column_stays_in_its_fold_and_follows_its_rows(case, request)
             for row, value in zip(rows.tolist(), b["z_again"], strict=True):
                 seen.setdefault(row, set()).add(value)
             some = torch.arange(5, 50, 3)
-            assert side.take(some, moved=both, seed=3).table.to_pandas().equals(b.iloc[some.numpy()].reset_index(drop=True))
+            assert (
+                side.take(some, moved=both, seed=3)
+                .table.to_pandas()
+                .equals(b.iloc[some.numpy()].reset_index(drop=True))
+            )
             x = side.take(moved=["x"], seed=3).table.to_pandas()
             assert x["z_again"].equals(a["z_again"])
             assert sorted(x["x"]) == sorted(a["x"])
