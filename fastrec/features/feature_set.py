@@ -15,7 +15,7 @@ from fastrec.features._engine.chain import Chain, target_names
 from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
-from fastrec.features._inputs import given_rows, as_list
+from fastrec.features._inputs import as_list, given_rows
 from fastrec.features.base import GENERATORS, Context, Feature
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library

@@ -109,7 +109,7 @@ def try_features(
         note: add a line to ``RUN.tries.jsonl``.
 
     Returns:
-        The difference and the verdict. Of a hundred columns that are worth nothing about one is called better by chance.
+        The difference and the verdict. Of a hundred columns worth nothing about one is called better by chance.
 
     Raises:
         DataError: there is nothing to try, the new columns cannot be made, or ``data`` are other files.
