@@ -38,7 +38,7 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
     Args:
         kept: the run's rows.
         name: one of the run's models; None: of its XGBoost and LightGBM models the one with the best out-of-fold score,
-            and where it has none XGBoost as it is. Trees draw neither columns nor thresholds at random.
+            and where it has none XGBoost as it is.
         full: with the run's own settings; otherwise trees are grown in fewer and larger steps.
 
     Raises:
@@ -58,7 +58,6 @@ def reference_model(kept: KeptRows, name: str | None = None, *, full: bool = Fal
         model = Estimator.load(kept.run / "models" / name / "fold0").fresh()
     if not model.learns:
         raise DataError(f"{name} learns nothing from features", file=kept.run, remedy="Choose another --model")
-    model = without_random_splits(model)
     return model if full else lighter(model)
 
 

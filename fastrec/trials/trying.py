@@ -28,6 +28,7 @@ from fastrec.trials.reference import (
     predict_sides,
     reference_model,
     scorer_of,
+    without_random_splits,
 )
 
 Verdict = Literal["better", "no difference seen", "worse", "leak"]
@@ -123,7 +124,7 @@ def try_features(
         raise DataError("there is nothing to try", remedy="Give features, or columns to drop")
     idea = None if features is None else read_idea(features)
     new = None if idea is None else NewColumns(kept, idea)
-    reference = reference_model(kept, model, full=full)
+    reference = without_random_splits(reference_model(kept, model, full=full))
     own = RunColumns(kept, drop, columns_named_by(reference, kept))
     scorer = scorer_of(kept)
     metric = scorer.for_choosing()
