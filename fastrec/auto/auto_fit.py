@@ -74,21 +74,21 @@ class Fit:
             df: rows of any library, with the columns that were learned from, in any order.
 
         Returns:
-            An array ``[n]``; of several targets a DataFrame ``[n, targets]``.
+            An array ``[n]``; of several targets a DataFrame ``[n, targets]``, with the index of a pandas frame.
         """
         saved = self._read()
         made = saved.predict(df)
         target = saved.target
         assert target is not None
         if target.task == "regression":
-            return made.numpy() if made.ndim == 1 else pd.DataFrame(made.numpy(), columns=target.names)
+            return made.numpy() if made.ndim == 1 else pd.DataFrame(made.numpy(), _index(df), target.names)
         if target.task == "multilabel":
-            return pd.DataFrame((made >= 0.5).int().numpy(), columns=target.names)
+            return pd.DataFrame((made >= 0.5).int().numpy(), _index(df), target.names)
         chosen = saved.decision.classes(made) if saved.decision.threshold is not None else _likeliest(made)
         return target.decode(chosen).to_numpy(zero_copy_only=False)
 
     def predict_proba(self, df: Any) -> pd.DataFrame:
-        """The probability of each class: a DataFrame ``[n, classes]``.
+        """The probability of each class: a DataFrame ``[n, classes]``, with the index of a pandas frame.
 
         Raises:
             DataError: the target has no classes.
@@ -100,9 +100,9 @@ class Fit:
             raise DataError("amounts have no probabilities", remedy="Call predict")
         made = saved.predict(df)
         if target.task == "multilabel" or target.classes is None:
-            return pd.DataFrame(made.numpy(), columns=target.names)
+            return pd.DataFrame(made.numpy(), _index(df), target.names)
         wide = made.numpy() if made.ndim == 2 else pd.DataFrame({0: 1 - made.numpy(), 1: made.numpy()}).to_numpy()
-        return pd.DataFrame(wide, columns=target.classes.values.to_pylist())
+        return pd.DataFrame(wide, _index(df), target.classes.values.to_pylist())
 
     def report(self) -> Path:
         """The report: the page ``report.html`` (open it in a browser)."""
@@ -195,6 +195,10 @@ def _arrow(df: Any) -> pa.Table:
     """
     check_names([str(n) for n in column_names(df)], None)
     return df if isinstance(df, pa.Table) else Table.read(df).to_arrow()
+
+
+def _index(df: Any) -> pd.Index | None:
+    return df.index if isinstance(df, pd.DataFrame) else None
 
 
 def _interval(found: dict[str, Any], name: str) -> dict[str, float]:

@@ -36,6 +36,7 @@ def retrain(
     competition: Annotated[
         Path | None, typer.Option(help="The recipe's folder; without it the run's own features and models.")
     ] = None,
+    minutes: Annotated[float | None, typer.Option(min=0.05, help="Wall time for the training, as of run.")] = None,
     seed: Seed = 0,
     device: Device = "auto",
     trust: Trust = None,
@@ -61,6 +62,7 @@ def retrain(
             margin=margin,
             export=export,
             competition=None if competition is None else load_competition(competition),
+            minutes=minutes,
             seed=seed,
             device=device,
             trust=trusted(trust),

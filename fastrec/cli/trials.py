@@ -28,7 +28,7 @@ def try_(
 ) -> None:
     """Say what new columns are worth to a run, or what is lost without some of its own.
 
-    A model is trained on the run's folds with the change and without it; shown is the paired difference out of fold.
+    A model is trained on the run's folds with the columns and with shuffled copies of them, over several seeds.
     """
     with readable_errors():
         from fastrec.trials import try_features
@@ -51,7 +51,7 @@ def tries(run: _Run) -> None:
         except FastrecError:  # its parts are gone; what was tried is still to be seen
             now = None
         table = RichTable(title=str(run))
-        for head in ("when", "file", "columns", "metric", "difference", "95 %", "verdict", "s"):
+        for head in ("when", "file", "columns", "metric", "difference", "98 %", "verdict", "s"):
             table.add_column(head, overflow="fold", no_wrap=head == "difference")  # no figure is cut short
         for t in found:
             old = "" if now in (None, t.get("rows")) else " (on an earlier run)"

@@ -46,11 +46,32 @@ class Budget:
         self.began = clock() if began is None else began
         self.left_out: dict[str, str] = {}
         self._end = _END * minutes * 60
+        self._refits: dict[str, float] = {}  # model → what is set aside for its model of all rows
 
     @property
     def left(self) -> float:
         """Seconds left for models; negative past the limit."""
-        return self.began + self.minutes * 60 - self._end - self.clock()
+        return self.began + self.minutes * 60 - self._end - sum(self._refits.values()) - self.clock()
+
+    def keep_for_refit(self, model: Estimator, seconds: float) -> None:
+        """Set aside what a model of all rows will take, so that no other model is given it."""
+        self._refits[model.name] = seconds
+
+    def refit(self, models: Sequence[Estimator]) -> float:
+        """Seconds that the first of the models that are left may take to learn from all rows.
+
+        Raises:
+            OutOfTimeError: less than it took in the folds; of a model that keeps a limit, less than half of that.
+        """
+        model = models[0]
+        took = self._refits.get(model.name, 0.0)
+        seconds = took + self.share(models)
+        self._refits.pop(model.name, None)
+        if seconds < max(took / 2 if model.keeps_time else took, _LEAST):
+            raise OutOfTimeError(
+                f"{model.name}: all rows would take {took:.0f} s, and {max(seconds, 0):.0f} s are left for it"
+            )
+        return seconds
 
     def keep_for_end(self, rows: int, outputs: int, models: int) -> None:
         """Set aside what stacking and writing will take.

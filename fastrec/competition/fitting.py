@@ -47,6 +47,7 @@ class Fitted:
         decision: how classes are made of predictions.
         permutation: feature → by how much the best base model's score is worse where its values are shuffled.
         refitted: test rows were predicted by models of all training rows.
+        left_out: model → why it is not in the run.
     """
 
     recipe: Competition
@@ -67,6 +68,7 @@ class Fitted:
     decision: Decision = field(default_factory=Decision)
     refitted: bool = False
     permutation: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
     _events: dict[bool, ListEvents] = field(default_factory=dict)
 
     def rows(self, table: Table, *, labelled: bool) -> Rows:
@@ -183,9 +185,10 @@ def _fit_models(
     if budget is None:
         made.predictions = cross_fit_all(made, [*rules, *models], device, seed, stages, store)
     else:
+        made.left_out = budget.left_out
         limits = {"budget": budget, "refits": _refits(made)}
         made.predictions = cross_fit_in_time(made, rules, models, device, seed, stages, store, **limits)
-        models = [m for m in models if m.name in made.predictions]
+    rules, models = ([m for m in part if m.name in made.predictions] for part in (rules, models))
     if _refits(made):
         _refit(made, [*rules, *models], device=device, seed=seed, store=store, stages=stages, budget=budget)
     with stages.stage("stack", len(train)) as advance:
@@ -263,12 +266,12 @@ def _refit(
             found = None if store is None else store.find(model.name, len(made.folds))
             if found is None:
                 fresh = model.fresh()
-                if budget is not None and model.learns:
-                    fresh.time_limit = max(budget.share(models[i:]), 1.0)
                 more = {"unlabeled": made.test} if model.wants_unlabeled and made.test is not None else {}
                 try:
+                    if budget is not None and model.learns:
+                        fresh.time_limit = budget.refit(models[i:])
                     fitted = fresh.fit(made.train, None, seed=seed, device=device, **more)
-                except OutOfTimeError as error:
+                except (OutOfTimeError, DataError) as error:
                     stages.say(f"not refitted: {error.problem}")
                     continue
                 test = made.predictions[model.name].test if made.test is None else fitted.predict(made.test)

@@ -189,20 +189,16 @@ class KeptRows:
                 remedy="Give the run's own data, or run the recipe on these",
             )  # fmt: skip
 
-    def rows(
-        self, table: Table, at: torch.Tensor | None = None, *, without: Sequence[str] = (), added: Sequence[str] = ()
-    ) -> Rows:
+    def rows(self, table: Table, at: torch.Tensor | None = None, *, added: Sequence[str] = ()) -> Rows:
         """A table's rows as estimators take them.
 
         Args:
             table: ``[m]`` rows with the columns that models learn from.
             at: int64 ``[m]``: which of the training rows they are; None: all.
-            without: columns of the run that are not learned from.
-            added: other columns that are.
+            added: other columns than the run's that are learned from.
         """
         own = [n for n in added if table[n].plain().kind == "category"]
-        cats = [n for n in self.cats if n not in without] + own
-        conts = [n for n in self.conts if n not in without] + [n for n in added if n not in own]
+        cats, conts = [*self.cats, *own], [*self.conts, *(n for n in added if n not in own)]
         some = {n: v if at is None else v[at] for n, v in self.tensors.items() if n not in ("clusters", "counted")}
         if self.task == "ranking" and self.events is not None:
             some |= {"events": self._list_events}

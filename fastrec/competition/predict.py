@@ -82,6 +82,8 @@ class SavedRun:
         state = self.folder / "features"
         self.features = FeatureSet.load(state, trust=trust) if state.is_dir() else None
         self.stack = StackModel.load(self.folder / "stack")
+        self._folders = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
+        self._models: dict[Path, Estimator] = {}  # those that have predicted
 
     @property
     def inputs(self) -> list[str]:
@@ -156,8 +158,7 @@ class SavedRun:
             stages: progress; None: none is shown.
             fold: take this fold's models alone; None: the mean of all.
         """
-        saved = {n: sorted((self.folder / "models" / n).glob("fold*"), key=_number) for n in self.names}
-        saved = saved if fold is None else {n: folders[fold : fold + 1] for n, folders in saved.items()}
+        saved = {n: folders if fold is None else folders[fold : fold + 1] for n, folders in self._folders.items()}
         base: dict[str, torch.Tensor] = {}
         total = len(rows) * sum(map(len, saved.values()))
         with (stages or Stages(quiet=True)).stage("models", total) as advance:
@@ -166,7 +167,9 @@ class SavedRun:
                     path = self.folder / "models" / name
                     raise MissingFileError("the model is not there", file=path, remedy="Give a complete run directory")
                 for folder in folders:
-                    said = Estimator.load(folder).predict(rows)
+                    if folder not in self._models:
+                        self._models[folder] = Estimator.load(folder)
+                    said = self._models[folder].predict(rows)
                     base[name] = base[name] + said if name in base else said
                     advance(len(rows))
                 base[name] = base[name] / len(folders)

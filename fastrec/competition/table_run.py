@@ -59,8 +59,8 @@ def run_table(recipe: Competition, data: Path, out: Path, asked: RunOptions) -> 
     with atomic_folder(out) as part, _refusals_as_errors(out):
         with asked.stages.stage("write"):
             about = {"started": started, "data": data.resolve().name, **asked.notes()}
-            if asked.budget is not None:
-                about["left_out"] = asked.budget.left_out
+            if asked.budget is not None or made.left_out:
+                about["left_out"] = made.left_out
             kept = keep_rows(asked.parts, made, data, seed=asked.seed)
             write_run(part, made, about if kept is None else {**about, "kept_rows": kept})
         write_scores(part, made, asked.stages.seconds, 0 if asked.parts is None else asked.parts.reused)

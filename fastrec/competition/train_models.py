@@ -12,7 +12,7 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.first_fold import FirstFold
 from fastrec.competition.live_scores import LiveScores
 from fastrec.competition.parts import KeptModels
-from fastrec.errors import OutOfTimeError
+from fastrec.errors import DataError, OutOfTimeError
 from fastrec.estimators import Estimator
 from fastrec.validate import CrossFit, Predictions, Rows
 
@@ -41,9 +41,12 @@ def cross_fit_all(
     total = sum(m.learns for m in models) * sum(len(outside) for outside, _ in made.folds)
     cross = _crossing(made, models, device, seed, store)
     with stages.stage("models", total) as advance:
-        cross.advance, cross.watch = advance, LiveScores(made, stages)
+        cross.advance, cross.watch, cross.left_out = advance, LiveScores(made, stages), made.left_out
         for k in range(len(made.folds)):
-            _fit_fold(made, cross, k, _rows_of_fold(made, models, k, store))
+            said = set(made.left_out)
+            _fit_fold(made, cross, k, _rows_of_fold(made, cross.models, k, store))
+            for name in made.left_out.keys() - said:
+                stages.say(f"left out: {made.left_out[name]}")
     return cross.finish()
 
 
@@ -112,13 +115,15 @@ def cross_fit_in_time(
                     budget.check(model, took=took, **about)
                     if k == 0 and not needed:
                         first.check(model, rules, done)
-            except OutOfTimeError as error:
+            except (OutOfTimeError, DataError) as error:
                 if needed and i + 1 == len(models):
                     raise
                 budget.left_out[model.name] = error.problem
                 stages.say(f"left out: {error.problem}")
                 continue
             done |= cross.finish()
+            if refits:
+                budget.keep_for_refit(model, took * len(made.train) / max(len(made.folds[-1][0]), 1))
     return done
 
 

@@ -51,8 +51,22 @@ def held_out(rows: Rows, share: float = 1 / 8, seed: int = 0) -> Tensor:
     return _drawn(hashed, strata, share)
 
 
+def rows_to_stop_by(rows: Rows) -> Tensor | None:
+    """``held_out``; None where too few rows, times, groups or classes would be left, or none can be held out.
+
+    Args:
+        rows: the training rows, with labels.
+    """
+    held = held_out(rows)
+    if not bool(held.any()) or bool(held.all()):
+        return None
+    if rows.task in ("binary", "multiclass") and rows.label is not None and len(rows.label[~held].unique()) < 2:
+        return None
+    return held
+
+
 def some_held_out(rows: Rows, *, name: str) -> Tensor:
-    """``held_out``, where something has to be.
+    """``rows_to_stop_by``, where something has to be held out.
 
     Args:
         rows: the training rows, with labels.
@@ -61,16 +75,12 @@ def some_held_out(rows: Rows, *, name: str) -> Tensor:
     Raises:
         DataError: there are too few rows, times or groups.
     """
-    held = held_out(rows)
-    if bool(held.any()) and not bool(held.all()):
+    held = rows_to_stop_by(rows)
+    if held is not None:
         return held
     grouped = "lists" if rows.task == "ranking" else "groups"
-    raise too_few(name, grouped if rows.groups is not None else "rows" if rows.order is None else "moments")
-
-
-def too_few(name: str, what: str) -> DataError:
-    """What to raise where nothing can be held out."""
-    return DataError(
+    what = grouped if rows.groups is not None else "rows" if rows.order is None else "moments"
+    raise DataError(
         f"{name} has too few {what} to hold an eighth of them out",
         remedy=f"Give more {what}, or early_stopping_rounds=None",
     )

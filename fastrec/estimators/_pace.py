@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastrec.errors import OutOfTimeError
+
 WANTED = 400  # rounds at the default rate after which most tables have gained what they gain
 _MEASURED = 8  # rounds by which the time of one is judged
 _JUDGED_BY = 0.1  # of the time: where the rounds take more than it, fewer of them must do
+_FIRST_ROWS = 500  # by which it is judged how long all rows take; twice as many then, and so on
+_TRIED = 0.05  # of the time may be used to judge it
+_STEEPEST = 3.0  # the time grows with this power of the rows at most
 _CATBOOST_WANTED = 1000  # the same of CatBoost, whose trees ask one question a level
 _CATBOOST_SHARE = 0.85  # of the time is planned for, as rounds get slower
 _FASTEST = 6.0  # times the default rate, at most: beyond, trees overshoot
@@ -126,13 +132,47 @@ def catboost_in_time(pace: Pace, library: Any, params: Mapping[str, Any], pool: 
         params: its parameters.
         pool: the training rows.
         rounds: how many there are to be at most.
+
+    Raises:
+        OutOfTimeError: a round takes longer than what is left.
     """
-    times = []
-    for few in (1, _MEASURED):
+
+    def seconds(few: int) -> float:
         began = pace.clock()
         library.CatBoost({**params, "iterations": few}).fit(pool)
-        times.append(pace.clock() - began)
-    each = max(times[1] - times[0], 1e-4) / (_MEASURED - 1)
-    possible = max(int(_CATBOOST_SHARE * pace.left / each), _MEASURED)
+        return pace.clock() - began
+
+    first = each = seconds(1)
+    beside = 0.0
+    if first > pace.left:
+        raise OutOfTimeError(f"CatBoost takes {first:.1f} s for a round, and {pace.left:.1f} s are left")
+    if _MEASURED * first <= pace.left:
+        each = max(seconds(_MEASURED) - first, 1e-4) / (_MEASURED - 1)
+        beside = max(first - each, 0.0)  # what comes before the first round, again
+    possible = max(int(_CATBOOST_SHARE * (pace.left - beside) / max(each, 1e-4)), 1)
     faster = min(max(min(_CATBOOST_WANTED, rounds) / possible, 1.0), _FASTEST)
     return {**params, "iterations": min(rounds, possible), "learning_rate": params["learning_rate"] * faster}
+
+
+def seconds_for(n: int, fit: Callable[[int], Any], pace: Pace) -> float:
+    """What a fit of all rows will take, judged by few rows, then by twice as many, while that takes little of the time.
+
+    Args:
+        n: how many rows there are.
+        fit: learns from so many rows.
+        pace: the time.
+
+    Returns:
+        Seconds; 0 where the rows are too few to judge by.
+    """
+    sizes, times = [_FIRST_ROWS], []
+    while sizes[-1] <= n // 2 and sum(times) <= _TRIED * pace.seconds:
+        began = pace.clock()
+        fit(sizes[-1])
+        times.append(max(pace.clock() - began, 1e-9))
+        sizes.append(2 * sizes[-1])
+    if not times:
+        return 0.0
+    far = min(len(times) - 1, 2)  # two doublings: one is told from the noise with more difficulty
+    power = math.log2(times[-1] / times[-1 - far]) / far if far else 1.0
+    return times[-1] * (n / sizes[len(times) - 1]) ** min(max(power, 1.0), _STEEPEST)

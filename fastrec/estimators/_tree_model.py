@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fastrec.errors import DataError
-from fastrec.estimators._held_out import some_held_out, too_few
+from fastrec.estimators._held_out import rows_to_stop_by
 from fastrec.estimators._learnable import (
     ClassWeight,
     assembled,
@@ -158,7 +158,7 @@ class TreeModel(Estimator):
         check_classes(train, self.class_weight, name=self.name)
         train = learnable(train, name=self.name)
         params = self._params(train, seed, device)
-        held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
+        held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used, rest = (train, None) if held is None else (train.take(~held), train.take(held))
         self.forget()
         self._inputs = TreeInputs.fit(used, self.columns, self.keys)
@@ -169,7 +169,7 @@ class TreeModel(Estimator):
         for i, label in enumerate(outputs):
             self._pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
             if bool((outputs_of(used)[i] == outputs_of(used)[i][0]).all()):
-                grown.append(self._constant(label, train))
+                grown.append(constant_of(label, None if train.weight is None else train.weight.double()))
             else:
                 self._before = None if start is None or isinstance(start.parts[i], float) else start.parts[i]
                 data = [self._data(rows, values, i) for rows, values in parts]
@@ -213,13 +213,6 @@ class TreeModel(Estimator):
     def _rounds(self) -> int:
         """How many trees of the output at hand are grown at most."""
         return self.rounds if self._before is None else TreeStart.rounds(self.rounds)
-
-    def _constant(self, label: torch.Tensor, train: Rows) -> float:
-        """What is predicted of an output that is the same in all rows that are learned from."""
-        if train.task in ("binary", "multiclass"):  # the whole has two classes
-            raise too_few(self.name, "rows of each class")
-        weight = None if train.weight is None else train.weight.double()
-        return constant_of(label, weight)
 
     def _data(self, rows: Rows, values: Any, output: int) -> TreeData:
         label = outputs_of(rows)[output]

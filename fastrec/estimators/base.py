@@ -20,7 +20,6 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import TASKS, Task
 
 
-
 @dataclass
 class Trace:
     """What a ranker can tell of its training.

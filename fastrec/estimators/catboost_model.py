@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from fastrec._core.optional import require
-from fastrec.errors import DataError
+from fastrec.errors import DataError, WriteError
 from fastrec.estimators._learnable import ClassWeight
 from fastrec.estimators._pace import CatBoostPace, catboost_in_time
 from fastrec.estimators._tree_model import Grown, TreeData, TreeModel
@@ -194,7 +194,14 @@ class CatBoostModel(TreeModel):
             return (Path(folder) / "trees").read_bytes()
 
     def _write_trees(self, trees: Any, path: Path) -> None:
-        trees.save_model(str(path))
+        try:
+            trees.save_model(str(path))
+        except catboost().CatBoostError as error:  # its own class, also for a full disk
+            raise WriteError(
+                "could not be written (the file system refused a model's file)",
+                file=path,
+                remedy="Free disk space or choose another place; what was there before is untouched",
+            ) from error
 
     def _read_trees(self, path: Path) -> Any:
         trees = catboost().CatBoost()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 
 from fastrec._core.optional import require
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError
 from fastrec.estimators._dense_inputs import Cats
 from fastrec.estimators._learnable import ClassWeight
 from fastrec.estimators.sk_model import SKModel
@@ -30,7 +29,8 @@ class CuMLModel(SKModel):
     """A linear model, nearest neighbours, a random forest or a support vector machine, for any task but ranking.
 
     Trained by cuML where ``fit`` is given a CUDA device and cuML is installed, else by scikit-learn; the two differ by
-    a little. Columns are prepared as ``SKModel`` does, which also says what is saved.
+    a little. Columns are prepared and models saved as by ``SKModel``; where cuML trained, scikit-learn's twin is
+    saved, with what was learned.
 
     Args:
         kind: ``'linear'``: logistic regression for classes, ridge for amounts (``C``: the inverse of the penalty).
@@ -72,29 +72,14 @@ class CuMLModel(SKModel):
         names = ("kind", "name", "columns", "class_weight", "cats")
         return {**{n: getattr(self, n) for n in names}, **self.options}
 
-    def _library(self, device: torch.device | None) -> str:
-        on_gpu = device is not None and device.type == "cuda" and importlib.util.find_spec("cuml") is not None
-        return "cuml" if on_gpu else "sklearn"
-
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
-        by = _cuml if self._library(device) == "cuml" else _sklearn_twin
-        return by(self.kind, task, seed, self.options)
+        on_gpu = device is not None and device.type == "cuda" and importlib.util.find_spec("cuml") is not None
+        return (_cuml if on_gpu else _sklearn_twin)(self.kind, task, seed, self.options)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
         """The task has said which one it is."""
-
-    def _device_again(self) -> torch.device | None:
-        if self._lesson["on"] == "sklearn":
-            return None
-        device = torch.device("cuda")
-        if torch.cuda.is_available() and self._library(device) == "cuml":
-            return device
-        warnings.warn(
-            f"{self.name} was trained by cuML, which is not here: scikit-learn's twin predicts a little differently",
-            DataWarning,
-            stacklevel=5,
-        )
-        return None
+        if type(estimator).__module__.startswith("cuml.") and not hasattr(estimator, "as_sklearn"):
+            raise DataError(f"{self.name}: this cuML hands over no models to be saved", remedy="Update cuML")
 
 
 def _sklearn_twin(kind: str, task: str, seed: int, options: dict[str, Any]) -> Any:

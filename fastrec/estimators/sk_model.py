@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sklearn
 import torch
+from joblib import effective_n_jobs
 from sklearn.base import clone, is_classifier, is_regressor
+from sklearn.ensemble._forest import BaseForest
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import has_fit_parameter
 from threadpoolctl import threadpool_limits
 
-from fastrec.errors import DataError, DataWarning
+from fastrec.errors import DataError, DataWarning, OutOfTimeError
 from fastrec.estimators._dense_inputs import Cats, DenseInputs
 from fastrec.estimators._learnable import (
     ClassWeight,
@@ -25,7 +30,8 @@ from fastrec.estimators._learnable import (
     output_weight,
     outputs_of,
 )
-from fastrec.estimators._sk_description import described, made_of
+from fastrec.estimators._pace import Pace, seconds_for
+from fastrec.estimators._sk_saved import packed, unpacked
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.base import Estimator, Trace
 from fastrec.table import load_state, save_state
@@ -33,6 +39,7 @@ from fastrec.validate import Rows
 from fastrec.validate.tasks import Task
 
 _THREADED = ("sklearn.ensemble._forest", "sklearn.neighbors.")  # what works in threads where it is told n_jobs
+_FEWEST_TREES = 10  # of a forest in a limit of time: with fewer it is not begun
 _CLASSES: tuple[Task, ...] = ("binary", "multiclass", "multilabel")
 
 
@@ -42,9 +49,13 @@ class SKModel(Estimator):
     A classifier for tasks with classes, which must say probabilities; a regressor for amounts. Rows of weight 0 are
     left out. What draws random numbers draws them by the seed of ``fit``, unless its ``random_state`` is given.
 
-    scikit-learn has no form to be saved in but pickle, which runs whatever a file says. What is saved instead is the
-    estimator's class and parameters with the matrix that it was trained on, and ``load`` trains it again: the same
-    numbers, by any later version too, for as long as training takes and as much space as the matrix.
+    It is saved as plain values and arrays, without pickle, and predicts the same to the bit when it is loaded by the
+    same version of scikit-learn; nothing is trained again. That can be done with most of scikit-learn's estimators (not
+    with searches of parameters, Gaussian processes or ``memory=``) and with those of your own whose attributes are
+    numbers, text, lists, dicts, arrays and such estimators.
+
+    In a limit of time a forest has as many trees as fit into it; another estimator is not begun where a few rows tell
+    that all would take longer.
 
     Args:
         name: the model's name.
@@ -62,6 +73,8 @@ class SKModel(Estimator):
         DataError: this is no untrained estimator.
     """
 
+    keeps_time = True
+
     def __init__(
         self,
         name: str,
@@ -74,7 +87,7 @@ class SKModel(Estimator):
     ) -> None:
         if cats not in ("onehot", "code"):
             raise DataError(f"{name} cannot prepare categories as {cats!r}", remedy="Give 'onehot' or 'code'")
-        self.estimator = made_of(estimator) if isinstance(estimator, Mapping) else estimator
+        self.estimator = unpacked(estimator) if isinstance(estimator, Mapping) else estimator
         if isinstance(self.estimator, type) or not hasattr(self.estimator, "get_params"):
             raise DataError(f"{name} was given no estimator", remedy="Give one as scikit-learn has them: Ridge()")
         self.name, self.cats, self.prepare, self.tasks = name, cats, prepare, _tasks_of(self.estimator)
@@ -86,7 +99,8 @@ class SKModel(Estimator):
         """Drop what was learned."""
         super().forget()
         self._inputs: DenseInputs | TreeInputs | None = None
-        self._lesson: dict[str, Any] = {}  # all that training needs: ``read`` trains again
+        self._task: Task | None = None
+        self._n_outputs = 1
         self._parts: list[Any] = []  # for each output its estimator, or the constant that it is
 
     def fit(
@@ -102,21 +116,16 @@ class SKModel(Estimator):
             self._inputs = DenseInputs.fit(train, self.columns, self.cats)
         else:
             self._inputs = TreeInputs.fit(train, self.columns)
-        labels = outputs_of(train)
-        self._lesson = {
-            "task": train.task,
-            "n_outputs": train.n_outputs,
-            "seed": seed,
-            "on": self._library(device),
-            "values": self._inputs.matrix(train.table).cpu(),
-            "labels": labels,
-            "weights": [output_weight(train, label, self.class_weight) for label in labels],
-        }
-        self._learn(device)
+        values, parts = self._inputs.matrix(train.table).cpu().numpy(), []
+        whole, outputs = None if self.time_limit is None else Pace(self.time_limit), outputs_of(train)
+        for i, label in enumerate(outputs):
+            weight = output_weight(train, label, self.class_weight)
+            pace = None if whole is None else Pace(whole.left / (len(outputs) - i))
+            made = self._untrained(train.task, seed, device)
+            parts.append(self._learned(values, label, weight, made, train.task, pace))
+        self._parts, self._task, self._n_outputs = parts, train.task, train.n_outputs
+        self.trace = Trace(importance=self._importance())
         return self
-
-    def _library(self, device: torch.device | None) -> str:
-        return "sklearn"
 
     def _untrained(self, task: Task, seed: int, device: torch.device | None) -> Any:
         """The estimator that learns one output."""
@@ -131,26 +140,69 @@ class SKModel(Estimator):
         return made.set_params(**free)
 
     def _check_kind(self, estimator: Any, task: Task) -> None:
+        """Refuse, before it is trained, what cannot do the task or could not be saved."""
+        packed(estimator, trained=False)
         if task in _CLASSES and not hasattr(estimator, "predict_proba"):
             raise DataError(
                 f"{self.name} ({type(estimator).__name__}) says no probabilities",
                 remedy="Wrap it: sklearn.calibration.CalibratedClassifierCV(estimator)",
             )
 
-    def _learn(self, device: torch.device | None) -> None:
-        """Train each output by the lesson."""
-        lesson, task = self._lesson, self._lesson["task"]
-        values, self._parts = lesson["values"].numpy(), []
-        for label, weight in zip(lesson["labels"], lesson["weights"], strict=True):
-            if bool((label == label[0]).all()):
-                self._parts.append(float(label[0]))
-                continue
-            made = self._untrained(task, lesson["seed"], device)
-            target = label.long().numpy() if task in _CLASSES else label.double().numpy()
-            with threadpool_limits(torch.get_num_threads()):
-                made.fit(values, target, **self._weight_for(made, weight))
-            self._parts.append(made)
-        self.trace = Trace(importance=self._importance())
+    def _learned(
+        self,
+        values: np.ndarray,
+        label: torch.Tensor,
+        weight: torch.Tensor | None,
+        made: Any,
+        task: Task,
+        pace: Pace | None,
+    ) -> Any:
+        """The trained estimator of one output, or the constant that it is."""
+        if bool((label == label[0]).all()):
+            return float(label[0])
+        target = label.long().numpy() if task in _CLASSES else label.double().numpy()
+        with threadpool_limits(torch.get_num_threads()):
+            weights = self._weight_for(made, weight)
+            if pace is None:
+                return made.fit(values, target, **weights)
+            is_forest = isinstance(made, BaseForest) and not isinstance(made.class_weight, str)
+            self._check_time(values, target, made, task, pace, few_trees=is_forest)
+            if is_forest:
+                return self._grown(made, lambda: made.fit(values, target, **weights), pace)
+            return made.fit(values, target, **weights)
+
+    def _check_time(
+        self, values: np.ndarray, target: np.ndarray, made: Any, task: Task, pace: Pace, *, few_trees: bool
+    ) -> None:
+        """Refuse what would not be trained, nor have predicted as many rows, in the time that is left."""
+        rows = np.random.default_rng(0).permutation(len(values))
+        jobs = effective_n_jobs(made.n_jobs) if few_trees else 1
+
+        def fit(n: int) -> None:
+            trial = clone(made).set_params(n_estimators=jobs) if few_trees else clone(made)
+            some, known = values[rows[:n]], target[rows[:n]]
+            with suppress(ValueError):  # a class may have too few rows in a part
+                self._said(trial.fit(some, known), some, task, int(target.max()) + 1 if task in _CLASSES else 1)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is wrong with the data is said when all rows are learned from
+            seconds = seconds_for(len(values), fit, pace)
+        seconds *= math.ceil(min(_FEWEST_TREES, made.n_estimators) / jobs) if few_trees else 1
+        if seconds > pace.left:
+            raise OutOfTimeError(f"{self.name}: a fit takes about {seconds:.0f} s, {pace.left:.0f} s are left")
+
+    def _grown(self, made: Any, fit: Callable[[], Any], pace: Pace) -> Any:
+        """A forest of as many trees as fit into the time: with enough of it, the same as without a limit."""
+        wanted, before = made.n_estimators, made.warm_start
+        done, jobs = 0, effective_n_jobs(made.n_jobs)
+        made.set_params(warm_start=True, n_estimators=min(jobs, wanted))
+        while fit() and made.n_estimators < wanted:
+            done = made.n_estimators
+            possible = int(pace.left / ((pace.seconds - pace.left) / done))
+            if possible < jobs:
+                break
+            made.set_params(n_estimators=min(wanted, done + max(possible // 2, jobs)))
+        return made.set_params(warm_start=before)
 
     def _weight_for(self, made: Any, weight: torch.Tensor | None) -> dict[str, np.ndarray]:
         """The weights as the estimator takes them."""
@@ -184,7 +236,7 @@ class SKModel(Estimator):
         """Probabilities or values, by the task that was learned: float64 ``[n]`` or ``[n, k]`` on the CPU."""
         if self._inputs is None:
             raise self.not_fitted()
-        task, k = self._lesson["task"], self._lesson["n_outputs"]
+        task, k = self._task, self._n_outputs
         if not len(data):
             return torch.zeros((0, k) if task != "binary" and k > 1 else 0, dtype=torch.float64)
         values = self._inputs.matrix(data.table).cpu().numpy()
@@ -208,24 +260,30 @@ class SKModel(Estimator):
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments."""
         names = ("name", "columns", "class_weight", "cats", "prepare")
-        return {**{n: getattr(self, n) for n in names}, "estimator": described(self.estimator)}
+        return {**{n: getattr(self, n) for n in names}, "estimator": packed(self.estimator, trained=False)}
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """What it was trained on, and how columns are prepared."""
+        """What was learned, and how columns are prepared."""
         if self._inputs is None:
             raise self.not_fitted()
-        save_state(folder / "lesson", self._lesson)
-        return self._inputs.write(folder)
+        # cuML's hand over scikit-learn's twin with what they have learned
+        parts = [part.as_sklearn() if hasattr(part, "as_sklearn") else part for part in self._parts]
+        save_state(folder / "learned", {"parts": [packed(part) for part in parts]})
+        about = {"task": self._task, "n_outputs": self._n_outputs, "scikit-learn": sklearn.__version__}
+        return {**self._inputs.write(folder), **about}
 
     def read(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Train again, as it was trained."""
+        """The inverse of ``write``."""
+        if about["scikit-learn"].split(".")[:2] != sklearn.__version__.split(".")[:2]:
+            warnings.warn(
+                f"{self.name} was saved by scikit-learn {about['scikit-learn']}, and this is {sklearn.__version__}: "
+                "what is predicted may differ; train it again where it does",
+                DataWarning,
+                stacklevel=4,
+            )
         self._inputs = (DenseInputs if self.prepare else TreeInputs).read(folder, about)
-        self._lesson = load_state(folder / "lesson")
-        self._learn(self._device_again())
-
-    def _device_again(self) -> torch.device | None:
-        """Where it is trained again."""
-        return None
+        self._task, self._n_outputs = about["task"], int(about["n_outputs"])
+        self._parts = unpacked(load_state(folder / "learned")["parts"])
 
 
 def _tasks_of(estimator: Any) -> tuple[Task, ...]:

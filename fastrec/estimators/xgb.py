@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 import xgboost as xgb
 
-from fastrec.estimators._held_out import some_held_out
+from fastrec.estimators._held_out import rows_to_stop_by
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators._tree_start import TreeStart
 from fastrec.estimators._xgb_calls import (
@@ -107,7 +107,7 @@ class XGBRanker(Ranker):
         self.check_task(train)
         train = whole_lists(train, name=self.name)
         params = self.params_in_full(seed, device)
-        held = None if self.early_stopping_rounds is None else some_held_out(train, name=self.name)
+        held = None if self.early_stopping_rounds is None else rows_to_stop_by(train)
         used = train if held is None else train.take(~held)
         self._inputs = TreeInputs.fit(used, self.columns)
         before, rounds, began = None, self.rounds, ""

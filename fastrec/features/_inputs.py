@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,3 +114,8 @@ def _order_key(table: Table, name: str) -> torch.Tensor:
             remedy="Fill or drop such rows first",
         )
     return values
+
+
+def given_rows(df: Any) -> Any:
+    """The rows that were given; of a path, a folder or a pattern of files what is read there, as a pandas frame."""
+    return Table.read(df).to_pandas() if isinstance(df, str | Path) else df

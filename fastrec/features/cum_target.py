@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys, spread, union_keys
 from fastrec.features._engine.running import Clock, Earlier, TimeRanks, decay
-from fastrec.features._engine.target_values import row_weights, target_number
+from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.segments import segment_max, segment_sum
@@ -36,6 +37,8 @@ class CumTarget(Fitted):
         half_life: the age at which a row counts half, in seconds for times, else in the order column's unit; None: all
             rows count alike.
         weight: a column of sample weights.
+        classes: the values of a target of classes: each has a column of its own, ``cumte_item__y_a``, for whether the
+            target is it; None: the target is a number.
         name: the word that the outputs' names begin with; None: ``cumte``.
 
     Source: Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features", section 3.2, ordered
@@ -64,11 +67,14 @@ class CumTarget(Fitted):
         smooth: float = 20.0,
         half_life: float | None = None,
         weight: str | None = None,
+        classes: Sequence[Any] | None = None,
         name: str | None = None,
     ) -> None:
         super().__init__()
         self.cols, self.target, self.order, self.smooth = cols, target, order, smooth
-        self.half_life, self.weight, self.name = half_life, weight, name
+        self.half_life, self.weight, self.classes, self.name = half_life, weight, classes, name
+        if classes is not None:
+            check_target_classes(classes, wanted_by=self)
         if not 0 <= smooth < math.inf:
             raise DataError(f"CumTarget: smooth is {smooth}", remedy="Use 0 (none) or more")
         if not as_list(order):
@@ -95,7 +101,12 @@ class CumTarget(Fitted):
 
     @property
     def outputs(self) -> list[str]:
-        return [self._name(c, t) for c in as_list(self.cols) for t in as_list(self.target)]
+        return [self._name(c, t) for c in as_list(self.cols) for t in self.averaged]
+
+    @property
+    def averaged(self) -> list[str]:
+        """A name for each number that is averaged: the targets, or their classes."""
+        return [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
 
     def _name(self, col: str | Feature, target: str) -> str:
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
@@ -103,7 +114,7 @@ class CumTarget(Fitted):
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each target its weight and its values (0 where it is missing): float64 ``[n]``."""
         given = row_weights(table, self.weight, wanted_by=self)
-        targets = [target_number(table, t, wanted_by=self) for t in as_list(self.target)]
+        targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
         return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
 
     def _clock(self, table: Table) -> Clock | None:
@@ -182,7 +193,7 @@ class CumTarget(Fitted):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         tables = {}
-        for t, target in enumerate(as_list(self.target)):
+        for t, target in enumerate(self.averaged):
             total = self._over_cells(state["total"][t], keep)
             prior = _mean(total["sum"], total["count"], torch.zeros_like(total["sum"]))
             for c, col in enumerate(as_list(self.cols)):
@@ -214,7 +225,7 @@ class CumTarget(Fitted):
         result = {}
         for col in as_list(self.cols):
             codes = tensors[f"key.{name_of(col)}"]
-            for name in (self._name(col, t) for t in as_list(self.target)):
+            for name in (self._name(col, t) for t in self.averaged):
                 if self.half_life is None:
                     result[name] = fit[name].to(codes.device).index_select(0, codes)
                     continue
@@ -273,7 +284,7 @@ class CumTarget(Fitted):
                     found = self._longer(found, past[0]["columns"][c][t], there, past[1], clock)
                 count, total = (v.masked_fill(missing, 0) for v in found[:2])
                 left = 1.0 if clock is None else decay(found[2], self.half_life)
-                result[self._name(col, as_list(self.target)[t])] = smoothed(count, total, left, prior, self.smooth)
+                result[self._name(col, self.averaged[t])] = smoothed(count, total, left, prior, self.smooth)
         return {n: result[n] for n in self.outputs}
 
     def _before(

@@ -15,7 +15,7 @@ from fastrec.features._engine.chain import Chain, target_names
 from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
-from fastrec.features._inputs import as_list
+from fastrec.features._inputs import as_list, given_rows
 from fastrec.features.base import GENERATORS, Context, Feature
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
@@ -123,7 +123,8 @@ class FeatureSet:
         """Learn from training rows.
 
         Args:
-            df: training rows, in any supported library.
+            df: training rows, in any supported library; or a file, a folder of Parquet files, or a pattern of files
+                (``'train/part-*.parquet'``), which come back as a pandas frame.
             y: the target, if it is not a column of ``df``.
             tables: other tables by name.
             unlabeled: rows without a target (the test rows) that ``scope='all'`` generators may count too.
@@ -131,6 +132,7 @@ class FeatureSet:
         Returns:
             Itself.
         """
+        df = given_rows(df)
         if is_dask(df):
             _on_dask().fit(self, df, y, tables, unlabeled)
             return self
@@ -151,6 +153,7 @@ class FeatureSet:
         Returns:
             The frame that was given, with the outputs added.
         """
+        df = given_rows(df)
         if is_dask(df):
             return _on_dask().fit_transform(self, df, y, tables, unlabeled)
         work = self._read(df, y)
@@ -173,6 +176,7 @@ class FeatureSet:
         Raises:
             NotFittedError: nothing was fitted.
         """
+        df = given_rows(df)
         if is_dask(df):
             return _on_dask().transform(self, df, tables, history)
         work = self._read_rows(df)
@@ -209,6 +213,7 @@ class FeatureSet:
         Yields:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
         """
+        df = given_rows(df)
         if is_dask(df):
             yield from _on_dask().cross_fit(self, df, folds, tables, unlabeled, only)
             return
@@ -228,6 +233,7 @@ class FeatureSet:
         Returns:
             What ``fit_transform`` returns, and what ``cross_fit`` yields.
         """
+        df = given_rows(df)
         if is_dask(df):
             return _on_dask().fit_transform_folds(self, df, folds, tables, unlabeled)
         work = self._read(df)

@@ -69,6 +69,11 @@ class FillMissing(OfColumns, Fitted):
             check_columns_of(self, "value", self.columns)
 
     @property
+    def flags(self) -> list[str]:
+        """The outputs that say where a value was missing."""
+        return [f"{c}_na" for c in self.columns] if self.add_col else []
+
+    @property
     def outputs(self) -> list[str]:
         return [o for c in self.columns for o in (f"filled_{c}", *((f"{c}_na",) if self.add_col else ()))]
 

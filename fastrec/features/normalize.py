@@ -9,7 +9,7 @@ import torch
 
 from fastrec.features._engine.column_stats import column_moments, merge_column_moments, total_moments
 from fastrec.features._engine.options import OfColumns, check_scope
-from fastrec.features._inputs import number_of
+from fastrec.features._inputs import as_list, names_of, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.table import Table
 
@@ -22,7 +22,7 @@ class Normalize(OfColumns, Fitted):
     ``TabularFrame`` use ``fastrec.tabular.Normalize``, which changes its columns in place.
 
     Args:
-        cols: number columns, or generators.
+        cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.
         scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
 
     The outputs are float64, named ``norm_{col}``. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
@@ -40,6 +40,11 @@ class Normalize(OfColumns, Fitted):
         super().__init__()
         self.cols, self.scope = cols, scope
         check_scope(self)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are scaled: of ``FillMissing`` the values, not the flags."""
+        return [n for c in as_list(self.cols) for n in names_of(c) if n not in getattr(c, "flags", ())]
 
     @property
     def outputs(self) -> list[str]:

@@ -19,7 +19,7 @@ from fastrec.features._engine.keyed import (
     sum_kept,
     union_keys,
 )
-from fastrec.features._engine.target_values import class_numbers, row_weights, target_number
+from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.segments import segment_sum
@@ -81,7 +81,9 @@ class TargetEncode(Fitted):
         super().__init__()
         self.cols, self.target, self.folds, self.fold_column = cols, target, folds, fold_column
         self.smooth, self.stats, self.weight, self.classes = smooth, stats, weight, classes
-        _check(as_list(stats), smooth, folds, classes)
+        _check(as_list(stats), smooth, folds)
+        if classes is not None:
+            check_target_classes(classes, wanted_by=self)
 
     @property
     def sources(self) -> list[str | Feature]:
@@ -114,15 +116,10 @@ class TargetEncode(Fitted):
                         found += [(col, t * each + i, stat, f"{start}_{c}") for i, c in enumerate(self.classes)]
         return found
 
-    def _averaged(self, table: Table) -> list[torch.Tensor]:
-        """The numbers that are averaged: every target, or every target's classes. float64 ``[n]``, NaN = missing."""
-        if self.classes is None:
-            binary = "woe" in as_list(self.stats)
-            return [target_number(table, t, wanted_by=self, binary=binary) for t in as_list(self.target)]
-        return [y for t in as_list(self.target) for y in class_numbers(table, t, self.classes, wanted_by=self)]
-
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        targets = self._averaged(table)
+        targets = averaged_numbers(
+            table, as_list(self.target), self.classes, wanted_by=self, binary="woe" in as_list(self.stats)
+        )
         given = None if self.weight is None else row_weights(table, self.weight, wanted_by=self)
         one = torch.zeros(len(table), dtype=torch.int64, device=table.device)
         whole = (one, 1) if cells is None else (cells.codes, cells.count)
@@ -196,7 +193,7 @@ class TargetEncode(Fitted):
         return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
 
 
-def _check(stats: list[Stat], smooth: float, folds: int | None, classes: Sequence[Any] | None) -> None:
+def _check(stats: list[Stat], smooth: float, folds: int | None) -> None:
     unknown = set(stats) - {"mean", "std", "count", "woe"}
     if unknown:
         raise DataError(
@@ -211,18 +208,6 @@ def _check(stats: list[Stat], smooth: float, folds: int | None, classes: Sequenc
         )
     if folds is not None and folds < 2:
         raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
-    if classes is not None:
-        _check_classes(classes)
-
-
-def _check_classes(classes: Sequence[Any]) -> None:
-    if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
-        raise DataError(f"TargetEncode: the classes are {classes!r}", remedy="Give a list of different values")
-    if any(c is None or c != c for c in classes) or len({type(c) for c in classes}) > 1:
-        raise DataError(
-            f"TargetEncode: the classes {list(classes)!r} are not values of one kind",
-            remedy="Give all of them as text, or all as numbers; a missing target is of no class",
-        )
 
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:

@@ -211,7 +211,8 @@ def _time_folds(
     last = last[[bool(past.known(k).any()) for k in last]]
     if not len(last):
         raise DataError(
-            "nothing is older than the new rows", remedy="Give rows of a later period, or a shorter --every"
+            "nothing is older than the new rows",
+            remedy="Give rows of a later period, or a shorter --every; of a time that is a number --every value",
         )
     known = past.known(last[0])
     earlier = np.unique(codes[known])[::-1]

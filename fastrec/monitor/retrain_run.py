@@ -17,6 +17,7 @@ from fastrec._core.atomic import atomic_file
 from fastrec._core.device import DeviceLike
 from fastrec._core.progress import Stages
 from fastrec.competition import Competition, SavedRun, run_competition
+from fastrec.competition.budget import Budget
 from fastrec.competition.saved_recipe import SavedRecipe
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError
@@ -61,6 +62,7 @@ def retrain(
     margin: float = 0.01,
     export: bool | None = None,
     competition: Competition | None = None,
+    minutes: float | Budget | None = None,
     seed: int = 0,
     device: DeviceLike = "auto",
     trust: Sequence[str] = (),
@@ -91,6 +93,7 @@ def retrain(
             those of the old and the new rows and tables.
         competition: the recipe, where its code is at hand; None: the run's own features and models, and the kind of
             blend that it has chosen.
+        minutes: the wall time that the training may take, as of ``run_competition``.
         seed: of everything random.
         device: where to train.
         trust: modules of generators and estimators of one's own that may be imported.
@@ -114,7 +117,7 @@ def retrain(
         newest = together(saved, data, time=time, every=every, scored=scored, window=window, device=device)
     own = {"trust": trust, "warm": warm, "cold_folds": newest.cold_folds, "recipe": competition}
     recipe = SavedRecipe(saved, newest.found, newest.folds, **own)
-    run_competition(recipe, data, out, device=device, seed=seed, stages=stages, resume=True)
+    run_competition(recipe, data, out, device=device, seed=seed, stages=stages, minutes=minutes, resume=True)
     with stages.stage("gate"):
         verdict = _judge(saved, out, newest, margin=margin, seed=seed)
     began = _began(out, recipe) if warm else {}
@@ -129,7 +132,7 @@ def retrain(
 def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
     """What each model of the new run began with, as it says itself."""
     made = {}
-    for name in recipe.asked:
+    for name in (n for n in recipe.asked if (out / "models" / n).is_dir()):  # others did not fit into the time
         said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
         made[name] = said.get("began", "") if name in recipe.warmed else "trained from nothing, as its kind always is"
     return made

@@ -65,22 +65,23 @@ def read_sides(reference: Any, new: Any, *, drop: Sequence[str], scores: Any, tr
     now = read_table(new, ("test", "train"), None if saved is None else saved.reading)
     tables = tuple(Table({n: t[n].plain() for n in t.names}) for t in (old, now))
     sides = Sides(tables, (_called(reference, "reference"), _called(new, "new")))  # type: ignore[arg-type]
-    _sort_out(sides, list(old.names) if wanted is None else wanted, set(drop))
+    time = None if saved is None else saved.config.get("recipe", {}).get("time")
+    _sort_out(sides, list(old.names) if wanted is None else wanted, set(drop), time)
     if of_run:
         sides.metric = _metric_of(Path(reference))
     if scores is not None:
-        found = _both_scores(reference, scores, of_run, len(now))
+        found = _both_scores(reference, scores, saved, len(now))
         sides.scores = {_beside(n, sides.common): both for n, both in found.items()}
     return sides
 
 
-def _sort_out(sides: Sides, names: Sequence[str], drop: set[str]) -> None:
+def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | None) -> None:
     old, now = sides.tables
     for name in names:
         was = old[name].kind
         if name in drop:
             sides.left_out[name] = "as asked for"
-        elif was == "datetime":
+        elif was == "datetime" or name == time:  # a recipe's time may be a number
             sides.left_out[name] = _TIMES
         elif was not in _KINDS:
             sides.left_out[name] = f"a {was}"
@@ -170,10 +171,12 @@ def _metric_of(run: Path) -> tuple[float, bool, str] | None:
         return None
 
 
-def _both_scores(reference: Any, scores: Any, of_run: bool, rows: int) -> dict[str, tuple[Column, Column]]:
+def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int) -> dict[str, tuple[Column, Column]]:
     if isinstance(scores, tuple):
         old, new = (prediction_columns(s) for s in scores)
-    elif of_run:
+    elif saved is not None and (both := _submitted(saved, _as_table(scores))) is not None:
+        old, new = both
+    elif saved is not None:
         old, new = prediction_columns(_own_predictions(Path(reference))), prediction_columns(scores)
     else:
         raise DataError(
@@ -189,6 +192,15 @@ def _both_scores(reference: Any, scores: Any, of_run: bool, rows: int) -> dict[s
         )
     names = ["prediction"] if len(new) == 1 else [f"prediction {n}" for n in new]
     return dict(zip(names, zip(old.values(), new.values(), strict=True), strict=True))
+
+
+def _submitted(saved: SavedRun, new: Table) -> tuple[dict[str, Column], dict[str, Column]] | None:
+    """The run's submission and predictions in its form, as ``fastrec predict`` writes them; None: in another form."""
+    names, path = getattr(saved.form, "values", ()), saved.folder / "submission.csv"
+    if not names or not path.is_file() or any(n not in new for n in names):
+        return None
+    old = _as_table(path)
+    return {n: old[n] for n in names}, {n: new[n] for n in names}
 
 
 def _beside(name: str, columns: Sequence[str]) -> str:

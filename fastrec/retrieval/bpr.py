@@ -51,13 +51,15 @@ class BPRFactors(FactorModel):
         count, n_items = matrix.nnz, matrix.shape[1]
         owner = torch.from_numpy(np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr)))
         had = torch.from_numpy(matrix.indices.astype(np.int64))
-        keys, chances = owner * n_items + had, torch.from_numpy(matrix.data)  # ascending: rows are sorted
+        keys = owner * n_items + had  # ascending: rows are sorted
+        ends = torch.from_numpy(matrix.data).double().cumsum(0)  # torch.multinomial takes 2^24 at most
         # an item vector's last number is its bias: the users' last number is 1 and stays so
         users, items = (torch.randn((n, self.factors + 1), generator=random) * 0.1 for n in matrix.shape)
         users[:, -1], items[:, -1] = 1.0, 0.0
         sums = [torch.full_like(users, 1e-8), torch.full_like(items, 1e-8)]
         for _ in range(self.epochs):
-            drawn = torch.multinomial(chances, count, replacement=True, generator=random)
+            places = torch.rand(count, dtype=torch.float64, generator=random) * ends[-1]
+            drawn = torch.searchsorted(ends, places, right=True).clamp_max(count - 1)
             other = torch.randint(n_items, (count,), generator=random)
             for rows, j in zip(drawn.split(self.bs), other.split(self.bs)):
                 u = owner[rows]

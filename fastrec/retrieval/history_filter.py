@@ -19,6 +19,8 @@ from fastrec.table.saved_class import class_named, saved_name
 class HistoryFilter(SessionModel):
     """Fits a filter to sessions as if each were a user, and scores other sessions by the items that they hold.
 
+    A session without an item that the filter knows gets the items by popularity.
+
     Args:
         filter: one whose scores are a function of a user's row (``EASE``, ``ItemKNN``, ``RP3Beta``, ``SpectralFilter``,
             ``Popularity``), or that finds vectors of new rows (``ImplicitALS``); also as ``{"class", "settings"}``.
@@ -46,6 +48,7 @@ class HistoryFilter(SessionModel):
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         there = sessions.values > 0
         self.filter.fit(rows_of(sessions.offsets)[there], sessions.values[there])
+        self._popular = torch.bincount(sessions.values[there], minlength=len(self._known())).float()
         self._find_columns()
 
     def _find_columns(self) -> None:
@@ -69,11 +72,12 @@ class HistoryFilter(SessionModel):
         known = self._columns >= 0
         out = found.amin(1, keepdim=True).repeat(1, len(self._columns))  # what the filter does not know comes last
         out[:, known] = found[:, self._columns[known]]
+        out[torch.bincount(rows[kept], minlength=len(sessions)) == 0] = self._popular
         return out
 
     def _state(self) -> dict[str, Any]:
-        return {"filter": self.filter.to_state()}
+        return {"filter": self.filter.to_state(), "popular": self._popular}
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self.filter = CollaborativeFilter.from_state(state["filter"])
+        self.filter, self._popular = CollaborativeFilter.from_state(state["filter"]), state["popular"]
         self._find_columns()

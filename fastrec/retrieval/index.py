@@ -106,7 +106,7 @@ class Index:
         if self._found is None:
             return self._exact(queries, k, mask)
         if mask is None:
-            return self._found.search(queries, min(k, len(self)), k)
+            return self._completed(*self._found.search(queries, min(k, len(self)), k), queries, None)
         count = int(mask.sum())
         wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
         if count <= _FEW or wanted > _FEW // 10:
@@ -171,8 +171,12 @@ class Index:
         places, scores = self._found.search(queries, min(wanted, len(self)), wanted)
         scores = scores.masked_fill(~mask[places.clamp_min(0)] | (places < 0), -torch.inf)
         best, order = torch.sort(scores, dim=1, descending=True, stable=True)
-        places, scores = places.gather(1, order)[:, :k], best[:, :k].contiguous()
-        few = (scores[:, -1] == -torch.inf).nonzero().squeeze(1)
+        return self._completed(places.gather(1, order)[:, :k], best[:, :k].contiguous(), queries, mask)
+
+    def _completed(self, places: Tensor, scores: Tensor, queries: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Search exactly for the queries of which fewer were found than there are."""
+        k = scores.shape[1]
+        few = (scores[:, min(k, len(self)) - 1] == -torch.inf).nonzero().squeeze(1)
         if len(few):
             places[few], scores[few] = self._exact(queries[few], k, mask)
         return places, scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ def read_file(
     """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
     Args:
-        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs).
+        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs); or a
+            pattern of such (``part-*.parquet``), whose rows follow one another in the order of their names.
         columns: the columns to read; None: all.
         types: Arrow types to read columns of a CSV as.
         form: how a text file is written; None: as usual.
@@ -56,6 +58,10 @@ def read_file(
         MissingFileError, UnreadableFileError, MissingColumnError, DataError: naming the file.
     """
     path = Path(path)
+    named = [] if path.exists() else sorted(glob.glob(str(path), recursive=True))
+    if named:
+        parts = [read_file(file, columns, types=types, form=form) for file in named]
+        return pa.concat_tables(parts, promote_options="permissive")
     if not path.exists():
         raise MissingFileError("there is no such file", file=path, remedy="Check the path")
     if path.is_file() and path.stat().st_size == 0:

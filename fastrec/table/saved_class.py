@@ -60,9 +60,7 @@ def class_named(base: type[Any], name: Any, asked: type[T] | None = None) -> typ
             remedy="Import the module that defines a class of your own first",
         )
     if not issubclass(found[name], asked):
-        raise DataError(
-            f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use the load of {base.__name__}"
-        )
+        raise DataError(f"it holds a {name!r}, which is no {asked.__name__}", remedy=f"Use the load of {base.__name__}")
     return found[name]
 
 

@@ -48,7 +48,8 @@ class NewColumns:
         clean = [n for n in kept.outputs if n not in kept.from_targets]
         if self._features is None or selectors_of(self._features.steps):
             return _beside(kept.train(), kept.made(clean))
-        needed = list(dict.fromkeys([*self._features.fit_inputs, *kept.targets]))
+        time = [] if kept.time is None else [kept.time]  # the search for leaks goes by it
+        needed = list(dict.fromkeys([*self._features.fit_inputs, *kept.targets, *time]))
         odd = next((n for n in needed if n in kept.from_targets), None)
         if odd is not None:
             raise DataError(

@@ -1,33 +1,33 @@
-"""The model that an idea is tried with: which one of a run's, made lighter, and its predictions out of fold."""
+"""The model that an idea is tried with: which one of a run's, made lighter; its predictions before and after."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from fastrec import __version__
-from fastrec._core.atomic import atomic_folder
+from fastrec._core.threads import shared_out
 from fastrec.competition.kept_rows import KeptRows, Pair
 from fastrec.competition.scoring import Scorer
-from fastrec.errors import DataError, MissingFileError, UnreadableFileError
+from fastrec.errors import DataError
 from fastrec.estimators import Estimator, LGBMModel, XGBModel, XGBRanker
-from fastrec.features._engine.digests import NoDigestError, class_digest, digest
 from fastrec.table import Table, load_state
-from fastrec.validate import CrossFit, Rows, Target
+from fastrec.validate import Rows, Target
 
 LIGHT_RATE = 0.3
-LIGHT_ROWS = 40_000  # that a fold's light model trains on at most, or some more where lists are whole
+LIGHT_ROWS = 10_000  # that a fold's light model trains on at most, or some more where lists are whole
+REPEATS = 5  # seeds and orders of the shuffled columns
 _RATES = {  # class → the name of its learning rate, and the rate where none is given
     XGBRanker: ("eta", 0.1),
     XGBModel: ("eta", XGBModel.defaults["eta"]),
     LGBMModel: ("learning_rate", LGBMModel.defaults["learning_rate"]),
+}
+_RANDOM_SPLITS = {
+    *("feature_fraction", "sub_feature", "feature_fraction_bynode", "sub_feature_bynode", "extra_trees", "extra_tree"),
+    *("colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 }
 _OTHER_NAMES = ("eta", "learning_rate", "shrinkage_rate")
 
@@ -70,6 +70,15 @@ def _class_of(run: Path, name: str) -> str:
         return ""
 
 
+def without_random_splits(model: Estimator) -> Estimator:
+    """The same trees with all columns and thresholds in every split: a column more would draw all others anew."""
+    kind = next((c for c in _RATES if type(model) is c), None)
+    if kind is None:
+        return model
+    settings = {n: v for n, v in model.settings().items() if n not in _RANDOM_SPLITS}
+    return kind(**settings, **{"feature_fraction" if kind is LGBMModel else "colsample_bytree": 1.0})
+
+
 def lighter(model: Estimator, *, rate: float = LIGHT_RATE, stop: bool = True) -> Estimator:
     """The same trees in fewer and larger steps: rounds times learning rate stays what it is. Other models stay.
 
@@ -105,7 +114,7 @@ class RunColumns:
 
     Args:
         kept: the run's rows.
-        without: columns to leave out.
+        without: columns that a change leaves out.
         beside: columns that are not learned from, and are there all the same.
 
     Raises:
@@ -119,7 +128,7 @@ class RunColumns:
         if odd is not None:
             near = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
             raise DataError("the run's models do not learn from it", column=odd, remedy=f"They learn from {near}")
-        self.names = [n for n in dict.fromkeys([*names, *beside]) if n not in without or n in beside]
+        self.names = list(dict.fromkeys([*names, *beside]))
         if set(names) <= set(without):
             raise DataError("no column is left to learn from", remedy="Drop fewer columns")
         own = [n for n in self.names if n not in kept.outputs]
@@ -130,38 +139,94 @@ class RunColumns:
         same = kept.made([n for n in made if n not in self._by_fold])
         self._table = self._table.with_columns({n: same[n] for n in same.names})
 
-    def folds(self, new: Iterator[Pair] | None = None, *, most: int | None = None) -> Iterator[tuple[Rows, Rows]]:
+    def folds(self, new: Iterator[Pair] | None = None) -> Iterator[tuple[Side, Side]]:
         """The rows that each fold trains on, and those that it scores.
 
         Args:
             new: other columns of the same rows, fold by fold, to lay beside.
-            most: of more training rows so many are taken at random, whole lists in a ranking; None: all.
         """
-        for k, (outside, inside) in enumerate(self.kept.folds):
+        for k, both in enumerate(self.kept.folds):
             own = self.kept.made_of_fold(k, self._by_fold) if self._by_fold else (None, None)
             more = (None, None) if new is None else next(new)
-            chosen = self._thinned(outside, most, self.kept.seed + k)
-            yield self._side(outside, own[0], more[0], chosen), self._side(inside, own[1], more[1], None)
+            train, valid = (Side(self, *side) for side in zip(both, own, more, strict=True))
+            yield train, valid
 
-    def _thinned(self, rows: torch.Tensor, most: int | None, seed: int) -> torch.Tensor | None:
-        """Which of a fold's training rows are taken: int64, ascending; None: all."""
-        if most is None or len(rows) <= most:
+    def table(self, names: Sequence[str], rows: torch.Tensor) -> Table:
+        """Columns of some rows that are the same in every fold."""
+        found = self._table.select([n for n in self._table.names if n in names])
+        return found.take(rows) if found.names else found
+
+    @cached_property
+    def places(self) -> torch.Tensor | None:
+        """A number for each row: rows of one number are in the same folds on the same sides; None: too few are."""
+        if self.kept.folds.is_repeated:
             return None
-        draw = torch.Generator().manual_seed(seed)
-        if self.kept.task != "ranking":
-            return torch.sort(torch.randperm(len(rows), generator=draw)[:most]).values
-        lists, codes = torch.unique_consecutive(self.kept.tensors["groups"][rows], return_inverse=True)
-        return (torch.rand(len(lists), generator=draw) < most / len(rows))[codes].nonzero().squeeze(1)
+        codes = torch.zeros(len(self.kept), dtype=torch.int64)
+        for outside, inside in self.kept.folds:
+            codes = codes * 3
+            codes[outside] += 1
+            codes[inside] += 2
+            codes = torch.unique(codes, return_inverse=True)[1]
+        return codes
 
-    def _side(self, rows: torch.Tensor, own: Table | None, new: Table | None, chosen: torch.Tensor | None) -> Rows:
-        """A fold's side: its rows, the columns that are made for it, and the new ones; ``chosen`` of them."""
-        at = rows if chosen is None else rows[chosen]
-        table = self._table.take(at) if self._table.names else self._table
-        for other in (own, new):
-            if other is not None:
-                other = other if chosen is None else other.take(chosen)
-                table = table.with_columns({n: other[n] for n in other.names})
-        return self.kept.rows(table, at, without=self.without, added=() if new is None else new.names)
+
+class Side:
+    """The rows that a fold trains on, or those that it scores.
+
+    Args:
+        columns: the run's.
+        rows: int64 ``[m]``: which rows they are, ascending.
+        own: the run's columns that are made for the fold; None: there are none.
+        new: those of an idea; None: there are none.
+    """
+
+    def __init__(self, columns: RunColumns, rows: torch.Tensor, own: Table | None, new: Table | None) -> None:
+        self.columns, self.rows = columns, rows
+        self._made = [t for t in (own, new) if t is not None]
+        self.new_names = [] if new is None else new.names
+
+    def take(self, at: torch.Tensor | None = None, *, moved: Sequence[str] = (), seed: int = 0) -> Rows:
+        """Some of the rows.
+
+        Args:
+            at: int64: their places on this side; None: all.
+            moved: columns whose values are shuffled, all in the same order.
+            seed: of that order, which is the same in every fold: a shuffled column follows its rows as any other.
+        """
+        at = torch.arange(len(self.rows)) if at is None else at
+        table = self._table([*self.columns.names, *self.new_names], at)
+        if moved:
+            other = self._table(moved, self._order(seed)[at])
+            table = table.with_columns({n: other[n] for n in other.names})
+        return self.columns.kept.rows(table, self.rows[at], added=self.new_names)
+
+    def _table(self, names: Sequence[str], at: torch.Tensor) -> Table:
+        table = self.columns.table(names, self.rows[at])
+        for made in self._made:
+            some = made.select([n for n in made.names if n in names]).take(at)
+            table = table.with_columns({n: some[n] for n in some.names})
+        return table
+
+    def _order(self, seed: int) -> torch.Tensor:
+        """For each place on this side the one whose values come there."""
+        places, draw = self.columns.places, torch.Generator().manual_seed(seed)
+        if places is None:
+            return torch.randperm(len(self.rows), generator=draw)
+        order = torch.randperm(len(places), generator=draw)
+        source = torch.empty_like(order)
+        source[torch.argsort(places, stable=True)] = order[torch.argsort(places[order], stable=True)]
+        return torch.searchsorted(self.rows, source[self.rows])
+
+
+def _thinned(kept: KeptRows, rows: torch.Tensor, most: int, seed: int) -> torch.Tensor | None:
+    """The places of some of the rows, whole lists in a ranking: int64, ascending; None: all."""
+    if len(rows) <= most:
+        return None
+    draw = torch.Generator().manual_seed(seed)
+    if kept.task != "ranking":
+        return torch.sort(torch.randperm(len(rows), generator=draw)[:most]).values
+    lists, codes = torch.unique_consecutive(kept.tensors["groups"][rows], return_inverse=True)
+    return (torch.rand(len(lists), generator=draw) < most / len(rows))[codes].nonzero().squeeze(1)
 
 
 def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
@@ -170,75 +235,60 @@ def columns_named_by(model: Estimator, kept: KeptRows) -> list[str]:
     return [v for v in model.settings().values() if isinstance(v, str) and v in known]
 
 
-def predict_folds(
-    kept: KeptRows, model: Estimator, folds: Iterator[tuple[Rows, Rows]], *, device: torch.device, light: bool = False
+def predict_sides(
+    kept: KeptRows,
+    model: Estimator,
+    columns: RunColumns,
+    new: Iterator[Pair] | None,
+    *,
+    device: torch.device,
+    light: bool,
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """A model's out-of-fold predictions: every fold's model gets the seed that it got in the run.
+    """A model's out-of-fold predictions before and after a change, ``REPEATS`` times each.
+
+    Both sides have the same columns: before the change the new ones are shuffled, after it those that are left out. In
+    one repeat both have the same rows and the same seed.
 
     Args:
         kept: the run's rows.
         model: untrained.
-        folds: as ``RunColumns.folds`` gives them.
+        columns: the run's, and which of them are left out.
+        new: other columns of the same rows, fold by fold.
         device: where to train.
-        light: the folds have few rows, so that several are trained at once where that is faster.
+        light: train on at most ``LIGHT_ROWS`` rows of a fold, others in each repeat.
 
     Returns:
-        Float64 ``[n]`` or ``[n, k]``, NaN for rows that no fold scores; feature → gain, mean over the folds.
+        Float64 ``[2, REPEATS, n]`` or ``[2, REPEATS, n, k]``, before and after, NaN for rows that no fold scores;
+        feature → gain after the change, mean over folds and repeats.
+
+    Raises:
+        DataError: the model predicts NaN.
     """
-    cross = CrossFit(
-        [model],
-        len(kept),
-        0,
-        seed=kept.seed,
-        device=device,
-        scored=kept.folds.scored,
-        repeated=not kept.folds.is_partition,
-    )
-    sides = ((*rows, inside, outside) for rows, (outside, inside) in zip(folds, kept.folds, strict=True))
-    at_once = min(torch.get_num_threads(), len(kept.folds)) if model.beside and device.type == "cpu" else 1
-    if light and at_once > 1:
-        cross.side_by_side(sides, at_once)
-    else:
-        for train, valid, inside, outside in sides:
-            cross.fold(train, valid, inside, None, train_rows=outside)
-    made = cross.finish()[model.name]
-    return made.oof, made.importance
+    made: torch.Tensor | None = None
+    jobs = [(after, r) for r in range(REPEATS) for after in (False, True)]
+    gains: dict[str, float] = {}
+    at_once = min(torch.get_num_threads(), len(jobs)) if model.beside and device.type == "cpu" else 1
+    with shared_out(at_once) as pool:
+        for k, (train, valid) in enumerate(columns.folds(new)):
 
+            def predicted(
+                job: tuple[bool, int], k: int = k, train: Side = train, valid: Side = valid
+            ) -> tuple[torch.Tensor, dict[str, float]]:
+                after, r = job
+                moved, seed = columns.without if after else train.new_names, kept.seed + k + 1000 * r
+                some = _thinned(kept, train.rows, LIGHT_ROWS, seed) if light else None
+                scored = valid.take(moved=moved, seed=r)
+                fitted = model.fresh().fit(train.take(some, moved=moved, seed=r), scored, seed=seed, device=device)
+                return fitted.predict(scored), dict(fitted.trace.importance) if after else {}
 
-def baseline(kept: KeptRows, model: Estimator, *, device: torch.device) -> torch.Tensor:
-    """The light model's out-of-fold predictions with the run's columns as they are; kept among the run's parts.
-
-    Args:
-        kept: the run's rows.
-        model: untrained.
-        device: where to train.
-    """
-    settings = json.dumps(model.settings(), sort_keys=True, default=str)
-    about = (__version__, kept.name, settings, LIGHT_ROWS, device.type, torch.get_num_threads())
-    try:
-        place = kept.parts.folder_of("baseline", digest(class_digest(type(model)), *about)[:20])
-    except NoDigestError:  # a class of one's own that cannot be known again
-        place = None
-    if place is not None and (place / "oof.safetensors").is_file():
-        with suppress(OSError, SafetensorError, KeyError):  # damaged: made anew
-            return load_file(place / "oof.safetensors")["oof"]
-    columns = RunColumns(kept, beside=columns_named_by(model, kept))
-    made, _ = predict_folds(kept, model, columns.folds(most=LIGHT_ROWS), device=device, light=True)
-    if place is not None:
-        with atomic_folder(place) as part:
-            save_file({"oof": made.contiguous()}, part / "oof.safetensors")
-    return made
-
-
-def predictions_of_run(kept: KeptRows, name: str) -> torch.Tensor:
-    """A model's out-of-fold predictions as the run has written them, on the target's own scale."""
-    path = kept.run / "oof" / f"{name}.parquet"
-    if not path.is_file():
-        raise MissingFileError("there is no such file", file=path, remedy="Give a complete run directory")
-    try:
-        table = Table.read(path)
-    except (OSError, ValueError) as error:
-        raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Run the recipe again") from error
-    names = ["score"] if kept.task == "ranking" else [n for n in table.names if n.startswith("prediction")]
-    values: list[Any] = [table[n].number(torch.float64).cpu() for n in names]
-    return values[0] if len(values) == 1 else torch.stack(values, 1)
+            for (after, r), (scores, found) in zip(jobs, pool.map(predicted, jobs)):
+                if bool(scores.isnan().any()):
+                    raise DataError(f"{model.name} predicts NaN in fold {k}", remedy="Choose another --model")
+                if made is None:
+                    made = torch.zeros((2, REPEATS, len(kept), *scores.shape[1:]), dtype=torch.float64)
+                made[int(after), r, valid.rows] += scores
+                for name, gain in found.items():
+                    gains[name] = gains.get(name, 0.0) + gain / REPEATS / len(kept.folds)
+    assert made is not None  # folds are two at least
+    times = sum(torch.zeros(len(kept)).index_fill_(0, inside, 1.0) for _, inside in kept.folds)
+    return made / times.reshape(-1, *[1] * (made.dim() - 3)), gains  # 0 / 0: a row that no fold scores

@@ -175,7 +175,7 @@ class _OfRun:
         """For every fold the rows that it scores and counts, what it trains on, and the rows again."""
         counted = self.kept.tensors["counted"]
         for (_, inside), (train, valid) in zip(self.kept.folds, self._columns.folds(), strict=True):
-            yield inside[counted[inside]], train, valid.take(counted[inside])
+            yield inside[counted[inside]], train.take(), valid.take(counted[inside].nonzero().squeeze(1))
 
 
 class _OfRows:

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from scipy.special import stdtrit
 
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.competition.kept_rows import KeptRows
@@ -20,14 +22,13 @@ from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try
 from fastrec.trials.new_columns import NewColumns
 from fastrec.trials.reference import (
-    LIGHT_ROWS,
+    REPEATS,
     RunColumns,
-    baseline,
     columns_named_by,
-    predict_folds,
-    predictions_of_run,
+    predict_sides,
     reference_model,
     scorer_of,
+    without_random_splits,
 )
 
 Verdict = Literal["better", "no difference seen", "worse", "leak"]
@@ -44,8 +45,8 @@ class Trial:
             where a new column holds what it must not know: then nothing was trained.
         metric: what was compared.
         greater_is_better: whether a difference above 0 is for the better.
-        before, after: the metric out of fold without and with the change; NaN for a leak.
-        difference: ``after`` less ``before``, with the 95 % interval of a paired bootstrap over groups.
+        before, after: the metric out of fold before and after the change, means over the seeds; NaN for a leak.
+        difference: ``after`` less ``before``, with its 98 % interval (see ``compared``).
         leaks: column → what was found.
         gains: new column → its share of the trees' total gain, where the model says gains.
         model: the run's model that was trained.
@@ -72,10 +73,10 @@ class Trial:
             return "\n".join([head, *(f"  {n}: {said}" for n, said in self.leaks.items())])
         d, way = self.difference, "" if self.greater_is_better else ", lower is better"
         text = f"  {self.metric} out of fold {self.before:.5f} → {self.after:.5f}{way}"
-        text += f": {d.mean:+.5f} (95 % {d.low:+.5f} to {d.high:+.5f})"
+        text += f": {d.mean:+.5f} (98 % {d.low:+.5f} to {d.high:+.5f})"
         shares = ", ".join(f"{n} {100 * v:.1f} %" for n, v in self.gains.items())
         lines = [head, text, *([f"  share of the gain: {shares}"] if shares else [])]
-        return "\n".join([*lines, f"  model {self.model}, {self.seconds:.1f} s"])
+        return "\n".join([*lines, f"  model {self.model}, {REPEATS} seeds, {self.seconds:.1f} s"])
 
 
 def try_features(
@@ -89,11 +90,10 @@ def try_features(
     device: DeviceLike = "auto",
     note: bool = True,
 ) -> Trial:
-    """Train one of a run's models with new columns, on the run's folds, and compare it with itself without them.
+    """Train one of a run's models with new columns, on the run's folds, and compare it with itself with them shuffled.
 
-    Both are trained with the same settings and seeds on the same folds, and their predictions compared row by row. What
-    the run has made is read, not made again; what the model predicts without the new columns is kept among its parts.
-    New columns are searched for leaks first; one that leaks is named, and nothing is trained.
+    Both sides have the same settings, columns and seeds on the same folds, several times over. What the run has made is
+    read, not made again. New columns are searched for leaks first; one that leaks is named, and nothing is trained.
 
     Args:
         features: a file (see ``fastrec.trials.ideas.read_idea``), generators, or a function that gets a pandas frame
@@ -101,16 +101,16 @@ def try_features(
             What such a function works out over rows is transductive, and is made of the rows that it gets alone. None:
             nothing is added.
         on: the run directory; it was made by ``fastrec run``, or ``run_competition(…, resume=True)``.
-        drop: columns of the run's models to leave out.
+        drop: columns of the run's models to do without: they are shuffled.
         model: the run's model to train; None: of its XGBoost and LightGBM models the best out of fold.
-        full: with the model's own settings, and compared with its predictions in the run. Otherwise trees are grown in
-            fewer and larger steps, on at most 40,000 rows a fold.
+        full: with the model's own settings on all rows, but for splits drawn at random. Otherwise trees are grown in
+            fewer and larger steps, on at most 10,000 rows of a fold in each repeat.
         data: the folder of the run's data, to be held against what the run has read; None: it is not looked at.
         device: where to train.
         note: add a line to ``RUN.tries.jsonl``.
 
     Returns:
-        The difference and the verdict. One in forty columns that are worth nothing is called better by chance.
+        The difference and the verdict. Of a hundred columns worth nothing about one is called better by chance.
 
     Raises:
         DataError: there is nothing to try, the new columns cannot be made, or ``data`` are other files.
@@ -124,7 +124,7 @@ def try_features(
         raise DataError("there is nothing to try", remedy="Give features, or columns to drop")
     idea = None if features is None else read_idea(features)
     new = None if idea is None else NewColumns(kept, idea)
-    reference = reference_model(kept, model, full=full)
+    reference = without_random_splits(reference_model(kept, model, full=full))
     own = RunColumns(kept, drop, columns_named_by(reference, kept))
     scorer = scorer_of(kept)
     metric = scorer.for_choosing()
@@ -154,37 +154,46 @@ def _compared(
     device: torch.device,
     about: Mapping[str, Any],
 ) -> Trial:
-    restore = scorer_of(kept).restore or (lambda values: values)
-    old = predictions_of_run(kept, model.name) if full else restore(baseline(kept, model, device=device))
     columns = () if new is None else tuple(new.names)
     if getattr(model, "columns", None) is not None:  # it learns from some of the run's columns alone
-        model.columns = [*[n for n in model.columns if n not in own.without], *columns]
-    folds = own.folds(None if new is None else new.folds(), most=None if full else LIGHT_ROWS)
-    changed, importance = predict_folds(kept, model, folds, device=device, light=not full)
-    difference = compared(kept, metric, restore(kept.tensors["label"]), old, restore(changed))
+        model.columns = [*model.columns, *columns]
+    folds = None if new is None else new.folds()
+    sides, importance = predict_sides(kept, model, own, folds, device=device, light=not full)
+    before, after, interval = compared(kept, metric, sides)
     total = sum(importance.values())
     gains = {n: importance.get(n, 0.0) / total for n in columns} if total else {}
-    before, after, interval = difference
     verdict = verdict_of(interval, metric.greater_is_better)
     return Trial(columns, verdict=verdict, before=before, after=after, difference=interval, gains=gains, **about)
 
 
-def compared(
-    kept: KeptRows, metric: Metric, label: torch.Tensor, old: torch.Tensor, new: torch.Tensor
-) -> tuple[float, float, Interval]:
-    """A metric of two predictions of the same rows, and their difference over resampled groups.
+def compared(kept: KeptRows, metric: Metric, sides: torch.Tensor) -> tuple[float, float, Interval]:
+    """A metric of predictions before and after a change, means over the repeats, and the difference.
+
+    Variances are added. Over the rows: that of a paired bootstrap. Over the repeats: that of their mean difference, and
+    by how much the sides' own differ: a shuffled column varies by more than the seed, and the new one is one draw. The
+    98 % interval is Student's t, with the degrees of freedom of such a sum (Satterthwaite 1946).
 
     Args:
         kept: says which rows count, and what is resampled: whole groups of the fold key, else lists, else rows.
         metric: the metric.
-        label, old, new: ``[n]`` or ``[n, k]``, on the target's own scale.
+        sides: ``[2, repeats, n]`` or ``[2, repeats, n, k]``, before and after, as models predict them.
     """
+    restore = scorer_of(kept).restore or (lambda values: values)
     rows = kept.scored
     groups = kept.tensors["groups"][rows] if kept.task == "ranking" else None
     clusters = kept.tensors["clusters"][rows] if "clusters" in kept.tensors else None
-    both = {"old": old[rows], "new": new[rows]}
-    result = bootstrap_metric(metric, label[rows], both, groups=groups, clusters=clusters)
-    return result.values["old"], result.values["new"], result.difference("new", "old")
+    label = restore(kept.tensors["label"])[rows]
+    before, after = (np.array([metric(label, restore(p)[rows], groups=groups) for p in side]) for side in sides)
+    both = {n: torch.stack([restore(p)[rows] for p in side]).mean(0) for n, side in zip("ba", sides)}
+    draws = bootstrap_metric(metric, label, both, groups=groups, clusters=clusters).draws
+    repeats = len(before)
+    spread = float(np.var(after - before, ddof=1)) / repeats
+    spread += abs(float(np.var(before, ddof=1) - np.var(after, ddof=1)))
+    over_rows = float(np.nanvar(draws["a"] - draws["b"], ddof=1))
+    variance, mean = spread + over_rows, float((after - before).mean())
+    freedom = (repeats - 1) * (variance / spread) ** 2 if spread else np.inf
+    half = float(stdtrit(freedom, 0.99)) * variance**0.5
+    return float(before.mean()), float(after.mean()), Interval(mean, mean - half, mean + half)
 
 
 def verdict_of(difference: Interval, greater_is_better: bool) -> Verdict:

@@ -145,6 +145,7 @@ class CrossFit:
         self.time_limit: float | None = None  # seconds that a model that keeps time may take to fit
         self.size, self.test_size, self.repeated, self.store = size, test_size, repeated, store
         self.cold_folds: Collection[int] = ()  # in these no model begins with what another has learned
+        self.left_out: dict[str, str] | None = None  # given: model → why it cannot learn; None: its error is raised
         self.watch: Callable[[str, int, torch.Tensor], None] | None = None  # told model, fold and its rows' predictions
         self.scored = torch.ones(size, dtype=torch.bool) if scored is None else scored.cpu()
         self._trained: dict[str, list[Trained]] = {m.name: [] for m in self.models}
@@ -191,7 +192,7 @@ class CrossFit:
         shared = half_the_threads() if beside and any(m.learns for m in own) else nullcontext()
         with shared, ThreadPoolExecutor(max_workers=1) as second:
             k = len(self._rows)
-            train_one = partial(self._train, k=k, train=train, valid=valid, test=test, unlabeled=unlabeled)
+            train_one = partial(self._train_or_leave, k=k, train=train, valid=valid, test=test, unlabeled=unlabeled)
             waiting = {m.name: second.submit(train_one, m) for m in beside}
             try:
                 made = {m.name: train_one(m) for m in own}
@@ -199,6 +200,9 @@ class CrossFit:
             except BaseException:  # Ctrl-C as well: what has not begun is not to begin
                 second.shutdown(wait=False, cancel_futures=True)
                 raise
+        for name in self.left_out or ():
+            self._trained.pop(name, None)
+        self.models = [m for m in self.models if m.name in self._trained]
         for model in self.models:
             self._trained[model.name].append(made.get(model.name) or found[model.name])
         self._rows.append(valid_rows)
@@ -249,6 +253,17 @@ class CrossFit:
                     f"fold {len(self._rows)} is trained on a row that it scores", row=row,
                     remedy="Leave the fold's rows out of what its models are trained on",
                 )  # fmt: skip
+
+    def _train_or_leave(self, model: Model, **about: Any) -> Trained | None:
+        """The trained model; None: it cannot learn, and others do."""
+        try:
+            return self._train(model, **about)
+        except DataError as error:
+            others = [m for m in self.models if m.learns and m is not model and m.name not in (self.left_out or ())]
+            if self.left_out is None or not model.learns or not others:
+                raise
+            self.left_out[model.name] = error.problem
+            return None
 
     def _train(
         self,

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.ensemble import ExtraTreesClassifier
 
 from fastrec.competition import Competition, run_competition
 from fastrec.competition.budget import Budget
 from fastrec.errors import OutOfTimeError
 from fastrec.estimators import CatBoostModel, ConstantModel, Estimator, LGBMModel, NetModel, SKModel, XGBModel
-from fastrec.estimators._pace import Pace, catboost_in_time
+from fastrec.estimators._pace import Pace, catboost_in_time, seconds_for
 from fastrec.table import Table
 from fastrec.validate import Rows
 
@@ -196,6 +197,10 @@ def test_a_fit_ends_in_its_time(model, rows):
 def test_trees_whose_time_ends_in_the_first_round_predict(model, rows):
     fresh = model.fresh()
     fresh.time_limit = 1e-6
+    if model.name == "cat":
+        with pytest.raises(OutOfTimeError, match="CatBoost takes"):
+            fresh.fit(rows, seed=0)
+        return
     said = fresh.fit(rows, seed=0).predict(rows)
     assert said.isfinite().all()
     assert said.std() > 0
@@ -219,8 +224,48 @@ def test_a_net_without_time_for_an_epoch_says_so(rows):
         model.fit(rows, seed=0)
 
 
+def test_time_for_models_of_all_rows_is_given_to_no_other():
+    clock = Clock()
+    budget = Budget(2, clock=clock)  # 120 s, of which 6 are kept for the end
+    models = [Timed("a"), ConstantModel("b")]
+    budget.keep_for_refit(models[0], 20)
+    budget.keep_for_refit(models[1], 30)
+    assert budget.left == pytest.approx(114 - 50)
+    clock.now += 64
+    assert budget.refit(models) == pytest.approx(20)
+    clock.now += 21  # a second late
+    with pytest.raises(OutOfTimeError, match="b: all rows would take 30 s, and 29 s are left for it"):
+        budget.refit(models[1:])
+
+
+def test_what_all_rows_take_is_told_from_few():
+    clock = Clock()
+    sizes = []
+
+    def fit(n):
+        sizes.append(n)
+        clock.now += (n / 1000) ** 2
+
+    said = seconds_for(100_000, fit, Pace(200.0, clock=clock))
+    assert said == pytest.approx(100**2)
+    assert sizes == [500, 1000, 2000, 4000]  # 21 s are more than a twentieth
+    assert seconds_for(900, fit, Pace(200.0, clock=clock)) == 0
+
+
+def test_a_forest_in_time_is_the_one_without_a_limit_or_has_fewer_trees(rows):
+    forest = SKModel("f", ExtraTreesClassifier(12, max_depth=3))
+    limited = forest.fresh()
+    limited.time_limit = 1000.0
+    assert torch.equal(limited.fit(rows, seed=0).predict(rows), forest.fit(rows, seed=0).predict(rows))
+    limited.time_limit = 1e-4
+    with pytest.raises(OutOfTimeError, match="f: a fit takes about"):
+        limited.fit(rows, seed=0)
+
+
 class Slow(SKModel):
     """Takes its time, and keeps no limit."""
+
+    keeps_time = False
 
     def fit(self, train, valid=None, *, seed=0, device=None):
         time.sleep(2)

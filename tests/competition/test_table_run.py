@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import torch
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import f1_score
 
+from fastrec.auto.auto_fit import Fit
 from fastrec.competition import Competition, check_submission, compare_runs, list_runs, predict_run, run_competition
 from fastrec.competition.columns import choose_columns
 from fastrec.competition.fitting import _settings
@@ -27,7 +29,7 @@ from fastrec.competition.forms.value_form import ValueForm
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.scoring import Scorer
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import Estimator, NetModel, OffsetModel, SKModel, XGBModel
+from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, NetModel, OffsetModel, SKModel, XGBModel
 from fastrec.features import CountEncode, FeatureSet, TargetEncode
 from fastrec.metrics import as_metric, get_metric
 from fastrec.monitor.retrain_run import _classes
@@ -204,6 +206,22 @@ def test_no_rows_have_no_predictions(runs, case, tmp_path):
     written = pd.read_csv(predict_run(runs[case], tmp_path / "none.parquet", tmp_path / "out.csv"))
     assert written.columns.tolist() == pd.read_csv(runs[case] / "submission.csv").columns.tolist()
     assert not len(written)
+
+
+def test_a_loaded_run_reads_its_models_once(runs, tmp_path):
+    run = shutil.copytree(runs["binary"], tmp_path / "run")
+    saved, rows = SavedRun(run), TEST[["id", "x", "z", "city"]]
+    said = saved.predict(rows)
+    shutil.rmtree(run / "models")
+    assert torch.equal(saved.predict(rows), said)
+
+
+@pytest.mark.parametrize("case", ["binary", "multiclass", "multilabel", "regression2"])
+def test_frames_of_predictions_have_the_index_of_the_rows(runs, tmp_path, case):
+    shutil.copytree(runs[case], tmp_path / "run")
+    rows = TEST.iloc[[7, 3, 5]].set_index(pd.Index(["c", "a", "b"], name="key"))
+    made = Fit(tmp_path).predict(rows) if case == "regression2" else Fit(tmp_path).predict_proba(rows)
+    pd.testing.assert_index_equal(made.index, rows.index)
 
 
 CODE = """
@@ -518,6 +536,25 @@ def test_a_run_killed_at_random_moments_goes_on_to_the_same_bytes(tmp_path, seed
     assert same_files(whole, again) == []
     left = {p.name for p in tmp_path.iterdir()} - {"data", "whole", "run", ".run.parts"}
     assert not left
+
+
+@pytest.mark.parametrize("minutes", [None, 0.2])
+def test_a_model_that_cannot_learn_is_left_out_by_name(tmp_path, minutes):
+    """In float32, CatBoost's, amounts of 1e12 ± 1e3 are one number."""
+    pytest.importorskip("catboost")
+    train = TRAIN.head(200).assign(regression=lambda f: 1e12 + 1e3 * f.x.fillna(0))
+    data = write(tmp_path / "data", "regression", train=train, test=None)
+    few = {"rounds": 5, "early_stopping_rounds": None}
+    models = {"cat": CatBoostModel("cat", **few), "lgbm": LGBMModel("lgbm", **few)}
+    recipe = Recipe("regression", models=lambda bs: list(models.values()))
+    run = run_competition(recipe, data, tmp_path / "run", minutes=minutes)
+    config, scores = (json.loads((run / f"{n}.json").read_text()) for n in ("config", "scores"))
+    assert set(config["left_out"]) == {"cat"}
+    assert "All train targets are equal" in config["left_out"]["cat"]
+    assert set(scores["oof"]) == {"constant", "lgbm", "stack"}
+    recipe = Recipe("regression", models=lambda bs: [models["cat"]])
+    with pytest.raises(DataError, match="All train targets are equal"):
+        run_competition(recipe, data, tmp_path / "none", minutes=minutes)
 
 
 def test_a_model_within_another_is_part_of_what_it_is_made_with():

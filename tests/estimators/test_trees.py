@@ -12,7 +12,7 @@ import torch
 import xgboost as xgb
 from sklearn.utils.class_weight import compute_sample_weight
 
-from fastrec.errors import DataError, MissingPackageError
+from fastrec.errors import DataError, MissingPackageError, WriteError
 from fastrec.estimators import CatBoostModel, LGBMModel, XGBModel
 from fastrec.estimators._held_out import some_held_out
 from fastrec.estimators._learnable import output_weight
@@ -194,15 +194,20 @@ def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_too_few_rows_to_stop_by_are_named(kind):
+def test_of_too_few_rows_to_stop_by_all_trees_are_grown(kind):
     needed(kind)
-    rows = rows_of(frame_of(), "binary").take(torch.arange(7))
-    with pytest.raises(DataError, match=r"too few rows.*early_stopping_rounds=None"):
-        kind("t").fit(rows)
-    assert kind("t", rounds=2, early_stopping_rounds=None).fit(rows).predict(rows).isfinite().all()
+    few = rows_of(frame_of(), "binary").take(torch.arange(7))
     late = rows_of(frame_of(), "binary", label=(torch.arange(N) > N - 20).double(), order=torch.arange(N))
-    with pytest.raises(DataError, match="too few rows of each class"):
-        kind("t").fit(late)  # class 1 is in the rows held out alone
+    for rows in (few, late):  # in the second class 1 would be in the rows held out alone
+        said = [kind("t", rounds=5, early_stopping_rounds=stop).fit(rows).predict(rows) for stop in (None, 3)]
+        assert torch.equal(*said)
+
+
+def test_a_place_that_catboost_cannot_write_to_is_named(tmp_path):
+    needed(CatBoostModel)
+    model = CatBoostModel("t", rounds=2, early_stopping_rounds=None).fit(rows_of(frame_of(), "binary"))
+    with pytest.raises(WriteError, match="could not be written"):
+        model.write(tmp_path / "none")
 
 
 # ------------------------------------------------------------------------------------------- parameters and objectives

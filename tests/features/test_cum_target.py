@@ -255,3 +255,25 @@ def test_infinite_orders_are_the_first_and_the_last(half_life):
     frame = pd.DataFrame({"k": [1, 1, 1, 1], "t": [math.inf, 0.0, -math.inf, math.inf], "y": [0.0, 1.0, 0.0, 1.0]})
     made = CumTarget("k", "y", order="t", smooth=0, half_life=half_life).fit_transform(frame)["cumte_k__y"].tolist()
     assert made == ([0.5, 0, 0, 0.5] if half_life is None else [1, 0, 0, 1])
+
+
+@pytest.mark.parametrize("half_life", [None, 2.0])
+def test_each_class_of_a_text_target_is_averaged_as_a_number_is(half_life):
+    frame = pd.DataFrame({"i": list("abaabba"), "d": [1, 2, 3, 3, 4, 6, 7], "y": ["p", "q", "q", "p", None, "r", "p"]})
+    options = {"order": "d", "smooth": 1, "half_life": half_life}
+    classes = CumTarget("i", "y", classes=["p", "q"], **options)
+    assert classes.outputs == ["cumte_i__y_p", "cumte_i__y_q"]
+    made, later = classes.fit_transform(frame), classes.transform(frame.drop(columns="y"))
+    for value in "pq":
+        one = frame.assign(y=(frame["y"] == value).where(frame["y"].notna()).astype("float64"))
+        plain = CumTarget("i", "y", **options)
+        pd.testing.assert_series_equal(
+            made[f"cumte_i__y_{value}"], plain.fit_transform(one)["cumte_i__y"], check_names=False
+        )
+        pd.testing.assert_series_equal(
+            later[f"cumte_i__y_{value}"], plain.transform(one)["cumte_i__y"], check_names=False
+        )
+    with pytest.raises(FastrecError, match=r"CumTarget: the classes \['p', 1\] are not values of one kind"):
+        CumTarget("i", "y", order="d", classes=["p", 1])
+    with pytest.raises(FastrecError, match="classes=\\['p', 'q', 'r'\\]"):
+        CumTarget("i", "y", order="d").fit(frame)

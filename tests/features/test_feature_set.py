@@ -337,3 +337,21 @@ def test_a_table_stays_a_table_of_tensors():
     made = FeatureSet([CountEncode("item")]).fit_transform(Table.read(frame()))
     assert isinstance(made["count_item"].values, torch.Tensor)
     assert made["count_item"].values.dtype == torch.int64
+
+
+def test_rows_may_be_a_folder_a_file_or_a_pattern_of_files(tmp_path):
+    frame = pd.DataFrame({"k": list("abacab"), "y": [0, 1, 1, 0, 1, 0]})
+    (tmp_path / "train").mkdir()
+    for i in range(3):
+        frame.iloc[2 * i : 2 * i + 2].to_parquet(tmp_path / "train" / f"part-{i}.parquet", index=False)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    expected = FeatureSet([CountEncode("k")]).fit_transform(frame)
+    for given in (tmp_path / "train", str(tmp_path / "train" / "part-*.parquet"), tmp_path / "rows.csv"):
+        features = FeatureSet([CountEncode("k")])
+        made = features.fit_transform(given)
+        assert isinstance(made, pd.DataFrame)
+        assert made["k"].tolist() == expected["k"].tolist()
+        assert made["count_k"].tolist() == expected["count_k"].tolist()
+        assert features.transform(given)["count_k"].tolist() == expected["count_k"].tolist()
+    with pytest.raises(FastrecError, match="no such file"):
+        FeatureSet([CountEncode("k")]).fit(str(tmp_path / "nothing-*.parquet"))

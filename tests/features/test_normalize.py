@@ -8,7 +8,7 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, Normalize, TargetEncode, number
+from fastrec.features import FeatureSet, FillMissing, Normalize, TargetEncode, number
 from fastrec.table import Table
 
 
@@ -74,3 +74,12 @@ def test_selectors_and_generators():
 def test_a_scope_that_is_none():
     with pytest.raises(FastrecError, match="Normalize"):
         Normalize("x", scope="test")
+
+
+def test_of_filled_columns_the_values_are_scaled_and_not_the_flags():
+    frame = pd.DataFrame({"v": [1.0, np.nan, 3.0, 5.0]})
+    filled = FillMissing("v")
+    made = FeatureSet([Normalize(filled), filled]).fit_transform(frame)
+    assert made["v_na"].tolist() == [False, True, False, False]
+    assert "norm_v_na" not in made
+    np.testing.assert_allclose(made["norm_filled_v"], StandardScaler().fit_transform(made[["filled_v"]]).ravel())

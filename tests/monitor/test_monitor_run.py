@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fastrec.cli import app
-from fastrec.competition import Competition, run_competition
+from fastrec.competition import Competition, predict_run, run_competition
 from fastrec.competition.reading import Reading
 from fastrec.estimators import XGBModel
 from fastrec.monitor import monitor
@@ -63,3 +63,30 @@ def test_labels_beside_a_run(run, tmp_path):
     done = CliRunner().invoke(app, [*map(str, words)])
     assert done.exit_code in (0, 3), done.output
     assert "1970-01-01   300 0.0000" in done.output
+
+
+def test_what_predict_writes_is_compared_with_the_runs_own(run, tmp_path):
+    for name, dearer in (("same", 0.0), ("dear", 400.0)):
+        flats(300, 3, dearer)[["price", "place"]].assign(rent="$1").to_csv(
+            tmp_path / f"{name}.csv", index=False, header=False, sep=";"
+        )
+        predict_run(run, tmp_path / f"{name}.csv", tmp_path / f"{name}_scores.csv")
+        found = monitor(run, tmp_path / f"{name}.csv", scores=tmp_path / f"{name}_scores.csv", adversarial=False)
+        assert ("prediction" in {f.kind for f in found.findings}) == (name == "dear")
+
+
+def test_a_recipes_time_that_is_a_number_is_not_compared(tmp_path):
+    class Timed(Competition):
+        name, task, target, time, n_folds = "timed", "regression", "y", "day", 2
+
+        def models(self, *, bs):
+            return [XGBModel("xgb", rounds=3, early_stopping_rounds=None, nthread=1)]
+
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"day": np.arange(400), "x": rng.normal(size=400), "y": rng.normal(size=400)})
+    (tmp_path / "data").mkdir()
+    rows[:200].to_csv(tmp_path / "data" / "train.csv", index=False)
+    run = run_competition(Timed(), tmp_path / "data", tmp_path / "run", resume=True)
+    found = monitor(run, rows[200:], adversarial=True)
+    assert found.ok, found
+    assert "day" in found.left_out

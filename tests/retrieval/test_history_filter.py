@@ -83,3 +83,17 @@ def test_filters_of_known_users_are_refused(make):
         HistoryFilter(make())
     with pytest.raises(DataError, match="only the users"):
         make().score_rows(csr_matrix((1, 3)))
+
+
+@pytest.mark.parametrize("make", FILTERS)
+def test_a_session_of_nothing_known_gets_the_items_by_popularity(make, tmp_path):
+    model = HistoryFilter(make()).fit(frame(LOG))
+    counts = pd.Series([i for items in LOG for i in items]).value_counts()
+    model.save(tmp_path / "model")
+    for one in (model, SessionModel.load(tmp_path / "model")):
+        scores = scores_of(one, frame([[], [77], LOG[0]], items=model.items))
+        for row in (0, 1):
+            ranked = torch.argsort(scores[row, 1:], descending=True, stable=True)
+            named = [counts[model.items.decode(ranked[i : i + 1] + 1).to_pylist()[0]] for i in range(9)]
+            assert named == sorted(counts, reverse=True)
+        torch.testing.assert_close(scores[2], scores_of(model, frame([LOG[0]], items=model.items))[0])

@@ -184,3 +184,16 @@ def test_nothing_asked_and_nothing_saved(tmp_path):
     (tmp_path / "i" / "state.json").write_text('{"kind": "exact"}')
     with pytest.raises(UnreadableFileError):
         Index.load(tmp_path / "i")
+
+
+def test_as_many_are_found_as_were_asked_for():
+    vectors, queries = clustered(3_000, 40, 0.3, queries=5)
+    for kind in ("ivf", "hnsw"):
+        index = Index(vectors, kind=kind, verbose=False)
+        places, scores = index.search(queries, 2_500)
+        assert bool((places >= 0).all())
+        assert bool(torch.isfinite(scores).all())
+        assert all(len(set(row)) == 2_500 for row in places.tolist())
+        places, scores = index.search(queries, 3_010)  # more than there are
+        assert bool((places[:, :3_000] >= 0).all())
+        assert bool((places[:, 3_000:] == -1).all())

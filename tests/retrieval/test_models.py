@@ -201,3 +201,13 @@ def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypat
     found = model.nearest(every[0], [f"i{j:02d}" for j in every[1]], 3)
     np.testing.assert_allclose(found, expected)
     assert model.nearest([99, 0], ["i00", "none"]).tolist() == [[0.0], [0.0]]
+
+
+def test_triples_are_drawn_by_their_weights_without_a_limit_on_how_many(monkeypatch):
+    monkeypatch.delattr(torch, "multinomial")  # it takes 2^24 interactions at most
+    users = np.repeat(np.arange(40), 2)
+    items = np.where(np.arange(80) % 2, 9, users % 9)
+    weights = np.where(items == 9, 5.0, 1e-6)
+    model = BPRFactors(factors=2, epochs=30, bs=50).fit(users, items, weights)
+    every = np.indices((40, 10)).reshape(2, -1)
+    assert int(model.score(*every).reshape(40, 10).mean(0).argmax()) == 9

@@ -75,6 +75,14 @@ def parted(frame, ends):
     return dd.from_delayed([dask.delayed(p) for p in parts], meta=frame.iloc[:0], verify_meta=False)
 
 
+def in_files(frame, ends, folder):
+    """The same from a folder of small files, which Dask's optimization puts together as it likes."""
+    folder.mkdir()
+    for i, part in enumerate(dask.compute(parted(frame, ends).to_delayed())[0]):
+        part.to_parquet(folder / f"part-{i}.parquet")
+    return dd.read_parquet(folder)
+
+
 def sets():
     """The contract's examples of every generator, together as far as names and targets allow."""
     found: list[tuple[tuple[bool, bool], list]] = []
@@ -131,6 +139,42 @@ def test_every_generator_gives_what_one_frame_gives(chosen):
     got = parts.transform(parted(new, ends), tables=log).compute()
     assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
     assert got.index.equals(new.index)
+
+
+@pytest.mark.parametrize("chosen", range(len(SETS)))
+def test_every_generator_reads_a_folder_of_small_files(chosen, tmp_path):
+    ends = [11, 20, 30]
+    whole, parts = fresh(SETS[chosen]), fresh(SETS[chosen])
+    train, new, others = frames(0), frames(5), tables()
+    near = {"exact": False, "near_zero": 1e-6 if all(map(_of_a_net, SETS[chosen])) else 1e-12}
+    log = {"log": in_files(others["log"], [7, 20], tmp_path / "log"), "items": others["items"]}
+    files, more = in_files(train, ends, tmp_path / "train"), in_files(new, ends, tmp_path / "new")
+    expected = whole.fit_transform(train, tables=others, unlabeled=new)
+    got = parts.fit_transform(files, tables=log, unlabeled=more).compute()
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
+    expected = whole.transform(new, tables=others)
+    got = parts.transform(more, tables=log).compute()
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(got, whole.outputs), **near)
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_groups_and_folds_of_a_folder_are_those_of_the_frame(key, tmp_path):
+    train = events(160).assign(wide="w" * 50, more=1.0, rest=2.0)
+    features = [GroupRank("price", by="user"), Lag("price", by="user", order="id"), TargetEncode("item", "y")]
+    whole, parts = FeatureSet(features, key=key), FeatureSet(features, key=key).__sklearn_clone__()
+    files = in_files(train, range(20, 160, 20), tmp_path / "train")
+    assert files.npartitions == 8
+    expected, made = whole.fit_transform(train), parts.fit_transform(files)
+    assert made.npartitions == 8
+    assert_equal(outputs_of(expected, whole.outputs), outputs_of(made.compute(), whole.outputs), exact=False)
+    given = FeatureSet([TargetEncode("item", "y")], key=key)
+    made = given.__sklearn_clone__().fit_transform(files.drop(columns="y"), files["y"]).compute()
+    expected = given.fit_transform(train)
+    assert_equal(outputs_of(expected, given.outputs), outputs_of(made, given.outputs), exact=False)
+    folds = np.arange(160) % 4
+    for a, b in zip(whole.cross_fit(train, folds), parts.cross_fit(files, folds), strict=True):
+        for mine, theirs in zip(a, b, strict=True):
+            assert_equal(outputs_of(mine, whole.outputs), outputs_of(theirs.compute(), whole.outputs), exact=False)
 
 
 @settings(max_examples=4)

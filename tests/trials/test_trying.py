@@ -20,14 +20,14 @@ import fastrec
 from fastrec import try_features
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
-from fastrec.estimators import XGBModel, XGBRanker
-from fastrec.features import CountEncode, FeatureSet, GroupFunction, Lag, RowFunction, TargetEncode
+from fastrec.estimators import LGBMModel, XGBModel, XGBRanker
+from fastrec.features import CountEncode, Cross, FeatureSet, GroupFunction, Lag, RowFunction, TargetEncode
 from fastrec.table import Table
 from fastrec.trials import list_tries
 from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try, tries_file
 from fastrec.trials.new_columns import NewColumns
-from fastrec.trials.reference import RunColumns, lighter
+from fastrec.trials.reference import REPEATS, RunColumns, _thinned, lighter, reference_model, without_random_splits
 from fastrec.validate import Folds, Rows
 from tests.trials import planted
 
@@ -59,21 +59,25 @@ def folds_of(run: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     return [((codes != k).nonzero()[0], (codes == k).nonzero()[0]) for k in range(codes.max() + 1)]
 
 
-def refit(run: Path, settings: dict, columns: list[str], new=None) -> np.ndarray:
-    """Out-of-fold predictions of a plain loop: features anew on each fold's own rows, one model for each."""
-    oof = np.full(len(TRAIN), np.nan)
-    for k, (outside, inside) in enumerate(folds_of(run)):
-        train, valid = TRAIN.iloc[outside].reset_index(drop=True), TRAIN.iloc[inside].reset_index(drop=True)
-        own = TargetEncode("city", "bought")
-        everyone = TRAIN.groupby("city").size()  # a count holds no target, and is of all rows
-        both = [own.fit_transform(train, key="id"), own.transform(valid, key="id")]
-        both = [b.assign(count_city=b["city"].map(everyone)) for b in both]
-        if new is not None:
-            both = new(train, valid, both)
-        data = [Rows(Table.read(b), "binary", ["city"], columns, torch.tensor(b["bought"].to_numpy())) for b in both]
-        model = XGBModel("boosted", **settings).fit(data[0], seed=k)
-        oof[inside] = model.predict(data[1]).numpy()
-    return oof
+def refit(run: Path, settings: dict, columns: list[str], new=None) -> float:
+    """The mean AUC of plain loops, a seed each: features anew on each fold's own rows, one model for each."""
+    scores = []
+    for r in range(REPEATS):
+        oof = np.full(len(TRAIN), np.nan)
+        for k, (outside, inside) in enumerate(folds_of(run)):
+            train, valid = TRAIN.iloc[outside].reset_index(drop=True), TRAIN.iloc[inside].reset_index(drop=True)
+            own = TargetEncode("city", "bought")
+            everyone = TRAIN.groupby("city").size()  # a count holds no target, and is of all rows
+            both = [own.fit_transform(train, key="id"), own.transform(valid, key="id")]
+            both = [b.assign(count_city=b["city"].map(everyone)) for b in both]
+            if new is not None:
+                both = new(train, valid, both)
+            labels = [torch.tensor(b["bought"].to_numpy()) for b in both]
+            data = [Rows(Table.read(b), "binary", ["city"], columns, y) for b, y in zip(both, labels, strict=True)]
+            model = XGBModel("boosted", **settings, colsample_bytree=1.0).fit(data[0], seed=k + 1000 * r)
+            oof[inside] = model.predict(data[1]).numpy()
+        scores.append(roc_auc_score(TRAIN["bought"], oof))
+    return float(np.mean(scores))
 
 
 def nested(train, valid, both):
@@ -86,34 +90,121 @@ OWN = ["x", "count_city", "te_city__bought"]
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_the_difference_is_that_of_a_plain_loop(shop, full):
+def test_the_score_after_is_that_of_plain_loops_over_seeds(shop, full):
     settings = planted.TREES if full else planted.LIGHT
     made = try_features(lambda df: {"u": df["h"] ** 3}, shop, full=full, model="boosted")
 
     def add(train, valid, both):
         return [b.assign(u=b["h"] ** 3) for b in both]
 
-    before, after = refit(shop, settings, OWN), refit(shop, settings, [*OWN, "u"], add)
-    scores = [roc_auc_score(TRAIN["bought"], p) for p in (before, after)]
-    assert made.before == pytest.approx(scores[0], abs=1e-9)
-    assert made.after == pytest.approx(scores[1], abs=1e-9)
-    assert made.difference.mean == pytest.approx(scores[1] - scores[0], abs=1e-9)
+    assert made.after == pytest.approx(refit(shop, settings, [*OWN, "u"], add), abs=1e-9)
+    assert made.difference.mean == pytest.approx(made.after - made.before, abs=1e-9)
     assert made.verdict == "better"
     assert made.difference.low < made.difference.mean < made.difference.high
 
 
 def test_an_encoding_with_the_target_is_nested_as_a_plain_loop_nests_it(shop):
     made = try_features(TargetEncode("shop", "bought"), shop)
-    after = refit(shop, planted.LIGHT, [*OWN, "te_shop__bought"], nested)
-    assert made.after == pytest.approx(roc_auc_score(TRAIN["bought"], after), abs=1e-9)
+    assert made.after == pytest.approx(refit(shop, planted.LIGHT, [*OWN, "te_shop__bought"], nested), abs=1e-9)
     assert made.columns == ("te_shop__bought",)
 
 
-def test_what_is_lost_without_a_column_is_that_of_a_plain_loop(shop):
+def test_what_is_lost_without_a_column_is_what_is_lost_where_it_is_shuffled(shop):
     made = try_features(None, shop, drop=["x"])
-    after = roc_auc_score(TRAIN["bought"], refit(shop, planted.LIGHT, OWN[1:]))
-    assert made.after == pytest.approx(after, abs=1e-9)
+    assert made.before == pytest.approx(refit(shop, planted.LIGHT, OWN), abs=1e-9)
+    assert made.after < made.before - 0.05
     assert (made.verdict, made.dropped, made.columns) == ("worse", ("x",), ())
+
+
+def test_a_column_that_no_shuffle_changes_makes_no_difference(shop):
+    made = try_features(same_everywhere, shop)
+    assert made.before == made.after
+    assert tuple(made.difference) == (0.0, 0.0, 0.0)
+    assert made.verdict == "no difference seen"
+
+
+def same_everywhere(df):
+    return {"one": np.ones(len(df))}
+
+
+@pytest.mark.parametrize("case", ["shop", "later"])
+def test_a_shuffled_column_stays_in_its_fold_and_follows_its_rows(case, request):
+    kept = KeptRows(request.getfixturevalue(case))
+    new = NewColumns(kept, read_idea(lambda df: {"day_again": df["day"] + 0.0, "z_again": df["z"]}))
+    new.leaks()
+    seen = {}
+    for train, valid in RunColumns(kept, ["x"]).folds(new.folds()):
+        for side in (train, valid):
+            rows = side.rows.numpy()
+            a, b, again = (side.take(moved=m, seed=3).table.to_pandas() for m in ([], side.new_names, side.new_names))
+            assert again.equals(b)
+            assert a["x"].equals(b["x"])
+            assert (b["z_again"] != a["z_again"]).mean() > 0.9
+            both = ["day_again", "z_again"]  # in one order
+            values = [sorted(map(tuple, f[both].to_numpy().tolist())) for f in (a, b)]
+            assert values[0] == values[1]
+            for row, value in zip(rows.tolist(), b["z_again"], strict=True):
+                seen.setdefault(row, set()).add(value)
+            some = torch.arange(5, 50, 3)
+            assert (
+                side.take(some, moved=both, seed=3)
+                .table.to_pandas()
+                .equals(b.iloc[some.numpy()].reset_index(drop=True))
+            )
+            x = side.take(moved=["x"], seed=3).table.to_pandas()
+            assert x["z_again"].equals(a["z_again"])
+            assert sorted(x["x"]) == sorted(a["x"])
+    assert {len(values) for values in seen.values()} == {1}
+
+
+def test_folds_that_score_rows_twice_are_shuffled_side_by_side(extra):
+    kept = KeptRows(extra)
+    kept.folds = Folds.kfold(len(kept), 3, repeats=2)
+    for train, valid in RunColumns(kept).folds():
+        for side in (train, valid):
+            a, b = (side.take(moved=m, seed=1).table.to_pandas() for m in ([], ["x"]))
+            assert sorted(a["x"]) == sorted(b["x"])
+            assert not a["x"].equals(b["x"])
+
+
+class Extra(planted.Shop):
+    """A run whose best model draws thresholds and columns at random."""
+
+    def features(self):
+        return None
+
+    def models(self, *, bs):
+        extra = {"extra_trees": True, "feature_fraction": 0.5, "num_leaves": 8, "learning_rate": 0.1}
+        return [LGBMModel("extra", rounds=40, early_stopping_rounds=None, num_threads=1, **extra)]
+
+
+@pytest.fixture(scope="module")
+def extra(tmp_path_factory) -> Path:
+    return planted.make_run(tmp_path_factory.mktemp("extra"), Extra, planted.rows(700))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_noise_is_not_better_where_the_best_model_is_one_of_random_splits(extra, full):
+    told = []
+    for seed in range(3):
+        noise = np.random.default_rng(seed).normal(size=700)
+        told.append(try_features(lambda df, noise=noise: {"u": noise[df["id"]]}, extra, full=full, note=False))
+    assert {t.model for t in told} == {"extra"}
+    assert "better" not in {t.verdict for t in told}
+    assert try_features(good_number, extra, full=full, note=False).verdict == "better"
+
+
+def test_the_yardstick_has_no_random_splits(extra, shop):
+    settings = without_random_splits(reference_model(KeptRows(extra), full=True)).settings()
+    assert settings["feature_fraction"] == 1.0
+    assert "extra_trees" not in settings
+    assert (settings["num_leaves"], settings["rounds"]) == (8, 40)
+    assert without_random_splits(reference_model(KeptRows(shop))).settings()["colsample_bytree"] == 1.0
+
+
+def test_generators_are_tried_on_folds_in_order_of_time(later):
+    for idea in (CountEncode("user"), Cross("user", "shop"), TargetEncode("shop", "bought")):
+        assert try_features(idea, later, note=False).verdict != "leak"
 
 
 def good_number(df):
@@ -164,7 +255,7 @@ def test_a_function_sees_no_target_and_all_rows_once(shop):
 def test_amounts_are_compared_on_their_own_scale_by_users(amounts):
     made = try_features(lambda df: df[["h"]].rename(columns={"h": "g"}), amounts, full=True, model="boosted")
     oof = pq.read_table(amounts / "oof" / "boosted.parquet").to_pandas()["prediction"]
-    assert made.before == pytest.approx(np.sqrt(((oof - TRAIN["amount"]) ** 2).mean()), rel=1e-9)
+    assert made.before == pytest.approx(np.sqrt(((oof - TRAIN["amount"]) ** 2).mean()), rel=0.05)
     assert made.difference.mean < 0  # lower is better
     assert made.verdict == "better"
     assert "lower is better" in str(made)
@@ -177,7 +268,7 @@ def test_lists_are_compared_by_their_mean_reciprocal_rank(ranked):
     train = planted.lists()
     oof = pq.read_table(ranked / "oof" / "boosted.parquet").to_pandas()
     ranks = oof.assign(label=train["clicked"]).groupby("list_id")["score"].rank(method="first", ascending=False)
-    assert made.before == pytest.approx((1 / ranks[train["clicked"] == 1]).mean(), rel=1e-9)
+    assert made.before == pytest.approx((1 / ranks[train["clicked"] == 1]).mean(), rel=0.05)
     assert made.verdict == "better"
     assert try_features(lambda df: {"u": df["noise"]}, ranked).verdict == "no difference seen"
 
@@ -212,16 +303,6 @@ def test_a_lag_looks_back_from_the_rows_that_are_scored(later):
             for name, expected in (("lag2_bought__shop", lag), ("count_shop", count)):
                 np.testing.assert_allclose(made[name].number(torch.float64), expected.loc[rows.numpy()])
     assert try_features(idea, later).columns == ("lag2_bought__shop", "count_shop")
-
-
-def test_a_second_try_trains_the_reference_no_more(shop, monkeypatch):
-    first = try_features(CountEncode("shop"), shop)
-    fits = []
-    fit = XGBModel.fit
-    monkeypatch.setattr(XGBModel, "fit", lambda self, *a, **k: fits.append(1) or fit(self, *a, **k))
-    again = try_features(CountEncode("shop"), shop)
-    assert len(fits) == len(folds_of(shop))
-    assert (again.before, again.after, again.difference) == (first.before, first.after, first.difference)
 
 
 def test_a_function_may_write_to_its_frame(shop):
@@ -260,29 +341,26 @@ def test_columns_of_all_rows_are_read_once(shop, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["shop", "ranked"])
-def test_of_many_rows_some_are_trained_on_and_all_scored(case, request, monkeypatch):
-    run = request.getfixturevalue(case)
-    kept = KeptRows(run)
-    new = NewColumns(kept, read_idea(lambda df: {"place": np.arange(len(df))}))
-    new.leaks()
+def test_of_many_rows_some_are_trained_on_and_all_scored(case, request):
+    kept = KeptRows(request.getfixturevalue(case))
     lists = None if case == "shop" else planted.lists()["list_id"].to_numpy()
-    for (outside, inside), (train, valid) in zip(
-        kept.folds, RunColumns(kept).folds(new.folds(), most=300), strict=True
-    ):
-        at = train.table["place"].number().long().numpy()
-        assert set(at) < set(outside.tolist())
-        assert valid.table["place"].number().long().tolist() == inside.tolist()
-        np.testing.assert_array_equal(train.label, kept.tensors["label"][at])
-        if lists is None:
-            assert len(train) == 300
-            np.testing.assert_array_equal(train.table["x"].number(), TRAIN["x"].to_numpy()[at])
-        else:
-            np.testing.assert_array_equal(train.groups, lists[at])
-            assert np.isin(lists, lists[at]).sum() == len(at)  # lists are whole
-            assert 200 < len(at) < 400
-    again = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
-    first = [t.table["place"].number() for t, _ in RunColumns(kept).folds(new.folds(), most=300)]
-    assert all(torch.equal(a, b) for a, b in zip(again, first, strict=True))
+    found = []
+    for seed in (0, 0, 1):
+        for (outside, inside), (train, valid) in zip(kept.folds, RunColumns(kept).folds(), strict=True):
+            some = train.take(_thinned(kept, train.rows, 300, seed))
+            at = outside[_thinned(kept, train.rows, 300, seed)].numpy()
+            assert valid.rows.tolist() == inside.tolist()
+            np.testing.assert_array_equal(some.label, kept.tensors["label"][at])
+            if lists is None:
+                assert len(some) == 300
+                np.testing.assert_array_equal(some.table["x"].number(), TRAIN["x"].to_numpy()[at])
+            else:
+                np.testing.assert_array_equal(some.groups, lists[at])
+                assert np.isin(lists, lists[at]).sum() == len(at)  # lists are whole
+                assert 200 < len(at) < 400
+        found.append(at.tolist())
+    assert found[0] == found[1] != found[2]
+    assert _thinned(kept, outside, len(outside), 0) is None
 
 
 def test_trees_that_start_from_a_column_keep_it(tmp_path):
@@ -319,7 +397,7 @@ def test_lighter_trees_grow_as_far_in_fewer_steps():
 # The file -------------------------------------------------------------------------------------------------------------
 
 GENERATORS = """
-from fastrec.features import CountEncode, FeatureSet, GroupRank, feature, Cross, TargetEncode
+from fastrec.features import CountEncode, Cross, FeatureSet, GroupRank, feature, Cross, TargetEncode
 from beside import NAME
 pair = Cross("city", "shop")
 some = [TargetEncode(pair, "bought")]
@@ -428,15 +506,6 @@ def test_parts_that_are_gone_or_damaged_are_named(shop, tmp_path):
     shutil.rmtree(parts)
     with pytest.raises(MissingFileError, match="keeps no rows"):
         try_features(good_number, tmp_path / "run")
-
-
-def test_a_damaged_baseline_is_trained_again(shop, tmp_path):
-    for name in ("run", ".run.parts"):
-        shutil.copytree(shop.parent / name, tmp_path / name)
-    first = try_features(good_number, tmp_path / "run")
-    kept = next((tmp_path / ".run.parts").glob("baseline-*")) / "oof.safetensors"
-    kept.write_bytes(b"no tensors")
-    assert try_features(good_number, tmp_path / "run").difference == first.difference
 
 
 def test_data_of_other_digest_are_refused(shop, tmp_path):

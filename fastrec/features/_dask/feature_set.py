@@ -22,6 +22,7 @@ from fastrec.features._dask.frames import (
     declared,
     named_column,
     no_rows,
+    partitions,
     with_outer_folds,
     with_row_numbers,
 )
@@ -109,7 +110,7 @@ class _Job:
             return as_blocks(df, names)
         if not is_dask(y):
             raise DataError("y is not of Dask, and the rows are", remedy="Give y as a column of the frame")
-        target, parts = _one_target(self.fs), y.to_delayed()
+        target, parts = _one_target(self.fs), partitions(y)
         work = as_blocks(df, [n for n in names if n != target])
         if len(parts) != len(work):
             raise DataError(

@@ -46,9 +46,21 @@ def as_blocks(frame: Any, names: Sequence[str], optional: Sequence[str] = ()) ->
 
     def read(some: list[str]) -> list[Any]:
         found = [n for n in some if n in there]
-        return [task(_read, p, some, list(optional)) for p in (frame[found] if found else frame).to_delayed()]
+        return [task(_read, p, some, list(optional)) for p in partitions(frame, found or None)]
 
     return Blocks(names, read(names), together, read if isinstance(frame, PartFiles) else None)
+
+
+def partitions(frame: Any, names: Sequence[str] | None = None) -> list[Any]:
+    """A task for each of a frame's own partitions, also where only some columns are read; None: all columns.
+
+    Dask's full optimization reads several small files as one partition, and how many depends on the columns.
+    """
+    some = frame if names is None else frame[list(names)]
+    if not hasattr(some, "simplify"):  # of this library: nothing is put together
+        return some.to_delayed()
+    lean = some.simplify()
+    return (lean if lean.npartitions == frame.npartitions else some).to_delayed(optimize_graph=False)
 
 
 def _read(part: Any, names: list[str], optional: list[str]) -> Table:
@@ -125,7 +137,7 @@ def as_frame(
         fold: an outer fold's number, and whether its rows or the others are wanted; None: all rows.
     """
     own = frame if kept is None else frame[list(kept)]
-    parts = own.to_delayed()
+    parts = partitions(frame, kept)
     more = [] if fold is None else [OUTER]
     made = blocks.select([*outputs, *more])
     done = [task(_attached, p, m, list(outputs), meta, fold) for p, m in zip(parts, made, strict=True)]
@@ -161,9 +173,10 @@ def no_rows(frame: Any, names: Sequence[str]) -> Table:
     """
     empty = Table.read(frame._meta, names)
     unknown = [n for n in names if str(frame._meta[n].dtype) == "object"]
-    if not unknown or not len(frame.to_delayed()):
+    parts = partitions(frame, unknown) if unknown else []
+    if not parts:
         return empty
-    shown = dask.compute(task(_without_rows, frame[unknown].to_delayed()[0]))[0]
+    shown = dask.compute(task(_without_rows, parts[0]))[0]
     return empty.with_columns({n: shown[n] for n in unknown})
 
 
@@ -216,7 +229,7 @@ class Profile:
 
     def __init__(self, frame: Any, selectors: Sequence[Selector]) -> None:
         counted = any(_counts(s) for s in selectors)
-        parts = dask.compute(*[task(_profile, p, counted) for p in frame.to_delayed()])
+        parts = dask.compute(*[task(_profile, p, counted) for p in partitions(frame)])
         self.names = [str(n) for n in frame.columns]
         self._columns = {n: concat([Table({n: found[n]}) for found in parts])[n] for n in self.names}
 

@@ -55,6 +55,31 @@ def target_number(table: Table, name: str, *, wanted_by: Feature, binary: bool =
     return values
 
 
+def averaged_numbers(
+    table: Table, targets: Sequence[str], classes: Sequence[Any] | None, *, wanted_by: Feature, binary: bool = False
+) -> list[torch.Tensor]:
+    """The numbers that are averaged: every target, or every target's classes. float64 ``[n]``, NaN = missing."""
+    if classes is None:
+        return [target_number(table, t, wanted_by=wanted_by, binary=binary) for t in targets]
+    return [y for t in targets for y in class_numbers(table, t, classes, wanted_by=wanted_by)]
+
+
+def check_target_classes(classes: Sequence[Any], *, wanted_by: Feature) -> None:
+    """Refuse classes that are not different values of one kind.
+
+    Raises:
+        DataError: they are not.
+    """
+    who = type(wanted_by).__name__
+    if not isinstance(classes, list | tuple) or not classes or len({str(c) for c in classes}) < len(classes):
+        raise DataError(f"{who}: the classes are {classes!r}", remedy="Give a list of different values")
+    if any(c is None or c != c for c in classes) or len({type(c) for c in classes}) > 1:
+        raise DataError(
+            f"{who}: the classes {list(classes)!r} are not values of one kind",
+            remedy="Give all of them as text, or all as numbers; a missing target is of no class",
+        )
+
+
 def finite_number(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
     """A number column as float64 ``[n]``, NaN where missing.
 

@@ -107,7 +107,7 @@ def forests_of(estimator: Estimator) -> EstimatorForests:
     if isinstance(estimator, SKModel):
         if estimator._inputs is None:
             raise estimator.not_fitted()
-        task, k = estimator._lesson["task"], estimator._lesson["n_outputs"]
+        task, k = estimator._task, estimator._n_outputs
         parts = tuple(p if isinstance(p, float) else _of_sklearn(p, task, k) for p in estimator._parts)
         return EstimatorForests(parts, estimator._inputs, task)
     raise DataError(f"{estimator.name} ({type(estimator).__name__}) has no trees", remedy="Give an estimator of trees")

@@ -175,7 +175,7 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
 def _sk_model(model: Any, rows: GraphRows) -> Any:
     dense = isinstance(model._inputs, DenseInputs)
     matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
-    said = linear_prediction(model._parts, matrix, model._lesson["task"], model._lesson["n_outputs"])
+    said = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
     return _grown(forests_of(model), matrix, rows) if said is None else said
 
 

@@ -119,7 +119,7 @@ class Learner:
             coded = rows.coded(names_of(col))
             keys = row_keys(rows, names_of(col), self._prefix(number, place))
             later, codes = self._sums(step, rows, keys), coded.recode(state["keys"][place])
-            for t, target in enumerate(as_list(step.target)):
+            for t, target in enumerate(step.averaged):
                 learned = state["columns"][place][t]
                 own = [torch.cat([v.new_zeros(1), v.sum(0)])[codes] for v in (learned["count"], learned["sum"])]
                 whole = [state["total"][t][n].sum() for n in ("count", "sum")]
@@ -161,7 +161,7 @@ class Learner:
         event, row = event[before], row[before]
         return [
             tuple(torch.from_numpy(np.bincount(row, event[f"{w}{t}"], n)) for w in "ws")  # type: ignore[misc]
-            for t in range(len(as_list(step.target)))
+            for t in range(len(step.averaged))
         ]
 
     def _check_late(self, step: CumTarget, rows: np.ndarray) -> None:
@@ -177,7 +177,7 @@ class Learner:
     def _dtype(step: CumTarget, rows: Table) -> np.dtype:
         order = order_keys(rows, as_list(step.order))
         parts = [("folded", "u1"), *((f"o{i}", "f8" if k.is_floating_point() else "i8") for i, k in enumerate(order))]
-        return np.dtype([*parts, *((f"{w}{t}", "f8") for t in range(len(as_list(step.target))) for w in "ws")])
+        return np.dtype([*parts, *((f"{w}{t}", "f8") for t in range(len(step.averaged)) for w in "ws")])
 
     @staticmethod
     def _prefix(number: int, place: int) -> bytes:

@@ -1,0 +1,335 @@
+"""Estimators of scikit-learn, trained or not, as plain values and tensors, and back: no pickle, and no training.
+
+A file may name a class of the modules of scikit-learn in ``_MODULES``, or a class of one's own whose module was
+imported before. It holds attributes as data: no function, no path, no object of another kind. Compiled code does not
+check the arrays that it walks through, so that they are checked here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.calibration import _CalibratedClassifier
+from sklearn.ensemble._forest import BaseForest
+from sklearn.ensemble._gb import BaseGradientBoosting
+from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
+from sklearn.ensemble._hist_gradient_boosting.predictor import PREDICTOR_RECORD_DTYPE, TreePredictor
+from sklearn.neighbors._base import NeighborsBase
+from sklearn.svm._base import BaseLibSVM
+from sklearn.tree import BaseDecisionTree
+from sklearn.tree._tree import Tree
+
+from fastrec.errors import DataError
+
+_MODULES = {
+    "calibration", "compose", "cross_decomposition", "decomposition", "discriminant_analysis", "dummy", "ensemble",
+    "feature_selection", "impute", "isotonic", "kernel_approximation", "kernel_ridge", "linear_model", "multiclass",
+    "multioutput", "naive_bayes", "neighbors", "neural_network", "pipeline", "preprocessing", "random_projection",
+    "svm", "tree",
+}  # fmt: skip
+_ELSEWHERE = {"_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning"}  # no public module has it
+_NOT_SAVED = {"IsolationForest", "KernelDensity", "SplineTransformer"}
+_PATHS = ("memory", "caching")  # parameters that name a folder, from which pickles would be read
+_NOT_NEEDED = {  # to predict, or made again by ``_completed``
+    "_loss", "_base_loss", "_loss_function_", "loss_function_", "_scorer", "_optimizer", "named_estimators_", "f_",
+}  # fmt: skip
+_NODES = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
+_HISTOGRAM_NODES = ("left", "right", "feature_idx", "num_threshold", "missing_go_to_left", "is_leaf", "value")
+
+
+def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> Any:
+    """An estimator, or an attribute of one, as plain values and tensors.
+
+    Args:
+        value: the estimator.
+        trained: False: JSON values alone, as the parameters of an untrained estimator are.
+        at: where the value is, for messages.
+
+    Raises:
+        DataError: it holds something that cannot be saved.
+    """
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return {"is": "number", "type": value.dtype.name, "of": value.item()}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = type(value)
+    if kind in (list, tuple):
+        of = [packed(v, trained=trained, at=at) for v in value]
+        return of if kind is list else {"is": "tuple", "of": of}
+    if kind is dict:
+        return {"is": "dict", "of": [[packed(part, trained=trained, at=at) for part in pair] for pair in value.items()]}
+    if kind is slice:
+        return {"is": "slice", "of": [packed(v, at=at) for v in (value.start, value.stop, value.step)]}
+    if isinstance(value, np.dtype):
+        return {"is": "dtype", "of": value.name}
+    if kind is np.ndarray and trained:
+        return _packed_array(value, at)
+    if kind is Tree:
+        state = value.__getstate__()
+        about = {"features": value.n_features, "classes": value.n_classes.tolist(), "values": state["values"]}
+        return {"is": "tree", **_columns(state["nodes"], _NODES), **{n: packed(v) for n, v in about.items()}}
+    if kind is TreePredictor:
+        return {"is": "histogram tree", **_columns(value.nodes, _HISTOGRAM_NODES)}
+    if isinstance(value, BaseEstimator | _CalibratedClassifier):
+        return _packed_estimator(value, trained)
+    raise DataError(
+        f"{at} is a {kind.__name__}, which cannot be saved", remedy="Use text, numbers, lists and estimators instead"
+    )
+
+
+def _packed_array(array: np.ndarray, at: str) -> dict[str, Any]:
+    about = {"type": array.dtype.name if array.dtype.kind in "biuf" else array.dtype.str}
+    if array.dtype.kind in "OU":
+        return {"is": "objects", **about, "shape": list(array.shape), "of": packed(array.ravel().tolist(), at=at)}
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"{at} is an array of {array.dtype}, which cannot be saved", remedy="Use numbers instead")
+    turned = array.flags.f_contiguous and not array.flags.c_contiguous  # sums go by the order in memory
+    plain = np.ascontiguousarray(array.T if turned else array).reshape(array.T.shape if turned else array.shape)
+    plain = plain.astype(plain.dtype.newbyteorder("="), copy=False)
+    plain = plain.view(f"i{plain.itemsize}") if plain.dtype.kind == "u" else plain
+    return {"is": "array", **about, "turned": turned, "of": torch.from_numpy(np.array(plain))}
+
+
+def _columns(nodes: np.ndarray, names: tuple[str, ...]) -> dict[str, Any]:
+    """Columns of nodes that predictions need; whole numbers as small as they are."""
+    made = {n: nodes[n] for n in names if n in nodes.dtype.names}  # missing_go_to_left came later than the others
+    small = {n: v.astype(np.int32) if v.dtype.kind in "iu" and v.itemsize > 4 else v for n, v in made.items()}
+    return {n: _packed_array(np.ascontiguousarray(v), n) for n, v in small.items()}
+
+
+def _packed_estimator(value: Any, trained: bool) -> dict[str, Any]:
+    kind = type(value)
+    state, usual = vars(value), inspect.signature(kind).parameters
+    path = next((n for n in _PATHS if state.get(n) is not None), None)
+    if path is not None:
+        raise DataError(f"{kind.__name__} has {path}=, which cannot be saved", remedy=f"Leave out {path}")
+    if isinstance(value, BaseHistGradientBoosting) and value.categorical_features not in (None, "from_dtype", "warn"):
+        raise DataError(
+            f"{kind.__name__} has categories of its own, which cannot be saved",
+            remedy="Leave out categorical_features: they get codes, or columns of 0 and 1",
+        )
+    if trained:
+        random = (np.random.RandomState, np.random.Generator)
+        state = {n: v for n, v in state.items() if not isinstance(v, random) and n not in _NOT_NEEDED}
+    params = {n: state[n] for n, p in usual.items() if n in state and not _is(state[n], p.default)}
+    learned = {n: v for n, v in state.items() if n not in usual}
+    if _keeps_rows(kind):
+        rows, labels = state.get("_fit_X"), state.get("_y")
+        labels = state["classes_"][labels] if "classes_" in state else labels
+        learned = {} if rows is None else {"rows": rows, "labels": labels}
+    made = {n: {k: packed(v, trained=trained, at=f"{kind.__name__}.{k}") for k, v in part.items()}
+            for n, part in {"params": params, "learned": learned}.items()}  # fmt: skip
+    return {"is": "estimator", "class": _path_of(kind), **made}
+
+
+def _is(value: Any, usual: Any) -> bool:
+    return value is usual or (type(value) is type(usual) and isinstance(value, int | float | str) and value == usual)
+
+
+def unpacked(state: Any) -> Any:
+    """The inverse of ``packed``: it trains nothing, and imports nothing but scikit-learn.
+
+    Raises:
+        DataError: it names a class that may not be made, or is not known here.
+        ValueError, KeyError, TypeError: the state is damaged.
+    """
+    if isinstance(state, list):
+        return [unpacked(v) for v in state]
+    if not isinstance(state, Mapping):
+        return state
+    what, of = state["is"], state.get("of")
+    if what == "number":
+        return _dtype(state["type"], "biuf").type(of)
+    if what == "tuple":
+        return tuple(unpacked(v) for v in of)
+    if what == "dict":
+        return {unpacked(k): unpacked(v) for k, v in of}
+    if what == "slice":
+        return slice(*of)
+    if what == "dtype":
+        return _dtype(of, "biufOU")
+    if what == "array":
+        array = np.array(of.numpy()).view(_dtype(state["type"], "biuf"))
+        return array.T if state["turned"] else array
+    if what == "objects":
+        made = np.empty(len(of), _dtype(state["type"], "OU"))
+        made[:] = unpacked(of)
+        return made.reshape(state["shape"])
+    if what == "tree":
+        return _tree(state)
+    if what == "histogram tree":
+        nodes = _nodes(state, _HISTOGRAM_NODES, PREDICTOR_RECORD_DTYPE)
+        _check_children(nodes["left"], nodes["right"], nodes["is_leaf"] != 0)
+        none = np.empty((0, 8), np.uint32)
+        return TreePredictor(nodes, none, none)
+    if what == "estimator":
+        return _estimator(state)
+    raise ValueError(f"it holds a {what!r}")
+
+
+def _dtype(name: str, kinds: str) -> np.dtype:
+    found = np.dtype(name)
+    if found.kind not in kinds:
+        raise ValueError(f"it holds values of the type {name}")
+    return found
+
+
+def _nodes(state: Mapping[str, Any], names: tuple[str, ...], dtype: Any) -> np.ndarray:
+    columns = {n: unpacked(state[n]) for n in names if n in state}
+    made = np.zeros(len(columns[names[0]]), dtype)
+    for name, values in columns.items():
+        made[name] = values
+    return made
+
+
+def _tree(state: Mapping[str, Any]) -> Tree:
+    classes, values = np.asarray(unpacked(state["classes"]), dtype=np.intp), unpacked(state["values"])
+    if classes.ndim != 1 or not len(classes) or (classes < 1).any() or int(state["features"]) < 1:
+        raise ValueError("a tree's numbers of classes and columns are damaged")
+    made = Tree(int(state["features"]), classes, len(classes))
+    nodes = _nodes(state, _NODES, made.__getstate__()["nodes"].dtype)
+    leaf = nodes["left_child"] == -1
+    depth = _check_children(nodes["left_child"], nodes["right_child"], leaf)
+    feature = nodes["feature"][~leaf]
+    if ((feature < 0) | (feature >= made.n_features)).any():
+        raise ValueError("a tree asks for a column that there is not")
+    made.__setstate__({"max_depth": depth, "node_count": len(nodes), "nodes": nodes, "values": values})
+    return made
+
+
+def _check_children(left: np.ndarray, right: np.ndarray, leaf: np.ndarray) -> int:
+    """Refuse nodes whose children are not nodes after them, where a walk would leave the tree or not end.
+
+    Returns:
+        The depth.
+    """
+    place, n = np.arange(len(leaf)), len(leaf)
+    after = (left > place) & (left < n) & (right > place) & (right < n)
+    if not n or not (leaf | after).all():
+        raise ValueError("a tree's nodes are damaged")
+    depth, level = 0, np.zeros(1, np.int64)
+    while len(level := level[~leaf[level]]):
+        depth, level = depth + 1, np.unique(np.concatenate([left[level], right[level]]).astype(np.int64))
+    return depth
+
+
+def _estimator(state: Mapping[str, Any]) -> Any:
+    kind = _class_of(str(state["class"]))
+    params, learned = ({n: unpacked(v) for n, v in state[part].items()} for part in ("params", "learned"))
+    if any(n in _PATHS for n in (*params, *learned)):
+        raise ValueError(f"{kind.__name__} names a folder to read from")
+    made = kind(**params)
+    if _keeps_rows(kind):
+        return made.fit(learned["rows"], learned["labels"]) if learned else made  # looks rows up: nothing is trained
+    vars(made).update(learned)
+    _completed(made)
+    _check(made)
+    return made
+
+
+def _keeps_rows(kind: type) -> bool:
+    return issubclass(kind, NeighborsBase)
+
+
+def _completed(made: Any) -> None:
+    """What is no data is made again: what turns sums into probabilities, the line between points."""
+    if isinstance(made, BaseGradientBoosting | BaseHistGradientBoosting) and hasattr(made, "n_features_in_"):
+        made._loss = made._get_loss(sample_weight=None)
+    elif hasattr(made, "_get_loss") and hasattr(made, "coef_"):
+        made._base_loss = made._get_loss()
+    elif hasattr(made, "_build_f") and hasattr(made, "X_thresholds_"):
+        made._build_f(made.X_thresholds_, made.y_thresholds_)
+
+
+def _check(made: Any) -> None:
+    """Refuse an estimator whose compiled code would read beyond its arrays.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    wide, good = getattr(made, "n_features_in_", None), True
+    if isinstance(made, BaseDecisionTree) and hasattr(made, "tree_"):
+        good = type(made.tree_) is Tree and made.tree_.n_features == wide
+    elif isinstance(made, BaseForest | BaseGradientBoosting) and hasattr(made, "estimators_"):
+        members = np.asarray(made.estimators_, dtype=object)
+        good = all(isinstance(m, BaseDecisionTree) and m.n_features_in_ == wide for m in members.ravel())
+        if good and isinstance(made, BaseGradientBoosting):
+            sums = made._raw_predict_init(np.zeros((1, wide), np.float32))
+            good = members.ndim == 2 and sums.shape == (1, members.shape[1])
+    elif isinstance(made, BaseHistGradientBoosting) and hasattr(made, "_predictors"):
+        nodes = [p.nodes[p.nodes["is_leaf"] == 0] for trees in made._predictors for p in trees]
+        good = made._preprocessor is None and all(
+            ((n["feature_idx"] >= 0) & (n["feature_idx"] < wide)).all() for n in nodes
+        )
+    elif isinstance(made, BaseLibSVM) and hasattr(made, "support_"):
+        good = _is_whole_svm(made, wide)
+    if not good:
+        raise ValueError(f"{type(made).__name__}: the arrays are damaged")
+
+
+def _is_whole_svm(made: Any, wide: Any) -> bool:
+    n, k = len(made.support_vectors_), len(made._n_support)
+    pairs = k * (k - 1) // 2
+    whole = (
+        made.support_vectors_.shape == (n, wide)
+        and made.support_.shape == (n,)
+        and made._dual_coef_.shape == (max(k - 1, 1), n)
+        and made._intercept_.shape == (pairs,)
+        and all(probabilities.shape in ((0,), (pairs,)) for probabilities in (made._probA, made._probB))
+        and made._n_support.shape == (k,)
+        and k > 1
+        and "_impl" not in vars(made)
+    )
+    counts = hasattr(made, "classes_")  # of a regression's support vectors nothing is looked up by class
+    sums = not counts or (bool((made._n_support >= 0).all()) and made._n_support.sum() == n and len(made.classes_) == k)
+    return whole and sums and not made._sparse and made.kernel in ("linear", "poly", "rbf", "sigmoid")
+
+
+def _path_of(kind: type) -> str:
+    """The name of a class in a file.
+
+    Raises:
+        DataError: it is a class of scikit-learn that cannot be saved.
+    """
+    library, *module = kind.__module__.split(".")
+    if library != "sklearn":
+        return f"{kind.__module__}:{kind.__qualname__}"
+    path = f"sklearn.{module[0]}:{kind.__name__}"
+    if _found(path) is not kind:
+        raise DataError(
+            f"{kind.__name__} of sklearn.{module[0]} cannot be saved",
+            remedy="Give an estimator that can be: of a search the best one, with its parameters",
+        )
+    return path
+
+
+def _class_of(path: str) -> type:
+    found = _found(path)
+    if found is None:
+        raise DataError(
+            f"it holds an estimator of the class {path!r}, which is not known here",
+            remedy="Import the module that defines the class first",
+        )
+    return found
+
+
+def _found(path: str) -> type | None:
+    module, _, name = path.partition(":")
+    library, *below = module.split(".")
+    if library == "sklearn":
+        if len(below) != 1 or below[0] not in _MODULES or name in _NOT_SAVED:
+            return None
+        found = getattr(import_module(_ELSEWHERE.get(name, module)), name, None)
+    else:
+        found = None if library == "fastrec" else sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    is_one = isinstance(found, type) and issubclass(found, BaseEstimator | _CalibratedClassifier)
+    return found if is_one else None
