@@ -15,57 +15,23 @@ import fastrec.all
 from fastrec import features, tabular
 from fastrec.errors import DataError
 
-# Rooms whose names a notebook imports from the room itself, and why.
-ROOMS_APART = {
-    "all": "the subject",
-    "cli": "the command line",
-    "segments": "tensor operations for writing generators and functions of features",
-}
-# Names of other rooms that stay there, and why.
-NAMES_APART = {
-    "Metric": "fastai has another class of this name",
-    "GroupFunction": "made by feature, never by its name",
-    "RowFunction": "made by feature, never by its name",
-    "concat": "fastai has another function of this name",
-    "emb_sz_rule": "fastai has another function of this name",
-    **dict.fromkeys(
-        ["ClassList", "Coded", "Column", "Keys", "ListBatch", "as_column", "attach", "column_names"],
-        "what frames become inside the library",
-    ),
-    **dict.fromkeys(
-        ["load_state", "save_state", "select_columns", "take_rows", "to_library"],
-        "how the library handles frames and files inside",
-    ),
-}
-# Public names that are in no room.
-ROOMLESS = dict.fromkeys(["keep_memory", "share_pool", "without_compiled"], "of _core, which is no room of its own")
 TWICE = ["Categorify", "FillMissing", "Normalize"]
 FRAME = pd.DataFrame({"city": list("abab"), "price": [1.0, 2, None, 4], "y": [0, 1, 0, 1]})
 
 
-def rooms() -> dict[str, object]:
-    names = [m.name for m in pkgutil.iter_modules(fastrec.__path__) if not m.name.startswith("_")]
-    return {n: importlib.import_module(f"fastrec.{n}") for n in names if n not in ROOMS_APART}
-
-
-def test_all_has_what_every_room_makes_public():
-    public = {name for room in rooms().values() for name in room.__all__}
-    assert NAMES_APART.keys() <= public
-    assert set(fastrec.all.__all__) == (public - NAMES_APART.keys()) | ROOMLESS.keys()
-
-
-def test_names_are_one_thing_but_for_three_that_are_procs():
-    for room, module in rooms().items():
-        other = [
-            n for n in module.__all__ if n not in NAMES_APART and getattr(fastrec.all, n) is not getattr(module, n)
-        ]
-        assert other == (TWICE if room == "features" else [])
+def test_its_names_are_those_of_the_rooms():
+    assert len(fastrec.all.__all__) == len(set(fastrec.all.__all__)) <= 100
+    names = [m.name for m in pkgutil.iter_modules(fastrec.__path__) if m.name != "all" and not m.name.startswith("_")]
+    rooms = [fastrec, *(importlib.import_module(f"fastrec.{n}") for n in names)]
+    for name in fastrec.all.__all__:
+        homes = [room for room in rooms if name in getattr(room, "__all__", ())]
+        assert any(getattr(room, name) is getattr(fastrec.all, name) for room in homes), name
     assert all(getattr(fastrec.all, n) is getattr(tabular, n) for n in TWICE)
 
 
 def test_names_of_fastai_are_taken_over_on_purpose_only():
     taken = {n for n in fastrec.all.__all__ if hasattr(fastai.tabular.all, n)}
-    assert taken == {*TWICE, "Lamb", "Recall", "Table"}
+    assert taken == {*TWICE, "Table"}
 
 
 @pytest.mark.parametrize("name", TWICE)

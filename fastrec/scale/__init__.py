@@ -5,9 +5,12 @@
 ``dask_cluster`` starts Dask workers here or finds others; ``frame_from_dask`` makes streamed batches of a Dask frame,
 ``fit_on_dask`` and ``predict_on_dask`` an ``XGBRanker`` over its workers (``FeatureSet`` takes Dask frames itself).
 ``external_matrix`` hands Parquet files larger than memory to XGBoost, ``fit_on_parts`` an ``XGBRanker``'s lists part by
-part; ``write_predictions`` predicts such files.
+part; ``write_predictions`` predicts such files. ``keep_memory`` keeps freed memory for the next column, ``share_pool``
+gives torch and RAPIDS one pool.
 """
 
+from fastrec._core.device import share_pool
+from fastrec._core.malloc import keep_memory
 from fastrec.estimators._on_ranks import training_on_ranks
 from fastrec.scale.cluster import dask_cluster
 from fastrec.scale.dask_frame import frame_from_dask
@@ -25,7 +28,9 @@ __all__ = [
     "fit_on_parts",
     "frame_from_dask",
     "join_ranks",
+    "keep_memory",
     "predict_on_dask",
+    "share_pool",
     "training_on_ranks",
     "write_predictions",
 ]

@@ -64,7 +64,7 @@ measured all the same: frames are pandas', their columns are copied to the devic
 
 ## Memory
 
-torch and RAPIDS each keep what they have freed. `fastrec.all.share_pool()` gives both one pool of RMM; call it
+torch and RAPIDS each keep what they have freed. `fastrec.scale.share_pool()` gives both one pool of RMM; call it
 before anything is on the GPU. CUDA graphs are not used then, as their memory would be given to others.
 
 What does not fit raises `fastrec.errors.DeviceMemoryError`: what was being done, bytes asked for and free, and what to
