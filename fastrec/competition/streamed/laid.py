@@ -62,9 +62,10 @@ def lay_out(recipe: _Recipe, parts: Sequence[Path], folder: Path, advance: Calla
         rows = {"train": none if held else found.train, "valid": found.train if held else none, "test": found.test}
         counts = {n: counts[n] + len(t) for n, t in rows.items()}
         names = list(found.tables)
-        others = {"targets": found.targets, **{f"table-{n}": t for n, t in found.tables.items()}}
-        for kind, table in {**rows, **others}.items():
+        tables = {f"table-{n}": t for n, t in found.tables.items()}
+        for kind, table in {**rows, **tables}.items():
             write_part(folder / kind, i, _numbered(table, recipe.list_column, i))
+        write_part(folder / "targets", i, found.targets)  # the submission's keys stay as the files have them
         shutil.rmtree(part)
         advance(len(found.train) + len(found.test))
     if said:
