@@ -52,7 +52,8 @@ import importlib, json, os, sys, traceback
 from typer.testing import CliRunner
 from fastrec.cli import app
 for name in ("fastai.tabular.all", "onnxruntime", "onnxscript", "optuna", "orjson", "pandas", "pyarrow.dataset",
-             "safetensors.torch", "scipy.sparse", "sklearn.ensemble", "starlette.applications", "torch.onnx", "xgboost"):
+             "safetensors.torch", "scipy.sparse", "sklearn.ensemble", "starlette.applications",
+             "torch.onnx", "xgboost"):
     importlib.import_module(name)
 torch = sys.modules["torch"]
 torch.onnx.export(torch.nn.Linear(1, 1), (torch.zeros(1, 1),), dynamo=True, verbose=False)
