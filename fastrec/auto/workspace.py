@@ -137,15 +137,16 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
         said = ask(f"Which metric is it scored by? ({unsure['metric'].why})", problem.metric)
         if said != problem.metric:
             problem = understand(problem.files, target=problem.target, metric=said, task=problem.task)
-    if "folds" in {d.what for d in problem.decisions if not d.sure} and problem.kinds("time"):
-        times = [c.name for c in problem.kinds("time")]
-        said = ask(
-            f"Are the rows to predict later ones? Then by which column of times? ({', '.join(times)} or no)", "no"
-        )
-        if said in times:
-            problem.time = said
-            problem.decisions = [d for d in problem.decisions if d.what != "folds"]
-            problem.decisions.append(Decision("folds", "time", f"in the order of {said}, as was said"))
+    for which, columns, question in (
+        ("time", [c.name for c in problem.kinds("time")], "Are the rows to predict later ones? Then by which column"),
+        ("group", problem.keys, "Do the rows to predict have other users, or the like? Then of which column"),
+    ):
+        if columns and any(d.what == "folds" and not d.sure for d in problem.decisions):
+            said = ask(f"{question}? ({', '.join(columns)} or no)", "no")
+            if said in columns:
+                setattr(problem, which, said)
+                problem.decisions = [d for d in problem.decisions if d.what != "folds"]
+                problem.decisions.append(Decision("folds", which, f"by {said}, as was said"))
     return problem
 
 
@@ -283,7 +284,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     else:
         made.append(f"# folds: {reason('folds')}") if reason("folds") else None
     if _has_reading(problem.files.reading):
-        add("reading", problem.files.reading)
+        add("reading", problem.files.reading, reason("dates"))
     return made
 
 
