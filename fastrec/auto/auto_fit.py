@@ -186,7 +186,7 @@ def fit(
         made = new_competition(recipe, data, target=target, metric=metric, task=task, seconds=seconds, say=stages.say)
         for d in made.decisions:
             if d.what == "folds" and not d.sure:
-                warnings.warn(f"{d.why} (in the recipe), or give test=", DataWarning, stacklevel=2)
+                warnings.warn(f"folds: {d.why}", DataWarning, stacklevel=2)
         options: dict[str, Any] = {"device": device, "seed": seed, "stages": stages, "minutes": budget}
         run_competition(load_competition(recipe), data, where / "run", resume=True, **options)
     except BaseException as error:

@@ -383,8 +383,14 @@ def _split(made: Problem, known: pa.Table) -> None:
     test = made.files.tables.get("test")
     if test is None:
         notes = ["rows at random, as no test says otherwise"]
-        notes += [f"if the rows to predict are later ones, write time = {c.name!r}" for c in made.kinds("time")[:1]]
-        notes += [f"if they have other values of {n}, write fold_key = {n!r}" for n in made.keys[:1]]
+        notes += [
+            f"if the rows to predict are later ones, give test= or write time = {c.name!r} in the recipe"
+            for c in made.kinds("time")[:1]
+        ]
+        notes += [
+            f"if they have other values of {n}, give test= or write fold_key = {n!r} in the recipe"
+            for n in made.keys[:1]
+        ]
         made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
     shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
