@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` (PEP 562).
+    """A module's ``__getattr__`` (PEP 562); its ``__dir__`` has the names too, for completion.
 
     Args:
         package: the package's ``__name__``.
@@ -20,4 +21,6 @@ def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
+    module = sys.modules[package]
+    vars(module)["__dir__"] = lambda: sorted({*vars(module), *homes})
     return getattribute

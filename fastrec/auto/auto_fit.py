@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
+import warnings
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,16 +21,17 @@ from fastrec.competition.budget import Budget
 from fastrec.competition.load import load_competition
 from fastrec.competition.predict import SavedRun
 from fastrec.competition.run import run_competition
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning, FastrecError
 from fastrec.table import Table, column_names
 from fastrec.table.read import check_names
 from fastrec.validate.tasks import Task
 
+_MINUTES = 0.05  # at least: the command's bound
 _FOR_FEATURES, _FOR_FEATURES_AT_MOST = 0.2, 60.0  # share of the time, seconds
 
 
 class Fit:
-    """What ``fastrec.fit`` has learned.
+    """What ``fastrec.fit`` has learned; ``Fit(folder)`` opens what an earlier call with ``folder=`` left there.
 
     Args:
         folder: holds ``competitions/mine`` (the recipe, as ``fastrec new`` writes it), ``data`` and ``run``.
@@ -134,17 +135,22 @@ def fit(
     """Learn to predict a column of a frame: features, models and a stack, chosen and scored out of fold.
 
     It is ``fastrec new`` and ``fastrec run`` in one: the recipe that it makes lies in ``fit.folder``, in
-    ``competitions/mine``.
+    ``competitions/mine``. Weights, groups that folds must not split, folds by time, class weights, further metrics,
+    features and settings of your own are attributes and methods of a recipe (:class:`fastrec.competition.Competition`):
+    edit that file, then call ``run_competition`` or ``fastrec run``.
 
     Args:
         df: the rows: a frame of pandas, polars, Arrow, cuDF, or a dict of columns. Rows without a target are passed
-            over where ``test`` is given, else they are predicted.
+            over where ``test`` is given, else they are predicted. A pandas index is not learned from: call
+            ``reset_index()`` where it should be.
         target: the column, or columns, to predict.
         metric: what to be good at; None: the task's usual one.
-        minutes: wall time for all.
-        test: rows to predict, from which it is seen how they were cut (by time, by group, at random).
+        minutes: wall time for all, .05 at least.
+        test: rows to predict, from which it is seen how they were cut (by time, by group, at random). Without them
+            rows are taken to come at random, and a warning names columns that say otherwise.
         task: None: what the target's values say.
-        folder: where recipe, data and run are kept; None: a temporary folder that lives as long as the result.
+        folder: where recipe, data and run are kept, without an earlier fit in it; None: a temporary folder that lives
+            as long as the result.
         seed: of everything random.
         device: where to compute.
         quiet: show nothing.
@@ -153,37 +159,45 @@ def fit(
         ``.leaderboard()``, ``.predict(df)``, ``.predict_proba(df)``, ``.report()``.
 
     Raises:
-        FastrecError: there is nothing to learn from.
+        MissingColumnError: the frame lacks the target.
+        FastrecError: there is nothing to learn from, too little time, or an earlier fit in the folder.
 
     Example:
         >>> import fastrec
         >>> fitted = fastrec.fit(df, "income", metric="auc", minutes=5)  # doctest: +SKIP
         >>> fitted.leaderboard()  # doctest: +SKIP
     """
-    began = time.monotonic()
-    where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
-    data = where / "data"
-    data.mkdir(parents=True, exist_ok=True)
+    if not minutes >= _MINUTES:  # not a number is refused, too
+        raise DataError(f"minutes is {minutes}, which is too little to learn in", remedy=f"Give {_MINUTES} or more")
+    budget = Budget(minutes)
+    tables = {"train": _arrow(df)} | ({} if test is None else {"test": _arrow(test)})
     if not isinstance(target, str):  # a frame's names may be numbers, or pairs
         target = str(target) if target in list(column_names(df)) else [str(t) for t in target]
-    pq.write_table(_arrow(df), data / "train.parquet")
-    if test is not None:
-        pq.write_table(_arrow(test), data / "test.parquet")
+    check_names(tables["train"].column_names, [target] if isinstance(target, str) else target)
+    where = Path(tempfile.mkdtemp(prefix="fastrec-") if folder is None else folder)
+    recipe, data = where / "competitions" / "mine", where / "data"
+    if recipe.exists() or data.exists():
+        remedy = "Choose another folder, or remove it; Fit(folder) opens an earlier fit"
+        raise DataError("there is something in the folder already", file=where, remedy=remedy)
     stages = Stages(quiet=quiet)
     seconds = min(_FOR_FEATURES * 60 * minutes, _FOR_FEATURES_AT_MOST)
-    made = new_competition(
-        where / "competitions" / "mine", data, target=target, metric=metric, task=task, seconds=seconds, say=stages.say
-    )
-    run_competition(
-        load_competition(made.folder),
-        data,
-        where / "run",
-        device=device,
-        seed=seed,
-        stages=stages,
-        resume=True,
-        minutes=Budget(minutes, began=began),
-    )
+    try:
+        data.mkdir(parents=True)
+        for name, table in tables.items():
+            pq.write_table(table, data / f"{name}.parquet")
+        made = new_competition(recipe, data, target=target, metric=metric, task=task, seconds=seconds, say=stages.say)
+        for d in made.decisions:
+            if d.what == "folds" and not d.sure:
+                warnings.warn(f"folds: {d.why}", DataWarning, stacklevel=2)
+        options: dict[str, Any] = {"device": device, "seed": seed, "stages": stages, "minutes": budget}
+        run_competition(load_competition(recipe), data, where / "run", resume=True, **options)
+    except BaseException as error:
+        if folder is None or not recipe.exists():  # with a recipe `fastrec run` can go on
+            shutil.rmtree(data if folder is not None else where, ignore_errors=True)
+        if folder is None and isinstance(error, FastrecError) and (error.file or "").startswith(str(where)):
+            said = {"column": error.column, "row": error.row, "remedy": error.remedy}
+            raise type(error)(error.problem, **said) from None  # the file is gone, and was none of the caller's
+        raise
     return Fit(where, temporary=folder is None)
 
 
@@ -194,6 +208,11 @@ def _arrow(df: Any) -> pa.Table:
         DataError: values that no column can hold, naming the column.
     """
     check_names([str(n) for n in column_names(df)], None)
+    if isinstance(df, pd.DataFrame):
+        named = [str(n) for n in df.index.names if n is not None]
+        if named or df.index.nlevels > 1:
+            what = f"the frame's index ({', '.join(named) or 'of several levels'}) is not learned from"
+            warnings.warn(f"{what}; call reset_index() if it should be", DataWarning, stacklevel=3)
     return df if isinstance(df, pa.Table) else Table.read(df).to_arrow()
 
 

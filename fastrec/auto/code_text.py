@@ -1,8 +1,9 @@
-"""Python text as a person lays it out: what does not fit on a line is broken at its brackets."""
+"""Text for the pages of a workspace: Python as a person lays it out; names from files, which must not become code."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,28 @@ def laid_out(value: Any, indent: int, *, used: int = 0) -> str:
         used: how much of its first line is taken by what stands before it.
     """
     return _node(ast.parse(repr(value), mode="eval").body, indent, indent + used)
+
+
+def one_line(text: str) -> str:
+    """Text as one line: what ends a line, or cannot be seen, is written as an escape."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def for_docstring(text: str) -> str:
+    """Text that neither ends a docstring nor its line."""
+    return one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def for_cell(text: str) -> str:
+    """Text that does not end the cell of a Markdown table."""
+    return one_line(text).replace("|", "\\|")
+
+
+def as_code(text: str) -> str:
+    """Text as Markdown's code, whatever backticks it holds."""
+    text = one_line(text)
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{ticks} {text} {ticks}" if len(ticks) > 1 else f"`{text}`"
 
 
 def _node(node: ast.expr, indent: int, used: int) -> str:

@@ -11,12 +11,13 @@ import pyarrow as pa
 from fastrec.auto.sniff import sniff
 from fastrec.competition.data_folder import ENDINGS
 from fastrec.competition.reading import Reading
-from fastrec.errors import DataError, MissingFileError
+from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.table import Table
 from fastrec.table.column_types import as_type, differing, types_of
 from fastrec.table.read import CsvForm, read_file
 
 _PLAIN_TEXT = (".data", ".txt", ".dat", ".tab")
+_SHEETS = {".xls", ".xlsx", ".ods"}
 _SAMPLE = re.compile(r"sample|submission", re.IGNORECASE)
 _TRAIN, _TEST = re.compile(r"train", re.IGNORECASE), re.compile(r"test|predict|unlabel", re.IGNORECASE)
 _TRUTH = re.compile(r"truth|solution", re.IGNORECASE)
@@ -100,11 +101,16 @@ def _settled(table: pa.Table) -> pa.Table:
 
 def _paths(data: Path) -> list[Path]:
     if data.is_file():
+        if data.suffix.lower() in _SHEETS:
+            raise UnreadableFileError(
+                "the file is no table in text", file=data, remedy=_how_to_read({data.suffix.lower()})
+            )
         return [data]
     if not data.is_dir():
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the folder of the files")
     own = [p for p in sorted(data.iterdir()) if p.is_file() and not p.name.startswith(".")]
-    found = [p for p in own if _known_ending(p.name)]
+    unpacked = {p.name for p in own}
+    found = [p for p in own if _known_ending(p.name) and not (p.suffix == ".zip" and p.stem in unpacked)]
     found = found or [p for p in own if p.suffix.lower() in _PLAIN_TEXT and not _is_prose(p)]
     if not found:
         raise MissingFileError(
@@ -117,7 +123,7 @@ def _paths(data: Path) -> list[Path]:
 def _how_to_read(endings: set[str]) -> str:
     if endings & {".zip", ".7z", ".rar", ".tar", ".tgz"}:
         return "Unpack it: give a folder with CSV or Parquet files"
-    if endings & {".xls", ".xlsx", ".ods"}:
+    if endings & _SHEETS:
         return "Save its sheet as CSV: give a folder with CSV or Parquet files"
     return "Give a folder with CSV or Parquet files"
 

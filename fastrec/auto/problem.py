@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fastrec.auto.columns import ColumnInfo, look_at, numbers_in_text
+from fastrec.auto.columns import _ID_NAME, ColumnInfo, look_at, numbers_in_text
 from fastrec.auto.files import Files
 from fastrec.errors import DataError, FastrecError, MissingColumnError
 from fastrec.metrics import default_metric, get_metric, metrics_for
@@ -29,6 +29,9 @@ _FEW, _MANY = 20, 200  # different whole numbers that may be classes; different 
 _OF_ERRORS = ("rmsle", "rmspe", "mape", "smape")  # metrics of relative errors: amounts are learned as logarithms
 _CANDIDATES = 2  # rows that a list of candidates has on average, at least
 _ALONE = "it alone"  # so begins the reason for leaving out a column that gives the target away
+_COPIES = 0.01  # of the rows, at least, are copies of others where that is told
+_A_GROUP = 1.5  # rows that a key's values have on average, at least: a row's own number is no key
+_DAY_FIRST = ("%d/%m", "%d-%m")  # formats of dates that others write month first
 _TOO_GOOD = 0.9995  # a column alone that tells so much of the target (AUC, |rank correlation|) is made of it
 
 
@@ -93,6 +96,15 @@ class Problem:
         apart = {*self.ids, *self.drop}
         return [c for c in self.columns if c.name not in apart]
 
+    @property
+    def keys(self) -> list[str]:
+        """Columns whose values come again and name what a row is of: a user, a patient."""
+        told = [n for n, why in self.drop.items() if why.startswith(_ALONE)]
+        most = len(self.train) / _A_GROUP
+        known = [c for c in self.columns if c.kind == "category" or (c.kind == "number" and c.whole)]
+        known = [c for c in known if _FEW <= c.distinct <= most and c.name not in self.ids]
+        return [c.name for c in known if _ID_NAME.search(c.name) or (c.key and c.name in told)]
+
     def kinds(self, *kinds: str) -> list[ColumnInfo]:
         """The learned columns of some kinds."""
         return [c for c in self.learned if c.kind in kinds]
@@ -152,7 +164,7 @@ def understand(
     known = _with_known_target(files, names)  # its times and numbers as such
     _ids(made)
     _drop(made, known)
-    _split(made)
+    _split(made, known)
     made.scale = _scale(made, known)
     return made
 
@@ -165,7 +177,7 @@ def _target(files: Files, asked: str | Sequence[str] | None) -> tuple[list[str],
         if absent is not None:
             raise MissingColumnError(
                 f"there is no such column; there are {', '.join(train.column_names[:20])}",
-                file=files.folder / files.names["train"], column=absent, remedy="Check --target",
+                file=files.folder / files.names["train"], column=absent, remedy="Check the spelling of the target",
             )  # fmt: skip
         return names, Decision("target", names if len(names) > 1 else names[0], "as was asked for")
     test, sample = files.tables.get("test"), files.tables.get("sample")
@@ -208,7 +220,7 @@ def _with_known_target(files: Files, names: list[str]) -> pa.Table:
     for n in names[1:]:
         known = pc.and_(known, pc.is_valid(train[n]))
     if not pc.any(known).as_py():
-        raise DataError("the target has no value", column=names[0], remedy="Name another --target")
+        raise DataError("the target has no value", column=names[0], remedy="Name another target")
     return train if pc.all(known).as_py() else train.filter(known)
 
 
@@ -220,13 +232,17 @@ def _task(
         if pa.types.is_nested(c.type):
             raise DataError(
                 "the target is a list, no single value", column=n,
-                remedy="Name another --target; to say which item follows a list of items, run competitions/diginetica",
+                remedy="Name another target; to say which item follows a list of items, run competitions/diginetica",
             )  # fmt: skip
+    numbers = [_is_number(c.type) for c in columns]
     if asked is not None:
+        if asked == "regression" and not all(n or pa.types.is_boolean(c.type) for n, c in zip(numbers, columns)):
+            odd = numbers.index(False)
+            raise DataError(
+                f"the target is of type {columns[odd].type}, and a regression learns numbers", column=names[odd],
+                remedy="Make it a number, such as days since a date, or ask for another task",
+            )  # fmt: skip
         return asked, Decision("task", asked, "as was asked for")
-    numbers = [
-        pa.types.is_integer(c.type) or pa.types.is_floating(c.type) or pa.types.is_decimal(c.type) for c in columns
-    ]
     if len(names) > 1:
         flags = all(set(pc.unique(c).to_pylist()) <= {0, 1} for c in columns)
         task: Task = "multilabel" if flags else "regression"
@@ -248,7 +264,7 @@ def _task(
         if pa.types.is_temporal(column.type) or distinct > max(_MANY, 0.2 * len(column)):
             raise DataError(
                 f"the target has {distinct} different values and is no number", column=names[0],
-                remedy="Name another --target",
+                remedy="Name another target",
             )  # fmt: skip
         return "multiclass", Decision("task", "multiclass", f"{names[0]} has {distinct} texts")
     sample = files.tables.get("sample")
@@ -312,6 +328,11 @@ def _reading(made: Problem) -> None:
     reading.texts = [n for n in reading.texts if n not in reading.dates and n not in reading.numbers]
     if reading.dates or reading.numbers:
         made.files.tables |= {r: reading.convert(t) for r, t in made.files.tables.items() if r in ("train", "test")}
+    dates = [n for n, form in reading.dates.items() if (form or "").startswith(_DAY_FIRST)]
+    dates = [n for n in dates if pc.max(pc.day(made.train[n])).as_py() <= 12]
+    if dates:
+        why = "read day first; month first would fit too: if so, write '%m/%d/%Y' or the like in `reading`"
+        made.decisions.append(Decision("dates", dates, why, sure=False))
 
 
 def _ids(made: Problem) -> None:
@@ -356,7 +377,7 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
         return None
     some = known.select([c.name, made.target[0]])
     some = some if len(some) <= 50_000 else some.take(np.linspace(0, len(some) - 1, 50_000).astype(int))
-    frame = some.to_pandas().dropna()
+    frame = some.replace_schema_metadata(None).to_pandas().dropna()  # pandas' own has all columns: slow for each
     if len(frame) < 100:
         return None
     x, y = frame[c.name], frame[made.target[0]]
@@ -383,15 +404,20 @@ def _tells_all(known: pa.Table, c: ColumnInfo, made: Problem) -> str | None:
     )
 
 
-def _split(made: Problem) -> None:
+def _split(made: Problem, known: pa.Table) -> None:
     """Folds as the test was cut: in order of time, by group, or at random."""
     test = made.files.tables.get("test")
     if test is None:
-        times = made.kinds("time")
-        note = "rows at random, as no test says otherwise"
-        if times:
-            note += f"; are the rows to predict later ones, write time = {times[0].name!r}"
-        made.decisions.append(Decision("folds", "random", note, sure=not times))
+        notes = ["rows at random, as no test says otherwise"]
+        notes += [
+            f"if the rows to predict are later ones, give test= or write time = {c.name!r} in the recipe"
+            for c in made.kinds("time")[:1]
+        ]
+        notes += [
+            f"if they have other values of {n}, give test= or write fold_key = {n!r} in the recipe"
+            for n in made.keys[:1]
+        ]
+        made.decisions.append(_at_random(made, known, notes, sure=len(notes) == 1))
         return
     shared = [n for n in test.column_names if n in made.train.column_names and n not in made.target]
     try:
@@ -405,7 +431,29 @@ def _split(made: Problem) -> None:
     made.group = found.column if found.by == "group" else None
     if found.column in made.ids:
         made.ids = [n for n in made.ids if n != found.column] if found.by == "time" else made.ids
-    made.decisions.append(Decision("folds", found.by, found.why))
+    at_random = found.by == "random"
+    made.decisions.append(_at_random(made, known, [found.why]) if at_random else Decision("folds", found.by, found.why))
+
+
+def _at_random(made: Problem, known: pa.Table, notes: list[str], *, sure: bool = True) -> Decision:
+    share = _copies(known, made)
+    if share:
+        said = "is a copy of another in all columns, and of copies some are learned and others scored"
+        notes = [*notes, f"{share:.3g} of the rows {said}: the score is flattered unless you remove them"]
+    return Decision("folds", "random", "; ".join(notes), sure=sure and not share)
+
+
+def _copies(known: pa.Table, made: Problem) -> float:
+    """The share of rows that say again all that another one says; 0: few, or such as chance makes of few values."""
+    n, columns = len(known), sorted((c for c in made.learned if c.kind != "list"), key=lambda c: -c.distinct)
+    rows, distinct = np.zeros(n, dtype="int64"), 0
+    for name in [*(c.name for c in columns), *made.target]:
+        codes, values = pd.factorize(known[name].to_pandas(), use_na_sentinel=False)
+        rows, found = pd.factorize(rows * len(values) + codes)
+        distinct = len(found)
+        if distinct > (1 - _COPIES) * n:
+            return 0.0
+    return 1 - distinct / n if columns and columns[0].distinct > distinct / 2 else 0.0
 
 
 def _scale(made: Problem, known: pa.Table) -> str | None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fastrec.table.read import CsvForm
+from fastrec.errors import DataError, UnreadableFileError
+from fastrec.table.read import CsvForm, open_text
 
 _LINES = 200
 _UNNAMED = 4  # columns whose names may be 0, 1, 2, …
 _SIGNS = (",", "\t", ";", "|")
 _NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 _MARKS = ("?", "-", "--", "n/a", "missing", "unknown?", "#N/A", "#NA", "(null)", "\\N")
+_OTHER = {b"\x1f\x8b": "compressed by gzip", b"PAR1": "Parquet", b"PK\x03\x04": "a zip archive"}  # by first bytes
+_EXCEL = re.compile(r"\"?sep=.\"?\s*$", re.IGNORECASE)  # a first line that only Excel understands
 _MARKED = 0.5  # of a column's first values, at most, may be marks of missing ones
 
 
@@ -28,7 +31,7 @@ def sniff(path: Path) -> CsvForm:
     if not lines:
         return CsvForm()
     sign = _separator(path, lines)
-    rows = [r for r in csv.reader(lines, delimiter=sign) if r]
+    rows = _rows(lines, sign)
     spaced = sum(v[:1] == " " for r in rows[1:] for v in r[1:]) > 0.5 * sum(len(r) - 1 for r in rows[1:])
     named = _first_line_names(rows)
     usual = "\t" if ".tsv" in path.suffixes else ","
@@ -40,17 +43,42 @@ def sniff(path: Path) -> CsvForm:
 
 
 def _first_lines(path: Path) -> list[str]:
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        raw = [line for _, line in zip(range(_LINES), file, strict=False)]
-    found = [line.decode("utf-8-sig", errors="replace") for line in raw]
-    return [line for line in found if line.strip()]
+    """Its first lines that are not empty, whatever ends them.
+
+    Raises:
+        UnreadableFileError: it is no text.
+        DataError: the first line names the separator.
+    """
+    with open_text(path) as file:
+        begin = file.read(4)
+        kind = next((k for mark, k in _OTHER.items() if begin.startswith(mark)), None)
+        if kind is not None:
+            raise UnreadableFileError(
+                f"the file is {kind}, whatever its name says", file=path, remedy="Give it the ending of its kind"
+            )
+        file.seek(0)
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace")
+        found = [line for _, line in zip(range(_LINES), text, strict=False) if line.strip()]
+    if found and _EXCEL.match(found[0]):
+        raise DataError(
+            f"the first line is {found[0].strip()!r}, not the columns' names", file=path, row=0, remedy="Delete it"
+        )
+    return found
+
+
+def _rows(lines: Sequence[str], sign: str) -> list[list[str]]:
+    before = csv.field_size_limit(2**31 - 1)  # the usual limit is less than a long text
+    try:
+        return [r for r in csv.reader(lines, delimiter=sign) if r]
+    finally:
+        csv.field_size_limit(before)
 
 
 def _separator(path: Path, lines: Sequence[str]) -> str:
     """The sign that takes most lines apart into the same number of columns, two at least."""
 
     def width(sign: str) -> tuple[bool, int]:
-        counts = [len(r) for r in csv.reader(lines, delimiter=sign) if r]
+        counts = [len(r) for r in _rows(lines, sign)]
         usual = max(set(counts), key=counts.count)
         return usual > 1 and counts[0] == usual and counts.count(usual) > 0.9 * len(counts), usual
 
@@ -65,8 +93,6 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     first, others = rows[0], rows[1:]
     if not others:
         return True
-    if len(set(first)) < len(first):
-        return False
     if len(first) >= _UNNAMED and [v.strip() for v in first] in (
         [str(i) for i in range(len(first))],
         [str(i + 1) for i in range(len(first))],
@@ -78,7 +104,7 @@ def _first_line_names(rows: Sequence[Sequence[str]]) -> bool:
     if not numbers:
         seen = [{r[i] for r in others if i < len(r)} for i in range(len(first))]
         return not any(v in some and len(some) < 0.5 * len(others) for v, some in zip(first, seen, strict=True))
-    return sum(bool(_NUMBER.match(first[i])) for i in numbers) <= 0.5 * len(numbers)
+    return sum(bool(_NUMBER.match(first[i])) or first[i].strip() in _MARKS for i in numbers) <= 0.5 * len(numbers)
 
 
 def _marks(rows: Sequence[Sequence[str]]) -> list[str]:

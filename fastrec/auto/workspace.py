@@ -21,7 +21,7 @@ from fastrec.auto.choose_features import choose_features
 from fastrec.auto.choose_models import choose_models, own_columns
 from fastrec.auto.choose_trees import choose_trees
 from fastrec.auto.chosen import Chosen, Family
-from fastrec.auto.code_text import laid_out
+from fastrec.auto.code_text import as_code, for_cell, for_docstring, laid_out, one_line
 from fastrec.auto.files import read_files
 from fastrec.auto.problem import Decision, Problem, understand
 from fastrec.competition.reading import Reading
@@ -33,6 +33,7 @@ from fastrec.validate.tasks import Task
 _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("fastrec.auto"), keep_trailing_newline=True, undefined=jinja2.StrictUndefined
 )
+_PAGES.filters |= {"line": one_line, "doc": for_docstring, "cell": for_cell}
 _FOR_TREES = 0.3  # of the time for trials, at least
 _MANY = 60  # columns that a README lists
 Ask = Callable[[str, str], str]
@@ -95,7 +96,7 @@ def new_competition(
     if ask is not None:
         problem = _asked(problem, ask, metric=metric, task=task)
     for d in problem.decisions:
-        say(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}")
+        say(one_line(f"{d.what}: {d.value} ({d.why}){'' if d.sure else ' - please check'}"))
     began = time.monotonic()
     chosen = choose_features(problem, seconds=(1 - _FOR_TREES) * seconds, say=say)
     choose_trees(problem, chosen, seconds=max(_FOR_TREES * seconds, seconds - (time.monotonic() - began)), say=say)
@@ -136,15 +137,16 @@ def _asked(problem: Problem, ask: Ask, *, metric: str | None, task: Task | None)
         said = ask(f"Which metric is it scored by? ({unsure['metric'].why})", problem.metric)
         if said != problem.metric:
             problem = understand(problem.files, target=problem.target, metric=said, task=problem.task)
-    if "folds" in {d.what for d in problem.decisions if not d.sure} and problem.kinds("time"):
-        times = [c.name for c in problem.kinds("time")]
-        said = ask(
-            f"Are the rows to predict later ones? Then by which column of times? ({', '.join(times)} or no)", "no"
-        )
-        if said in times:
-            problem.time = said
-            problem.decisions = [d for d in problem.decisions if d.what != "folds"]
-            problem.decisions.append(Decision("folds", "time", f"in the order of {said}, as was said"))
+    for which, columns, question in (
+        ("time", [c.name for c in problem.kinds("time")], "Are the rows to predict later ones? Then by which column"),
+        ("group", problem.keys, "Do the rows to predict have other users, or the like? Then of which column"),
+    ):
+        if columns and any(d.what == "folds" and not d.sure for d in problem.decisions):
+            said = ask(f"{question}? ({', '.join(columns)} or no)", "no")
+            if said in columns:
+                setattr(problem, which, said)
+                problem.decisions = [d for d in problem.decisions if d.what != "folds"]
+                problem.decisions.append(Decision("folds", which, f"by {said}, as was said"))
     return problem
 
 
@@ -157,13 +159,14 @@ def pages(folder: Path, problem: Problem, chosen: Chosen) -> dict[str, str]:
     about = {
         "title": name,
         "folder": _shown(folder),
-        "target_words": " and ".join(f"`{t}`" for t in problem.target),
+        "target_words": " and ".join(map(as_code, problem.target)),
         "task": problem.task,
         "metric": problem.metric,
     }
     recipe = _PAGES.get_template("competition.py.jinja").render(**about, **_recipe(name, problem, chosen))
     columns = [
-        {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": f"`{c.name}`"} for c in problem.columns
+        {**vars(c), "missing": f"{c.missing:.1%}" if c.missing else "", "name": as_code(c.name)}
+        for c in problem.columns
     ]
     tried = [
         {"name": f.name, "gain": f"{f.gain:+.5f} ± {f.error:.5f}", "kept": "yes" if f.kept else "no"}
@@ -187,7 +190,7 @@ def _cell(d: Decision) -> Decision:
         if isinstance(d.value, list)
         else d.value
     )
-    return Decision(d.what, str(value).replace("|", "\\|"), d.why.replace("|", "\\|"), d.sure)
+    return Decision(d.what, str(value), d.why, d.sure)
 
 
 def _shown(folder: Path) -> str:
@@ -253,7 +256,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
 
     def reason(what: str) -> str:
         d = why.get(what)
-        return "" if d is None else d.why if d.sure else f"{d.why} (please check)"
+        return "" if d is None else one_line(d.why if d.sure else f"{d.why} (please check)")
 
     add("task", problem.task, reason("task"))
     add("metric", problem.metric, reason("metric"))
@@ -265,7 +268,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     if problem.ids:
         add("ids", problem.ids, reason("ids"))
     for column, told in problem.drop.items():
-        made.append(f"# not learned from: {column}: {told}") if len(problem.drop) <= 12 else None
+        made.append(f"# not learned from: {one_line(f'{column}: {told}')}") if len(problem.drop) <= 12 else None
     hidden = [c.name for c in problem.kinds("list", "text")]
     if problem.drop or hidden:
         add("drop", [*problem.drop, *hidden], "only features are made of the last" if hidden else "")
@@ -281,7 +284,7 @@ def _attributes(name: str, problem: Problem) -> list[str]:
     else:
         made.append(f"# folds: {reason('folds')}") if reason("folds") else None
     if _has_reading(problem.files.reading):
-        add("reading", problem.files.reading)
+        add("reading", problem.files.reading, reason("dates"))
     return made
 
 
@@ -302,7 +305,10 @@ def _categories(problem: Problem) -> str:
 
 def _notebook(name: str, about: dict[str, Any]) -> str:
     cells = [
-        ("markdown", f"# {name}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}."),
+        (
+            "markdown",
+            f"# {one_line(name)}\n\nPredict {about['target_words']}: {about['task']}, scored by {about['metric']}.",
+        ),
         ("code", "from fastrec.cli import load_competition\nfrom fastrec.competition import run_competition, SavedRun"),
         ("code", 'DATA, RUN = "data", "run"  # the folder of the files, the run directory to make'),
         ("code", 'run_competition(load_competition("."), DATA, RUN, resume=True, minutes=5)'),

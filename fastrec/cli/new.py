@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fastrec.cli.app import app, readable_errors
+from fastrec.errors import DataError
 
 _Target = Annotated[
     list[str] | None, typer.Option("--target", help="Column to predict (several: give it several times).")
@@ -36,10 +39,21 @@ def new(
             target=(target[0] if len(target) == 1 else target) if target else None,
             metric=metric,
             task=task,  # type: ignore[arg-type]
-            ask=None if yes else lambda question, answer: typer.prompt(question, default=answer),
+            ask=None if yes else _ask,
             seconds=seconds,
             say=stages.say,
         )
         typer.echo(f"recipe {made.folder / 'competition.py'}")
-        out = f"--out runs/{made.folder.name} --minutes 5"
-        typer.echo(f"next   fastrec run {made.folder} --data {made.problem.files.folder} {out}")
+        where = [str(made.folder), "--data", str(made.problem.files.folder), "--out", f"runs/{made.folder.name}"]
+        typer.echo(f"next   {shlex.join(['fastrec', 'run', *where, '--minutes', '5'])}")
+
+
+def _ask(question: str, answer: str) -> str:
+    try:
+        return str(typer.prompt(question, default=answer))
+    except typer.Abort:
+        if sys.stdin.isatty():  # Ctrl-C
+            raise
+        raise DataError(
+            f"nobody can answer: {question}", remedy="Give --yes to take what is likeliest, or an option that says it"
+        ) from None

@@ -14,7 +14,7 @@ from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Table
 from fastrec.table.column_types import differing, shared_types, types_of
 
-ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
+ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".csv.zip", ".tsv")
 SAMPLES = ("sample_submission", "sampleSubmission", "sample")  # what a form of the submission is called
 _TRUTHS = ("ground_truth", "truth", "solution")
 
@@ -40,7 +40,8 @@ def table_files(folder: Path, roles: Mapping[str, str] | None = None) -> dict[st
         )
     for path in sorted(folder.iterdir()):
         ending = next((e for e in ENDINGS if path.name.lower().endswith(e)), None)
-        if ending is None or path.name.startswith(".") or path in found.values():
+        beside = path.suffix == ".zip" and path.with_suffix("").exists()  # it was unpacked where it lies
+        if ending is None or beside or path.name.startswith(".") or path in found.values():
             continue
         name = path.name[: -len(ending)]
         if name in found:

@@ -13,6 +13,8 @@ from fastrec.errors import DataError, MissingFileError
 if TYPE_CHECKING:
     from fastrec.competition.recipe import Competition
 
+_SOURCE = "__fastrec_source__"
+
 
 def load_competition(folder: str | Path) -> Competition:
     """The competition that a folder describes.
@@ -48,6 +50,8 @@ def load_competition(folder: str | Path) -> Competition:
 def load_module(folder: str | Path, name: str) -> ModuleType:
     """A file of a competition's folder as a module; its workspace's root is put on the path.
 
+    A file that has changed since it was loaded is run again.
+
     Args:
         folder: the competition's folder.
         name: the file.
@@ -65,15 +69,18 @@ def load_module(folder: str | Path, name: str) -> ModuleType:
     if (path.parent.parent.name == "competitions" or (root / "features").is_dir()) and str(root) not in sys.path:
         sys.path.insert(0, str(root))
     module_name = f"{path.parent.parent.name}.{path.parent.name}.{path.stem}"
-    if module_name in sys.modules and getattr(sys.modules[module_name], "__file__", None) == str(path):
-        return sys.modules[module_name]
+    source, known = path.read_bytes(), sys.modules.get(module_name)
+    same_file = known is not None and getattr(known, "__file__", None) == str(path)
+    if same_file and vars(known).setdefault(_SOURCE, source) == source:  # (one that was imported has no source yet)
+        return known
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    vars(module)[_SOURCE] = source
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: its cache takes an edit of the same second and length for the old file.
+        exec(compile(source, str(path), "exec"), vars(module))
     except BaseException:
         del sys.modules[module_name]
         raise

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import glob
+import gzip
+import io
 import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,8 +49,9 @@ def read_file(
     """A CSV or Parquet file, or a folder of Parquet files, as an Arrow table.
 
     Args:
-        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs); or a
-            pattern of such (``part-*.parquet``), whose rows follow one another in the order of their names.
+        path: ``.parquet``, ``.pq`` or a folder is read as Parquet, anything else as CSV (``.tsv``: with tabs; ``.gz``
+            and a ``.zip`` with one CSV file in it are unpacked); or a pattern of such (``part-*.parquet``), whose rows
+            follow one another in the order of their names.
         columns: the columns to read; None: all.
         types: Arrow types to read columns of a CSV as.
         form: how a text file is written; None: as usual.
@@ -78,6 +83,29 @@ def read_file(
             file=path,
             remedy="Check that it is whole and of the kind that its name says",
         ) from error
+
+
+def open_text(path: Path) -> BinaryIO:
+    """A text file's bytes, unpacked: of ``.gz``, and of the one file in a ``.zip``.
+
+    Raises:
+        UnreadableFileError: the archive is torn, or does not hold one CSV file.
+    """
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path)  # type: ignore[return-value]
+    if path.suffix.lower() != ".zip":
+        return path.open("rb")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX")]
+            if len(held) == 1 and held[0].lower().endswith((".csv", ".tsv", ".txt", ".data")):
+                return io.BytesIO(archive.read(held[0]))
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # torn, or locked by a password
+        raise UnreadableFileError(f"the archive cannot be read ({error})", file=path, remedy="Unpack it") from error
+    raise UnreadableFileError(
+        f"the archive holds {len(held)} files ({', '.join(held[:5])}) instead of one CSV file", file=path,
+        remedy="Unpack it: give a folder with CSV or Parquet files",
+    )  # fmt: skip
 
 
 def check_names(names: Sequence[str], columns: Sequence[str] | None, *, file: str | Path | None = None) -> None:
@@ -152,6 +180,11 @@ class _How:
         return cls(read, pa_csv.ParseOptions(newlines_in_values=True, delimiter=sign), [*MISSING_TEXT, *more], trim)
 
 
+def _source(path: Path) -> Any:
+    """What Arrow reads a text file from: it unpacks ``.gz`` itself."""
+    return open_text(path) if path.suffix.lower() == ".zip" else path
+
+
 def _trimmed(table: pa.Table) -> pa.Table:
     for i, name in enumerate(table.column_names):
         if pa.types.is_string(table[name].type):
@@ -160,7 +193,7 @@ def _trimmed(table: pa.Table) -> pa.Table:
 
 
 def _header(path: Path, how: _How) -> list[str]:
-    with pa_csv.open_csv(path, read_options=how.read, parse_options=how.parse) as reader:
+    with pa_csv.open_csv(_source(path), read_options=how.read, parse_options=how.parse) as reader:
         try:
             return reader.schema.names
         except UnicodeDecodeError as error:
@@ -184,7 +217,7 @@ def _convert_csv(
             strings_can_be_null=True,
         )
         try:
-            return pa_csv.read_csv(path, how.read, how.parse, options)
+            return pa_csv.read_csv(_source(path), how.read, how.parse, options)
         except pa.ArrowInvalid as error:
             found = re.search(r"CSV column #(\d+).*conversion error to (\w+)", str(error))
             if found is None:
@@ -201,7 +234,7 @@ def _unfit(path: Path, name: str, kind: pa.DataType, how: _How, error: Exception
     found = re.search(r"invalid value '(.*)'", str(error), re.DOTALL)
     value = found.group(1) if found else None
     options = pa_csv.ConvertOptions(column_types={name: pa.binary()}, include_columns=[name])
-    raw = pa_csv.read_csv(path, how.read, how.parse, options)[name]
+    raw = pa_csv.read_csv(_source(path), how.read, how.parse, options)[name]
     row = pc.index(raw, pa.scalar((value or "").encode(), pa.binary())).as_py()
     return DataError(
         f"holds {value!r}, which is not of type {kind}" if found else f"holds values that are not of type {kind}",

@@ -140,6 +140,68 @@ def test_groups_that_are_new(tmp_path):
     assert found.group == "patient_id"
 
 
+@pytest.mark.parametrize("name", ["user_id", "who"])
+def test_a_key_that_repeats_is_asked_about_where_no_test_says(tmp_path, name):
+    """The target is a property of the user: at random the same user is learned and scored."""
+    user = np.repeat(np.arange(100), 6)
+    told = frame(**{name: [f"u{v}" for v in user]}, y=RNG.integers(0, 2, 100)[user])
+    found = known(folder(tmp_path, told, None), target="y")
+    assert found.keys == [name]
+    (folds,) = [d for d in found.decisions if d.what == "folds"]
+    assert not folds.sure
+    assert f"fold_key = '{name}'" in folds.why
+    test = frame(**{name: [f"new{v}" for v in user]})
+    assert known(folder(tmp_path, told, test)).group == name  # a test says it, and nothing is asked
+
+
+def test_an_id_of_every_row_is_no_key(tmp_path):
+    found = known(folder(tmp_path, frame(code_id=RNG.permutation(N) * 7, y=RNG.integers(0, 2, N)), None), target="y")
+    assert found.keys == []
+    assert next(d for d in found.decisions if d.what == "folds").sure
+
+
+@pytest.mark.parametrize("test", [False, True])
+def test_copies_of_rows_are_told_of_with_their_share(tmp_path, test):
+    rows = frame(x2=RNG.normal(size=N), y=RNG.integers(0, 2, N)).drop(columns="id")
+    again = pd.concat([rows] * 3, ignore_index=True).sample(frac=1, random_state=0)
+    again["id"] = np.arange(len(again))  # a number of their own makes them no other rows
+    found = known(folder(tmp_path, again, frame(x2=RNG.normal(size=N)) if test else None), target="y")
+    (folds,) = [d for d in found.decisions if d.what == "folds"]
+    share = again.drop(columns="id").duplicated().mean()
+    assert f"{share:.3g} of the rows is a copy" in folds.why
+    assert not folds.sure
+
+
+def test_few_values_come_again_by_chance(tmp_path):
+    rows = pd.DataFrame({"a": RNG.choice(list("uvw"), N), "b": RNG.integers(0, 9, N), "y": RNG.integers(0, 2, N)})
+    assert rows.duplicated().mean() > 0.5
+    found = known(folder(tmp_path, rows, None), target="y")
+    assert next(d for d in found.decisions if d.what == "folds").sure
+
+
+@pytest.mark.parametrize(("last", "sure"), [(12, False), (13, True)])
+def test_dates_that_may_be_month_first_are_told_of(tmp_path, last, sure):
+    day, month = 1 + np.arange(N) % last, 1 + np.arange(N) % 11
+    dates = [f"{d:02}/{m:02}/20{20 + i % 3}" for i, (d, m) in enumerate(zip(day, month, strict=True))]
+    found = known(folder(tmp_path, frame(at=dates, y=RNG.normal(size=N)), None), target="y")
+    assert found.files.reading.dates == {"at": "%d/%m/%Y"}
+    assert [d.value for d in found.decisions if d.what == "dates"] == ([] if sure else [["at"]])
+
+
+@pytest.mark.parametrize("values", [pd.date_range("2024-01-01", periods=N), [f"k{i % 3}" for i in range(N)]])
+def test_a_regression_learns_numbers(tmp_path, values):
+    pq.write_table(pa.Table.from_pandas(frame(y=values)), tmp_path / "train.parquet")
+    with pytest.raises(DataError, match="a regression learns numbers"):
+        known(tmp_path, target="y", task="regression")
+
+
+def test_what_pandas_notes_of_a_file_is_not_read(tmp_path):
+    """It holds all columns, and would be read for each of them."""
+    table = pa.Table.from_pandas(frame(y=RNG.integers(0, 2, N)))
+    pq.write_table(table.replace_schema_metadata({"pandas": "no JSON"}), tmp_path / "train.parquet")
+    assert known(tmp_path, target="y").task == "binary"
+
+
 @pytest.mark.parametrize("task", [None, "multiclass"])
 def test_lists_are_no_target(tmp_path, task):
     sessions = pa.table({"items": [[1, 2, 3], [4], []], "n": [1, 2, 3]})

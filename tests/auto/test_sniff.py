@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import zipfile
 
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec.auto.files import read_files
 from fastrec.auto.sniff import sniff
+from fastrec.competition.data_folder import read_folder
+from fastrec.competition.reading import Reading
+from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.read import CsvForm, read_file
 
 
@@ -56,6 +61,58 @@ def test_compressed(tmp_path):
     path = tmp_path / "x.csv.gz"
     path.write_bytes(gzip.compress(b"a;b\n1;2\n3;4\n"))
     assert sniff(path).delimiter == ";"
+
+
+def test_names_that_stand_twice_are_no_row(tmp_path):
+    path = write(tmp_path, "price,size,price,sold\n" + "".join(f"{i},{i + 1}.5,3,{'yn'[i % 2]}\n" for i in range(20)))
+    assert sniff(path).header is None
+    with pytest.raises(DataError, match="'price': several columns"):
+        read_file(path, form=sniff(path))
+
+
+def test_equal_values_are_no_names(tmp_path):
+    assert sniff(write(tmp_path, "".join(f"{i % 2},{i % 2},x\n" for i in range(1, 20)))).header == ["c0", "c1", "c2"]
+
+
+def test_a_line_for_excel(tmp_path):
+    with pytest.raises(DataError, match=r"'sep=;'.*Delete it"):
+        sniff(write(tmp_path, "sep=;\na;b\n1;2\n"))
+
+
+def test_a_long_text(tmp_path):
+    assert sniff(write(tmp_path, f"a,b\n1,{'q' * 200_000}\n2,z\n")) == CsvForm(None, None, [])
+
+
+def test_lines_that_a_carriage_return_ends(tmp_path):
+    (tmp_path / "x.csv").write_bytes(b"a;b\r1;2\r3;4\r")
+    assert read_file(tmp_path / "x.csv", form=sniff(tmp_path / "x.csv")).to_pydict() == {"a": [1, 3], "b": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"a,b\n1,2\n"), b"PAR1...PAR1", b"PK\x03\x04..."], ids=["gz", "parquet", "zip"]
+)
+def test_another_kind_under_the_name_of_a_csv(tmp_path, content):
+    (tmp_path / "x.csv").write_bytes(content)
+    with pytest.raises(UnreadableFileError, match="whatever its name says"):
+        sniff(tmp_path / "x.csv")
+
+
+def test_a_zip(tmp_path):
+    path = tmp_path / "train.csv.zip"
+    pd.DataFrame({"a": [1, 3], "b": ["x", "y"]}).to_csv(path, sep=";", index=False)  # pandas packs it
+    assert read_file(path, form=sniff(path)).to_pydict() == {"a": [1, 3], "b": ["x", "y"]}
+    assert read_folder(tmp_path, reading=Reading(delimiter=";")).train.names == ["a", "b"]
+    (tmp_path / "train.csv").write_text("c;b\n1;2\n")  # unpacked beside it
+    assert read_folder(tmp_path, reading=Reading(delimiter=";")).train.names == ["c", "b"]
+    assert list(read_files(tmp_path).tables) == ["train"]
+
+
+def test_a_zip_of_several_files(tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.csv.zip", "w") as archive:
+        archive.writestr("a.csv", "a\n1\n")
+        archive.writestr("b.csv", "b\n1\n")
+    with pytest.raises(UnreadableFileError, match=r"a\.csv, b\.csv.*Unpack it"):
+        sniff(tmp_path / "x.csv.zip")
 
 
 names = st.lists(st.text("abcdefgh", min_size=2, max_size=6), min_size=2, max_size=5, unique=True)

@@ -15,7 +15,7 @@ from fastrec.auto import new_competition
 from fastrec.auto.code_text import laid_out
 from fastrec.cli import app, load_competition
 from fastrec.competition import Competition
-from fastrec.errors import DataError
+from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError
 from fastrec.estimators import ConstantModel, XGBModel
 from fastrec.features import Bucketize, Cross, TargetEncode
 
@@ -158,7 +158,8 @@ def test_command(data, tmp_path):
 @pytest.fixture(scope="module")
 def fitted(data):
     train = pd.read_csv(data / "train.csv")
-    return fastrec.fit(train, "bought", minutes=0.35, quiet=True)
+    with pytest.warns(DataWarning, match="later ones.*time = 'sold'"):
+        return fastrec.fit(train, "bought", minutes=0.35, quiet=True)
 
 
 def test_fit_in_three_lines(fitted, data):
@@ -173,6 +174,56 @@ def test_fit_in_three_lines(fitted, data):
     assert list(proba.columns) == ["no", "yes"]
     np.testing.assert_allclose(proba.sum(axis=1), 1)
     assert repr(fitted).startswith("Fit(binary, auc 0.")
+
+
+NOISE = pd.DataFrame({"x": np.arange(200) % 7 + 0.5, "y": np.arange(200) % 2})
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), 0, -1, 0.049])
+def test_fit_needs_time(minutes):
+    with pytest.raises(DataError, match=r"Give 0\.05 or more"):
+        fastrec.fit(NOISE, "y", minutes=minutes, quiet=True)
+
+
+def test_fit_that_fails_leaves_no_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(MissingColumnError, match="'z'") as absent:
+        fastrec.fit(NOISE, "z", quiet=True)
+    with pytest.raises(FastrecError, match="one value only") as constant:
+        fastrec.fit(NOISE.assign(y=1), "y", quiet=True)
+    with pytest.raises(FastrecError, match="one value only"):
+        fastrec.fit(NOISE.assign(y=1), "y", quiet=True, folder=tmp_path / "own")
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert not [e for e in (absent, constant) if str(tmp_path) in str(e.value) or "--target" in str(e.value)]
+
+
+def test_fit_overwrites_nothing(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.parquet").write_text("mine")
+    with pytest.raises(DataError, match="Choose another folder"):
+        fastrec.fit(NOISE, "y", quiet=True, folder=tmp_path)
+    assert (tmp_path / "data" / "train.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize("names", ["x", ["x", "k"]])
+def test_an_index_is_not_dropped_without_a_word(names):
+    frame = NOISE.assign(k=np.arange(200)).set_index(names)
+    with pytest.warns(DataWarning, match="reset_index"), pytest.raises(MissingColumnError):
+        fastrec.fit(frame, "z", quiet=True)
+
+
+def test_nobody_to_ask(data, tmp_path):
+    made = CliRunner().invoke(app, ["new", str(tmp_path / "shop"), "--data", str(data)], input="")
+    assert made.exit_code == 1
+    assert "Give --yes" in made.output
+    assert "Aborted" not in made.output
+
+
+def test_names_of_first_use_are_completed():
+    import fastrec.estimators
+
+    assert set(fastrec.__all__) <= set(dir(fastrec))
+    assert set(fastrec.estimators.__all__) <= set(dir(fastrec.estimators))
 
 
 def test_text_of_generators_makes_them_again():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -243,6 +244,20 @@ def test_a_recipe_with_a_mistake_can_be_mended(tmp_path):
             load_competition(file.parent)
     file.write_text(RECIPE.replace("MODEL", TREES))
     assert load_competition(file.parent).name == "Tiny"
+
+
+def test_an_edited_recipe_is_read_again(tmp_path):
+    file = tmp_path / "e" / "f" / "competition.py"
+    file.parent.mkdir(parents=True)
+    text = RECIPE.replace("MODEL", TREES)
+    file.write_text(text)
+    first = type(load_competition(file.parent))
+    assert type(load_competition(file.parent)) is first  # as it was: the same class
+    for name in ("Tony", "Timy"):  # of one length, in one second
+        file.write_text(text.replace('name = "Tiny"', f'name = "{name}"'))
+        again = load_competition(file.parent)
+        assert again.name == name
+        assert f'name = "{name}"' in inspect.getsource(type(again))
 
 
 def test_two_recipes_in_one_file(tmp_path):
