@@ -16,6 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fastrec.errors import WriteError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 _LONGEST = 120  # bytes of a name that are kept as they are: hidden names are longer, and 255 is the limit
 _HIDDEN = re.compile(
     r"\.(?P<name>.+)\.(?P<boot>[0-9a-f]{12})-(?P<space>\d+)-(?P<pid>\d{1,9})-(?P<start>\d+)-[0-9a-f]{8}\.(?P<kind>part|old)",
@@ -51,6 +58,45 @@ def working_folder(path: Path, *, made: Path | None = None) -> Iterator[Path]:
         yield folder
     finally:
         remove(folder)
+
+
+@contextmanager
+def alone_at(path: Path) -> Iterator[None]:
+    """Let no other process write to ``path`` meanwhile; the kernel gives the lock back if this one dies.
+
+    Args:
+        path: what is written; the lock is a hidden file beside it. Systems without ``flock`` have no lock.
+
+    Raises:
+        WriteError: another process is writing there.
+    """
+    if fcntl is None:
+        yield
+        return
+    path = Path(os.path.realpath(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock, held = path.with_name(f".{_short(path.name)}.lock"), None
+    while held is None:
+        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(held)
+            raise WriteError(
+                "another process is writing here", file=path, remedy="Wait for it to end, or choose another place"
+            ) from None
+        except OSError:  # a file system without locks
+            break
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(lock)):
+                break
+        os.close(held)  # its last holder removed the file between the two calls
+        held = None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(held)
 
 
 def is_of_this_process(path: Path) -> bool:

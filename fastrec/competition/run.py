@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastrec._core.device import DeviceLike, resolve_device
+from fastrec._core.leftovers import alone_at
 from fastrec._core.progress import Stages
 from fastrec.competition.budget import Budget
 from fastrec.competition.next_items.recipe import NextItemCompetition, run_next_item
@@ -110,9 +111,10 @@ def run_competition(
     useless = sorted(asked.asked() - kind.takes)
     if useless:
         raise DataError(f"{competition.name}: {useless[0]} is of no use to it", remedy=f"Run it without --{useless[0]}")
-    kind.run(competition, data, out, asked)
-    if asked.parts is not None:
-        asked.parts.clear()
+    with alone_at(out):
+        kind.run(competition, data, out, asked)
+        if asked.parts is not None:
+            asked.parts.clear()
     return out
 
 

@@ -17,6 +17,7 @@ import torch
 import fastrec._core.atomic as files
 from fastrec._core import leftovers
 from fastrec._core.atomic import atomic_folder
+from fastrec.errors import WriteError
 from fastrec.features import CountEncode, FeatureCache, FeatureSet
 from fastrec.table import load_state, save_state
 from fastrec.training.checkpoint import _replace
@@ -277,3 +278,31 @@ def test_checkpoints_and_caches_clear_up_under_every_name(tmp_path):
     assert names(tmp_path / "ck") == ["last-000002"]
     FeatureCache(tmp_path / "cache").put("cd" + "0" * 30, {"x": torch.arange(3)})
     assert names(tmp_path / "cache" / "ab") == []
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from fastrec._core.leftovers import alone_at
+with alone_at(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_one_process_alone_writes_to_a_place(tmp_path):
+    pytest.importorskip("fcntl")
+    place, link = tmp_path / "run", tmp_path / "link"
+    link.symlink_to(place)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, place], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        for way in (place, link, tmp_path / "." / "run"):
+            with pytest.raises(WriteError, match="another process is writing here"), leftovers.alone_at(way):
+                pass
+        with leftovers.alone_at(tmp_path / "elsewhere"):
+            pass
+        other.kill()  # the kernel gives its lock back
+        other.wait()
+        with leftovers.alone_at(place), pytest.raises(WriteError), leftovers.alone_at(place):
+            pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link"]

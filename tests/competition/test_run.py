@@ -19,6 +19,7 @@ import torch
 from competitions.trivago2019.competition import EVENT, ORDER, Trivago2019
 from competitions.trivago2019.data import CLICK, ITEM_ACTIONS
 from competitions.trivago2019.simulate import simulate
+from fastrec._core import leftovers
 from fastrec._core.progress import Stages
 from fastrec.competition import check_submission, run_competition, run_files, score_submission
 from fastrec.competition.run import check_run_folder
@@ -86,6 +87,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 # ---------------------------------------------------------------------------------------------------- what a run holds
+
+
+def test_two_runs_do_not_write_to_one_place(data, tmp_path):
+    with leftovers.alone_at(tmp_path / "run"), pytest.raises(WriteError, match="another process is writing here"):
+        quiet_run(Tiny(), data, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_run_directory_is_complete(made):
