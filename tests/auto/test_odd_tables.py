@@ -275,6 +275,7 @@ def test_a_column_of_clock_times(tmp_path):
     np.testing.assert_array_equal(saved.predict(frame), saved.predict(times))
 
 
+@pytest.mark.filterwarnings("ignore:folds. rows at random")
 def test_fit_takes_names_and_columns_as_pandas_has_them():
     x = RNG.normal(size=200)
     frame = pd.DataFrame(
@@ -287,7 +288,7 @@ def test_fit_takes_names_and_columns_as_pandas_has_them():
             3: pd.Categorical(np.where(noisy(x) > 0, "hi", "lo")),
         }
     )
-    fitted = fastrec.fit(frame, 3, minutes=0.02, quiet=True)
+    fitted = fastrec.fit(frame, 3, minutes=0.05, quiet=True)
     assert fitted.score > 0.8
     said = fitted.predict(frame.drop(columns=[3]))
     assert (said == frame[3].to_numpy()).mean() > 0.8
@@ -308,4 +309,4 @@ def test_fit_refuses_odd_columns_by_name(column, values, words):
     frame = pd.DataFrame({1: np.arange(20), "y": np.arange(20) % 2})
     frame[column] = values
     with pytest.raises(DataError, match=words):
-        fastrec.fit(frame, "y", minutes=0.02, quiet=True)
+        fastrec.fit(frame, "y", minutes=0.05, quiet=True)
