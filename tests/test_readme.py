@@ -44,6 +44,7 @@ BROUGHT = {
     "cloudpickle",
     "fastcore",
     "fasttransform",
+    "joblib",
     "markupsafe",
     "scipy",
     "sklearn",

@@ -157,9 +157,9 @@ def test_trees_that_stop_early_stop_by_the_labelled_rows():
     assert not bool(held[150:].any())
     used = both.take(~held)  # grown on these, as many as stopping by the labelled ones says
     best = len(made.trace.curves) and min(
-        made.trace.curves, key=lambda c: next(v for n, v in c.items() if n != "epoch")
+        made.trace.curves, key=lambda c: next(v for n, v in c.items() if n != "round")
     )
-    again = trees(rounds=int(best["epoch"]) + 1).fit(used, seed=1)
+    again = trees(rounds=int(best["round"]) + 1).fit(used, seed=1)
     probe = rows(frame(2, 60), "binary")
     torch.testing.assert_close(again.predict(probe), made.predict(probe), rtol=0, atol=1e-6)
 

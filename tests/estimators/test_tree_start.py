@@ -49,7 +49,7 @@ def test_trees_stop_by_what_all_of_them_say_of_the_held_out_rows(kind, task):
     assert made.trace.began == "grown on the trees that were there"
     part = more.take(held)
     said = made.predict(part).numpy()
-    best = min(record["valid_loss"] for record in made.trace.curves)
+    best = min(record["held_out"] for record in made.trace.curves)
     assert log_loss(part.label.numpy(), said, labels=range(2 if task == "binary" else 3)) == pytest.approx(
         best, rel=1e-5
     )

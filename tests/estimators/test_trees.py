@@ -168,7 +168,7 @@ def test_the_trees_up_to_the_best_on_the_rows_held_out_are_kept(kind, task):
     needed(kind)
     rows = rows_of(frame_of(), task)
     model = kind("t", rounds=300, early_stopping_rounds=5, eta=0.5).fit(rows, seed=1)
-    curve = [record["valid_loss"] for record in model.trace.curves]
+    curve = [record["held_out"] for record in model.trace.curves]
     best = int(np.argmin(curve) if task == "binary" else np.argmax(curve))
     assert best + 6 == len(curve) < 300
     (trees,) = model._parts
