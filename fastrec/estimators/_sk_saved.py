@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.interpolate import BSpline
 from sklearn.base import BaseEstimator
 from sklearn.calibration import _CalibratedClassifier
 from sklearn.ensemble._forest import BaseForest
@@ -35,7 +36,7 @@ _MODULES = {
     "svm", "tree",
 }  # fmt: skip
 _ELSEWHERE = {"_BinMapper": "sklearn.ensemble._hist_gradient_boosting.binning"}  # no public module has it
-_NOT_SAVED = {"IsolationForest", "KernelDensity", "SplineTransformer"}
+_NOT_SAVED = {"IsolationForest", "KernelDensity"}
 _PATHS = ("memory", "caching")  # parameters that name a folder, from which pickles would be read
 _NOT_NEEDED = {  # to predict, or made again by ``_completed``
     "_loss", "_base_loss", "_loss_function_", "loss_function_", "_scorer", "_optimizer", "named_estimators_", "f_",
@@ -77,6 +78,9 @@ def packed(value: Any, *, trained: bool = True, at: str = "the estimator") -> An
         return {"is": "tree", **_columns(state["nodes"], _NODES), **{n: packed(v) for n, v in about.items()}}
     if kind is TreePredictor:
         return {"is": "histogram tree", **_columns(value.nodes, _HISTOGRAM_NODES)}
+    if kind is BSpline:
+        parts = {n: packed(np.asarray(v), at=at) for n, v in (("knots", value.t), ("weights", value.c))}
+        return {"is": "spline", **parts, "degree": int(value.k), "extrapolate": value.extrapolate}
     if isinstance(value, BaseEstimator | _CalibratedClassifier):
         return _packed_estimator(value, trained)
     raise DataError(
@@ -169,6 +173,8 @@ def unpacked(state: Any) -> Any:
         _check_children(nodes["left"], nodes["right"], nodes["is_leaf"] != 0)
         none = np.empty((0, 8), np.uint32)
         return TreePredictor(nodes, none, none)
+    if what == "spline":  # its constructor checks the arrays
+        return BSpline(unpacked(state["knots"]), unpacked(state["weights"]), state["degree"], state["extrapolate"])
     if what == "estimator":
         return _estimator(state)
     raise ValueError(f"it holds a {what!r}")

@@ -36,7 +36,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, SplineTransformer, StandardScaler
 from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeClassifier
 
@@ -183,6 +183,7 @@ SAVED = [
     (CalibratedClassifierCV(LinearSVC(), method="isotonic", cv=2), "binary"),
     (MLPClassifier([4], max_iter=5, early_stopping=True), "binary"),
     (StackingClassifier([("a", GaussianNB())], LogisticRegression(), cv=2), "binary"),
+    (make_pipeline(SplineTransformer(5, extrapolation="linear"), Ridge()), "regression"),
     (make_pipeline(PREPARED, VotingRegressor([("a", Ridge()), ("b", DummyRegressor())])), "regression"),
 ]
 
