@@ -173,11 +173,24 @@ def unpacked(state: Any) -> Any:
         _check_children(nodes["left"], nodes["right"], nodes["is_leaf"] != 0)
         none = np.empty((0, 8), np.uint32)
         return TreePredictor(nodes, none, none)
-    if what == "spline":  # its constructor checks the arrays
-        return BSpline(unpacked(state["knots"]), unpacked(state["weights"]), state["degree"], state["extrapolate"])
+    if what == "spline":
+        return _spline(state)
     if what == "estimator":
         return _estimator(state)
     raise ValueError(f"it holds a {what!r}")
+
+
+def _spline(state: Mapping[str, Any]) -> BSpline:
+    """A spline as scikit-learn makes it: of a constant column all knots are one, which the constructor would refuse."""
+    knots, weights = (np.ascontiguousarray(unpacked(state[n]), dtype=np.float64) for n in ("knots", "weights"))
+    degree = int(state["degree"])
+    whole = knots.ndim == 1 and degree >= 0 and len(knots) >= 2 * (degree + 1) and bool(np.isfinite(knots).all())
+    whole = (
+        whole and bool((np.diff(knots) >= 0).all()) and weights.ndim >= 1 and len(weights) == len(knots) - degree - 1
+    )
+    if not whole:
+        raise ValueError("a spline's knots are damaged")
+    return BSpline.construct_fast(knots, weights, degree, extrapolate=state["extrapolate"])
 
 
 def _dtype(name: str, kinds: str) -> np.dtype:

@@ -234,6 +234,16 @@ class Run:
         return Path.touch, (self.path,)
 
 
+def test_splines_of_a_constant_column_and_damaged_ones():
+    made = SplineTransformer(5).fit(np.column_stack([np.linspace(0, 1, 20), np.full(20, 3.0)]))
+    state, rows = packed(made), np.array([[0.3, 3.0], [2.0, 5.0]])
+    np.testing.assert_array_equal(unpacked(state).transform(rows), made.transform(rows))
+    first = state["learned"]["bsplines_"][0]
+    first["knots"]["of"] = first["knots"]["of"].flip(0)
+    with pytest.raises(ValueError, match="a spline's knots are damaged"):
+        unpacked(state)
+
+
 def test_a_strangers_estimator_reads_no_pickle(tmp_path):
     """joblib keeps what a pipeline's steps make in ``memory``, as pickles, and reads them when it is trained."""
     rows, steps = rows_of(frame_of()), [("s", StandardScaler()), ("l", LogisticRegression())]
