@@ -68,7 +68,7 @@ def alone_at(path: Path) -> Iterator[None]:
         path: what is written; the lock is a hidden file beside it. Systems without ``flock`` have no lock.
 
     Raises:
-        WriteError: another process is writing there.
+        WriteError: another process is writing there, or the lock cannot be opened.
     """
     if fcntl is None:
         yield
@@ -77,7 +77,11 @@ def alone_at(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     lock, held = path.with_name(f".{_short(path.name)}.lock"), None
     while held is None:
-        held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            held = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:  # such as another user's, who was killed before it was removed
+            remedy = "Remove that file, or choose another place"
+            raise WriteError(f"no lock can be had ({error.strerror})", file=lock, remedy=remedy) from error
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

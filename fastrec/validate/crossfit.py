@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fastrec._core.threads import half_the_threads, shared_out
+from fastrec._core.threads import half_the_threads
 from fastrec.errors import DataError
 from fastrec.validate.rows import Rows
 
@@ -207,35 +207,6 @@ class CrossFit:
             self._trained[model.name].append(made.get(model.name) or found[model.name])
         self._rows.append(valid_rows)
         self._times[valid_rows] += 1
-
-    def side_by_side(self, sides: Iterable[tuple[Rows, Rows, torch.Tensor, torch.Tensor]], most: int) -> None:
-        """Train several folds at once, each on its share of the threads; the only model must say ``beside``.
-
-        Trees of few rows gain little from a second thread, so that this takes less time where memory has room for
-        the rows of all the folds that are trained at once.
-
-        Args:
-            sides: of each fold ``train``, ``valid``, ``valid_rows`` and ``train_rows``, as ``fold`` takes them.
-            most: how many folds are trained at once, at most.
-
-        Raises:
-            DataError: as ``fold``.
-        """
-        (model,) = self.models
-        with shared_out(most) as pool:
-            running: list[Future[Trained]] = []
-            try:
-                for train, valid, valid_rows, train_rows in sides:
-                    self._check_rows(valid, valid_rows, train_rows)
-                    running.append(pool.submit(self._train, model, k=len(self._rows), train=train, valid=valid))
-                    self._rows.append(valid_rows)
-                    self._times[valid_rows] += 1
-                    if len(running) >= most:
-                        running[-most].result()  # no more rows in memory than are trained on
-                self._trained[model.name] += [job.result() for job in running]
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
 
     def _check_rows(self, valid: Rows | None, valid_rows: torch.Tensor, train_rows: torch.Tensor | None) -> None:
         if valid is not None and len(valid_rows) != len(valid):

@@ -306,3 +306,13 @@ def test_one_process_alone_writes_to_a_place(tmp_path):
         with leftovers.alone_at(place), pytest.raises(WriteError), leftovers.alone_at(place):
             pass
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link"]
+
+
+def test_a_lock_that_cannot_be_opened_is_named(tmp_path):
+    pytest.importorskip("fcntl")
+    (tmp_path / ".run.lock").mkdir()
+    with (
+        pytest.raises(WriteError, match=r"run\.lock.*no lock can be had.*Remove that file"),
+        leftovers.alone_at(tmp_path / "run"),
+    ):
+        pass
