@@ -88,7 +88,9 @@ def _check_lines(recipe: Competition, form: Form, found: CompetitionData, data: 
         SubmissionError: two rows have the same ids.
     """
     values = isinstance(form, ValueForm)
-    rows = found.targets if found.targets is not None else found.test
+    # The targets of a ranking may name lists alone, while the submission has a line for each candidate of the test.
+    there = [t for t in (found.targets, found.test) if t is not None]
+    rows = next((t for t in there if all(n in t for n in form.keys_needed)), there[0] if there else None)
     if rows is None and values and recipe.counted is None:
         rows = found.train
     if rows is None or not form.keys_needed:

@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from competitions.xmarket2022 import data, describe
+from competitions.xmarket2022.competition import XMarket2022
 from competitions.xmarket2022.data import read, read_market
 from competitions.xmarket2022.simulate import simulate
+from fastrec.competition import run_competition
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
+from fastrec.estimators import ColumnRanker
 from fastrec.retrieval import EASE, ItemKNN
 
 CPU = torch.device("cpu")
@@ -220,3 +223,14 @@ def test_simulation_is_its_seeds_and_no_answer_is_in_the_train_files(market, tmp
     (tmp_path / "again" / "thesis.tex").write_text("years of work")
     with pytest.raises(DataError, match=r"thesis\.tex"):
         simulate(120, tmp_path / "again")
+
+
+def test_a_run_writes_a_line_for_each_candidate_of_the_test(market, few_filters, tmp_path):
+    """The targets name lists alone; the submission's ids are those of the candidates."""
+    recipe = XMarket2022()
+    recipe.baselines = lambda: [ColumnRanker("knn", ["knn_place"])]
+    recipe.models = lambda *, bs: []
+    run_competition(recipe, data=market, out=tmp_path / "run")
+    written, test = tsv(tmp_path / "run/submission.csv"), read(market, device=CPU).test.to_pandas()
+    assert lists_of(written).keys() == lists_of(test).keys()
+    assert all(set(items) == set(lists_of(test)[user][:100]) for user, items in lists_of(written).items())

@@ -118,7 +118,7 @@ def table(task: str, folder: Path) -> Values:
             "note": rng.choice(["red cap", "blue cap", "green hat", None], n),
         }
     )
-    signal = made["size"] + (made["city"] < "d") + made["day"].dt.dayofweek / 7
+    signal = made["size"] + (made["city"] < "d") + made["day"].dt.day_of_week / 7
     made["y"] = signal.round(4) if task == "regression" else (signal + rng.normal(size=n) > 1).astype(int)
     fitted = library.fit(made[:300], "y", test=made[300:].drop(columns="y"), minutes=30, folder=folder / "fit")
     found = run_values(fitted.run) | {"predict": column_values(fitted.predict(made[300:].drop(columns="y")))}
