@@ -17,7 +17,7 @@ from competitions.xmarket2022.data import read, read_market
 from competitions.xmarket2022.simulate import simulate
 from fastrec.competition import run_competition
 from fastrec.errors import DataError, DataWarning, MissingColumnError, MissingFileError, UnreadableFileError
-from fastrec.estimators import ColumnRanker
+from fastrec.estimators import ColumnRanker, XGBRanker
 from fastrec.retrieval import EASE, ItemKNN
 
 CPU = torch.device("cpu")
@@ -225,11 +225,12 @@ def test_simulation_is_its_seeds_and_no_answer_is_in_the_train_files(market, tmp
         simulate(120, tmp_path / "again")
 
 
-def test_a_run_writes_a_line_for_each_candidate_of_the_test(market, few_filters, tmp_path):
+def test_a_run_writes_a_line_for_each_candidate_of_the_test(market, few_filters, monkeypatch, tmp_path):
     """The targets name lists alone; the submission's ids are those of the candidates."""
     recipe = XMarket2022()
     recipe.baselines = lambda: [ColumnRanker("knn", ["knn_place"])]
-    recipe.models = lambda *, bs: []
+    recipe.models = lambda *, bs: [XGBRanker("xgb", rounds=2)]
+    monkeypatch.setattr(XMarket2022, "plain", ["knn_place", "ease_core_place"])
     run_competition(recipe, data=market, out=tmp_path / "run")
     written, test = tsv(tmp_path / "run/submission.csv"), read(market, device=CPU).test.to_pandas()
     assert lists_of(written).keys() == lists_of(test).keys()
