@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 
 from competitions.census import simulate as simulator
 from competitions.census.competition import NUMBERS, RICH, TARGET, Census
@@ -151,28 +150,3 @@ def test_simulations_that_cannot_be_are_named(tmp_path):
     assert simulator.main(["--sessions", "300", "--out", str(tmp_path / "data")]) == 0
     with pytest.raises(SystemExit):
         simulator.main(["--sessions", "1", "--out", str(tmp_path / "data")])
-
-
-@pytest.fixture(scope="module")
-def bench():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "tests" / "bench"))
-        yield importlib.import_module("bench_census")
-
-
-def test_the_benchmark_compares_the_stack_and_its_parts_with_a_library_on_the_test_rows(bench, run, data):
-    inputs = bench.Inputs(data, codes=False)
-    assert "det_occ_code" not in inputs.cats
-    assert {"unknown", TARGET}.isdisjoint(inputs.columns)
-    found, timing = bench.of_run(run)
-    assert set(found) == {"fastrec stack", "fastrec shallow", "fastrec deep"}
-    assert timing.seconds > 0
-    found["LightGBM as it is"] = inputs.lightgbm(1)
-    made = bench.compare(inputs.y_test.to_numpy(), found, repeats=50)
-    rich = pd.read_parquet(data / "test.parquet")[TARGET] == RICH
-    for name, p in found.items():
-        assert made[name]["auc"] == pytest.approx(roc_auc_score(rich, p))
-        assert made[name]["logloss"] == pytest.approx(log_loss(rich, p))
-    gap = made["LightGBM as it is"]
-    assert gap["difference"] == pytest.approx(made["fastrec stack"]["auc"] - gap["auc"])
-    assert gap["low"] <= gap["difference"] <= gap["high"]
