@@ -44,11 +44,6 @@ class ImplicitALS(FactorModel):
         self.factors, self.reg, self.alpha = factors, reg, alpha
         self.iterations, self.power, self.seed = iterations, power, seed
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("factors", "reg", "alpha", "iterations", "power", "seed")
-        return {n: getattr(self, n) for n in names}
-
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         random = torch.Generator().manual_seed(self.seed)
         shape = (matrix.shape[1], self.factors)

@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._matrix import interactions, pack, unpack
 from fastrec.table import Column, Table, Vocab, as_column, save_state
-from fastrec.table.saved_class import class_named, load_as, saved_name
+from fastrec.table.saved_class import class_named, load_as, saved_name, settings_of
 
 _CELLS = 1 << 23  # scores that are in memory at a time
 
@@ -26,7 +26,7 @@ class CollaborativeFilter(ABC):
     A score is a function of the pairs given to ``fit`` alone, and such a pair's own score has seen its answer: score
     other pairs than those (``seen`` tells which they are). A user or an item that was in no such pair scores 0.
 
-    One of your own has ``settings``, ``_learn`` and ``_rows``; ``scores_rows`` says whether its scores are a function
+    A class of your own defines ``_learn`` and ``_rows``; ``scores_rows`` says whether its scores are a function
     of a user's row alone, so that rows of users that were not in ``fit`` can be scored.
     """
 
@@ -38,9 +38,9 @@ class CollaborativeFilter(ABC):
         self._matrix = csr_matrix((0, 0))
         self._learned: dict[str, Any] = {}
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON values."""
+        """Return the constructor's arguments as JSON values: by default the attributes of the same names."""
+        return settings_of(self)
 
     @abstractmethod
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:

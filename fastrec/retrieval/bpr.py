@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
@@ -40,11 +38,6 @@ class BPRFactors(FactorModel):
     ) -> None:
         super().__init__()
         self.factors, self.epochs, self.lr, self.reg, self.bs, self.seed = factors, epochs, lr, reg, bs, seed
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("factors", "epochs", "lr", "reg", "bs", "seed")
-        return {n: getattr(self, n) for n in names}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         random = torch.Generator().manual_seed(self.seed)

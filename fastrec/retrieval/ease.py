@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
@@ -35,10 +33,6 @@ class EASE(CollaborativeFilter):
         if not reg > 0:
             raise DataError(f"reg={reg} is not above 0", remedy="Give the ridge in interactions: 100, say")
         self.reg, self.max_items = reg, max_items
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"reg": self.reg, "max_items": self.max_items}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         counts = np.diff(matrix.tocsc().indptr)

@@ -39,11 +39,6 @@ class ItemKNN(CollaborativeFilter):
         super().__init__()
         self.k, self.shrink, self.asymmetry, self.user_power = k, shrink, asymmetry, user_power
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("k", "shrink", "asymmetry", "user_power")
-        return {n: getattr(self, n) for n in names}
-
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         counts = np.diff(matrix.indptr).astype(float)
         used = scaled(matrix, rows=counts**-self.user_power) if self.user_power else matrix

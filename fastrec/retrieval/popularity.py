@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.sparse import csr_matrix
 
@@ -15,10 +13,6 @@ class Popularity(CollaborativeFilter):
     """Sum of an item's weights, the same for every user: what any other filter must beat."""
 
     scores_rows = True
-
-    def settings(self) -> dict[str, Any]:
-        """No argument."""
-        return {}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         return {"sums": row_sums(csr_matrix(matrix.T))}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.sparse import csr_matrix
 
@@ -28,10 +26,6 @@ class RP3Beta(CollaborativeFilter):
     def __init__(self, *, alpha: float = 1.0, beta: float = 0.5, k: int | None = None) -> None:
         super().__init__()
         self.alpha, self.beta, self.k = alpha, beta, k
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"alpha": self.alpha, "beta": self.beta, "k": self.k}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         popularity = row_sums(matrix.T)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.linalg import svds
@@ -30,10 +28,6 @@ class SpectralFilter(CollaborativeFilter):
     def __init__(self, *, factors: int = 128, alpha: float = 0.3) -> None:
         super().__init__()
         self.factors, self.alpha = factors, alpha
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"factors": self.factors, "alpha": self.alpha}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         degree = row_sums(csr_matrix(matrix.T))

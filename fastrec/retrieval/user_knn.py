@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from scipy.sparse import csr_matrix
 
@@ -25,10 +23,6 @@ class UserKNN(CollaborativeFilter):
     def __init__(self, *, k: int | None = None, shrink: float = 0.0, item_power: float = 0.0) -> None:
         super().__init__()
         self.k, self.shrink, self.item_power = k, shrink, item_power
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"k": self.k, "shrink": self.shrink, "item_power": self.item_power}
 
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
         counts = np.diff(matrix.tocsc().indptr).astype(float)

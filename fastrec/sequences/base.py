@@ -13,7 +13,7 @@ from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.table import Vocab, save_state
-from fastrec.table.saved_class import class_named, load_as, saved_name
+from fastrec.table.saved_class import class_named, load_as, saved_name, settings_of
 
 __all__ = ["SessionModel"]
 
@@ -26,14 +26,14 @@ class SessionModel(ABC):
     Scores are of the codes of the vocabulary that it was trained with (``items``): float32 ``[b, len(items)]``, code 0
     (no item) always -inf. Sessions coded by another vocabulary are recoded first.
 
-    One of your own has ``settings``, ``_fit``, ``_block``, ``_state`` and ``_restore``.
+    A class of your own defines ``_fit``, ``_block``, ``_state`` and ``_restore``.
     """
 
     items: Vocab | None = None
 
-    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments, as JSON values."""
+        """Return the constructor's arguments as JSON values: by default the attributes of the same names."""
+        return settings_of(self)
 
     @abstractmethod
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:

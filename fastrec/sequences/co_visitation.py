@@ -81,11 +81,6 @@ class CoVisitation(SessionModel):
         self.norm, self.recency, self.keep, self.hops, self.hop = norm, recency, keep, hops, hop
         self.again, self.event, self.weights, self.gap = again, event, weights and dict(weights), gap
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("window", "near", "before", "own", "norm", "recency", "keep", "hops", "hop")
-        return {n: getattr(self, n) for n in (*names, "again", "event", "weights", "gap")}
-
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
         counts = torch.bincount(sessions.values, minlength=len(sessions.items)).clamp_min(1).double()

@@ -29,10 +29,6 @@ class PopularItems(SessionModel):
             raise DataError(f"recency={recency} is not above 0", remedy="Give a share of the log's span, or None")
         self.recency = recency
 
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {"recency": self.recency}
-
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         sessions, age = by_age(sessions)
         weight = torch.ones_like(age) if self.recency is None else torch.exp(-age / self.recency)

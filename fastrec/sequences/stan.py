@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fastrec.sequences._neighbours import Decays, exponential
@@ -38,10 +36,6 @@ class STAN(SessionKNN):
     ) -> None:
         super().__init__(k=k, sample=sample)
         self.own, self.recency, self.near = own, recency, near
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {n: getattr(self, n) for n in ("k", "sample", "own", "recency", "near")}
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         of_session = sessions.lengths.clamp_min(1).double().rsqrt()

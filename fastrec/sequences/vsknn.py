@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -49,10 +49,6 @@ class VSKNN(SessionKNN):
             if given not in _DECAYS:
                 raise DataError(f"there is no decay {given!r}", remedy=f"Use one of {', '.join(_DECAYS)}")
         self.weighting, self.score_weighting, self.idf = weighting, score_weighting, idf
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {n: getattr(self, n) for n in ("k", "sample", "weighting", "score_weighting", "idf")}
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         own, back = (_DECAYS[d].float() for d in (self.weighting, self.score_weighting))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fastrec.sequences._neighbours import Decays, exponential
@@ -45,11 +43,6 @@ class VSTAN(SessionKNN):
         super().__init__(k=k, sample=sample)
         self.own, self.back, self.near, self.before = own, back, near, before
         self.recency, self.idf = recency, idf
-
-    def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        names = ("k", "sample", "own", "back", "near", "before", "recency", "idf")
-        return {n: getattr(self, n) for n in names}
 
     def _weights(self, sessions: SessionFrame, age: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Decays]:
         of_session = sessions.lengths.clamp_min(1).double().rsqrt()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from inspect import isabstract
+from inspect import Parameter, isabstract, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.table.state import load_state
 
-__all__ = ["class_named", "known_classes", "load_as", "saved_name"]
+__all__ = ["class_named", "known_classes", "load_as", "saved_name", "settings_of"]
 
 T = TypeVar("T")
 # The rooms with classes of saved objects, from the ground up: a class is in its base's room, or in one above it.
@@ -21,6 +21,17 @@ _ROOMS = ("features", "tabular", "estimators", "sequences", "retrieval", "stacki
 def saved_name(cls: type) -> str:
     """The name by which a saved object's class is found again: one of fastrec's by its own, others by module too."""
     return cls.__name__ if _is_own(cls) else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def settings_of(thing: object) -> dict[str, Any]:
+    """Return the arguments of an object's constructor, read from its attributes of the same names."""
+    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    arguments = list(signature(type(thing).__init__).parameters.values())[1:]
+    return {
+        a.name: getattr(thing, a.name)
+        for a in arguments
+        if a.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    }
 
 
 def known_classes(base: type[T]) -> dict[str, type[T]]:
