@@ -53,7 +53,9 @@ class Approximate:
         return True
 
     def search(self, queries: Tensor, k: int, width: int) -> tuple[Tensor, Tensor]:
-        """Places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf where there are fewer."""
+        """Return places int64 and scores float32 ``[q, width]`` of the ``k`` nearest; -1 and -inf where there are
+        fewer.
+        """
         if self.kind == "ivf":
             self.base.nprobe, self.top.k_factor = self.dial, float(self.factor)
         else:
@@ -73,7 +75,7 @@ class Approximate:
 
     @classmethod
     def from_state(cls, state: dict[str, Any], vectors: Tensor) -> Approximate:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         numbers = {n: state[n] for n in ("kind", "dial", "factor", "farthest")}
         return cls(_faiss().deserialize_index(state["base"].numpy()), vectors, **numbers)
 
@@ -98,7 +100,7 @@ def inverted_file(vectors: Tensor) -> Approximate:
 
 
 def graph(vectors: Tensor) -> Approximate:
-    """A hierarchy of graphs of near vectors.
+    """Return a hierarchy of graphs of near vectors.
 
     Source: Malkov, Yashunin 2016, "Efficient and robust approximate nearest neighbor search using hierarchical
     navigable small world graphs".

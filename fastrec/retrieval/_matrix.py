@@ -13,7 +13,7 @@ from fastrec.table import Column, Vocab
 
 
 def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> tuple[Vocab, Vocab, csr_matrix]:
-    """Vocabularies and the float64 ``[users, items]`` matrix of weights; of a repeated pair the largest."""
+    """Return vocabularies and the float64 ``[users, items]`` matrix of weights; of a repeated pair the largest."""
     sizes = {"users": len(users), "items": len(items), "weight": len(users) if weight is None else len(weight)}
     if len(set(sizes.values())) > 1:
         raise DataError(f"interactions of unequal lengths: {sizes}", remedy="Give one of each for every interaction")
@@ -40,17 +40,17 @@ def interactions(users: Column, items: Column, weight: torch.Tensor | None) -> t
 
 
 def binary(matrix: csr_matrix) -> csr_matrix:
-    """The same pairs, each of weight 1."""
+    """Return the same pairs, each of weight 1."""
     return csr_matrix((np.ones_like(matrix.data), matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def row_sums(matrix: csr_matrix) -> np.ndarray:
-    """float64 ``[rows]``."""
+    """Return float64 ``[rows]``."""
     return np.asarray(matrix.sum(axis=1)).ravel()
 
 
 def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> csr_matrix:
-    """Rows and columns multiplied by numbers of their own."""
+    """Return rows and columns multiplied by numbers of their own."""
     if rows is not None:
         matrix = diags(rows) @ matrix
     if columns is not None:
@@ -59,14 +59,14 @@ def scaled(matrix: csr_matrix, *, rows: np.ndarray | None = None, columns: np.nd
 
 
 def without_diagonal(matrix: csr_matrix) -> csr_matrix:
-    """A square matrix without what stands on its diagonal."""
+    """Return a square matrix without what stands on its diagonal."""
     coo = matrix.tocoo()
     off = coo.row != coo.col
     return csr_matrix((coo.data[off], (coo.row[off], coo.col[off])), shape=matrix.shape)
 
 
 def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
-    """Each row's ``k`` largest values (of equal ones those further left); None: all."""
+    """Return each row's ``k`` largest values (of equal ones those further left); None: all."""
     if k is None:
         return matrix
     coo = matrix.tocoo()
@@ -78,7 +78,7 @@ def largest_of_rows(matrix: csr_matrix, k: int | None) -> csr_matrix:
 
 
 def pack(value: np.ndarray | csr_matrix) -> dict[str, Any]:
-    """An array or a sparse matrix as ``save_state`` takes it."""
+    """Return an array or a sparse matrix as ``save_state`` takes it."""
     if isinstance(value, np.ndarray):
         return {"dense": torch.from_numpy(np.ascontiguousarray(value))}
     parts = {n: torch.from_numpy(getattr(value, n).copy()) for n in ("data", "indices", "indptr")}
@@ -86,7 +86,7 @@ def pack(value: np.ndarray | csr_matrix) -> dict[str, Any]:
 
 
 def unpack(state: dict[str, Any]) -> np.ndarray | csr_matrix:
-    """The inverse of ``pack``."""
+    """Undo ``pack``."""
     if "dense" in state:
         return state["dense"].numpy()
     parts = tuple(state[n].numpy() for n in ("data", "indices", "indptr"))

@@ -17,17 +17,17 @@ class Saved:
     """A part of a recommender that can be saved. One of your own has ``to_state`` and ``from_state``."""
 
     def to_state(self) -> dict[str, Any]:
-        """What it is made of, as ``fastrec.table.save_state`` takes it."""
+        """Return what it is made of, as ``fastrec.table.save_state`` takes it."""
         raise _not_saved(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         return cls(**state)
 
 
 def state_of(part: Any) -> dict[str, Any]:
-    """A part's state with the name of its class.
+    """Return a part's state with the name of its class.
 
     Raises:
         DataError: it is a function, or of a class that says no state.
@@ -38,7 +38,7 @@ def state_of(part: Any) -> dict[str, Any]:
 
 
 def part_of(state: dict[str, Any]) -> Any:
-    """The inverse of ``state_of``.
+    """Undo ``state_of``.
 
     Raises:
         DataError: the class is not known here.
@@ -47,7 +47,7 @@ def part_of(state: dict[str, Any]) -> Any:
 
 
 def ids_of(ids: Any, name: str = "item") -> pa.Array:
-    """Ids of any library as an Arrow array."""
+    """Return ids of any library as an Arrow array."""
     if not len(ids):
         return pa.array([], pa.int64())
     found = as_column(ids, name=name).to_arrow()

@@ -56,7 +56,7 @@ class ImplicitALS(FactorModel):
         return {"users": users.numpy(), "items": items.numpy(), "bias": np.zeros(len(items))}
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Scores of all items for histories of anybody: vectors are solved for, the items' being held.
+        """Return scores of all items for histories of anybody: vectors are solved for, the items' being held.
 
         Args, returns: see ``CollaborativeFilter.score_rows``.
         """
@@ -64,7 +64,7 @@ class ImplicitALS(FactorModel):
         return (self._solve(_Histories(matrix), items) @ items.T).numpy()
 
     def _solve(self, histories: _Histories, other: torch.Tensor) -> torch.Tensor:
-        """The vectors that fit best, given those of the other side.
+        """Return the vectors that fit best, given those of the other side.
 
         Where ``YᵀY`` is the diagonal ``D`` (a turn of the basis), with a history's vectors ``Z`` and extra confidences
         ``C``, the solution ``(D + reg + ZᵀCZ)⁻¹ Zᵀ(1 + C)`` is also ``(D + reg)⁻¹ Zᵀ (1 + C K)⁻¹ (1 + C)``, where
@@ -98,7 +98,7 @@ class _Histories:
         self.ids, self.weights = torch.from_numpy(matrix.indices.astype(np.int64)), torch.from_numpy(matrix.data)
 
     def padded(self, factors: int) -> Any:
-        """Blocks of: row numbers ``[b]``, ids and weights ``[b, longest]``."""
+        """Return blocks of: row numbers ``[b]``, ids and weights ``[b, longest]``."""
         order = torch.argsort(self.lengths, stable=True)
         at = 0
         while at < self.count:

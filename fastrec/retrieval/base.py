@@ -44,11 +44,11 @@ class CollaborativeFilter(ABC):
 
     @abstractmethod
     def _learn(self, matrix: csr_matrix) -> dict[str, np.ndarray | csr_matrix]:
-        """What is to be known of the interactions: float64 ``[users, items]``, rows and columns all in use."""
+        """Return what is to be known of the interactions: float64 ``[users, items]``, rows and columns all in use."""
 
     @abstractmethod
     def _rows(self, users: np.ndarray) -> np.ndarray:
-        """Scores of all items for users by number: float64 ``[u, items]``."""
+        """Return scores of all items for users by number: float64 ``[u, items]``."""
 
     def fit(self, users: Any, items: Any, weight: Any = None) -> Self:
         """Learn.
@@ -67,7 +67,7 @@ class CollaborativeFilter(ABC):
         return self
 
     def score(self, users: Any, items: Any) -> torch.Tensor:
-        """Scores of pairs.
+        """Return scores of pairs.
 
         Args:
             users, items: ``[n]`` ids.
@@ -93,7 +93,7 @@ class CollaborativeFilter(ABC):
         return torch.from_numpy(result)
 
     def recommend(self, users: Any, k: int, *, exclude_seen: bool = True) -> Table:
-        """The best items of each user.
+        """Return the best items of each user.
 
         Args:
             users: ``[u]`` ids; an unknown one gets the items with the most interactions.
@@ -127,7 +127,7 @@ class CollaborativeFilter(ABC):
         return Table({"user": taken, "item": ids, "score": score.astype(float), "place": place})
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Scores of all items for histories of anybody.
+        """Return scores of all items for histories of anybody.
 
         Args:
             matrix: weights of the items that each has, ``[n, items]``; the columns as ``encode_items`` counts.
@@ -148,11 +148,11 @@ class CollaborativeFilter(ABC):
         return other._rows(np.arange(matrix.shape[0]))
 
     def encode_items(self, items: Any) -> np.ndarray:
-        """Numbers of items from 0, int64 ``[n]``; -1: it was not in ``fit``."""
+        """Return numbers of items from 0, int64 ``[n]``; -1: it was not in ``fit``."""
         return self._vocabs()[1].encode(as_column(items, name="items")).cpu().numpy() - 1
 
     def seen(self, users: Any, items: Any) -> torch.Tensor:
-        """Whether pairs were in ``fit``: bool ``[n]``. Their scores have seen their answers."""
+        """Return whether pairs were in ``fit``: bool ``[n]``. Their scores have seen their answers."""
         who, what = self._codes(users, items)
         known = (who >= 0) & (what >= 0)
         result = np.zeros(len(who), dtype=bool)
@@ -170,7 +170,7 @@ class CollaborativeFilter(ABC):
         save_state(folder, self.to_state())
 
     def to_state(self) -> dict[str, Any]:
-        """Settings and what was learned, as ``save_state`` takes them.
+        """Return settings and what was learned, as ``save_state`` takes them.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -197,7 +197,7 @@ class CollaborativeFilter(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``, for whichever class it names."""
+        """Rebuild what ``to_state`` returned, for whichever class it names."""
         made = class_named(CollaborativeFilter, state["class"])(**state["settings"])
         made._users, made._items = Vocab.from_state(state["users"]), Vocab.from_state(state["items"])
         made._matrix = unpack(state["matrix"])
@@ -213,7 +213,7 @@ class CollaborativeFilter(ABC):
         return self._vocabs()[0].encode(column).cpu().numpy() - 1
 
     def _codes(self, users: Any, items: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of users and items from 0; -1: not in ``fit``."""
+        """Return numbers of users and items from 0; -1: not in ``fit``."""
         who = self._user_codes(as_column(users, name="users"))
         what = self._vocabs()[1].encode(as_column(items, name="items")).cpu().numpy() - 1
         if len(who) != len(what):
@@ -225,7 +225,7 @@ class CollaborativeFilter(ABC):
         return ((a, min(a + step, count)) for a in range(0, count, step))
 
     def _all_scores(self, codes: np.ndarray, exclude_seen: bool) -> np.ndarray:
-        """Scores of all items for users by number, -1 among them; those seen -inf."""
+        """Return scores of all items for users by number, -1 among them; those seen -inf."""
         result = np.zeros((len(codes), self._matrix.shape[1]))
         known = np.flatnonzero(codes >= 0)
         if len(known):

@@ -41,7 +41,7 @@ class HistoryFilter(SessionModel):
         self.filter, self.decay = copy.copy(filter), decay
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         about = {"class": saved_name(type(self.filter)), "settings": self.filter.settings()}
         return {"filter": about, "decay": self.decay}
 

@@ -85,7 +85,7 @@ class Index:
         return len(self.vectors)
 
     def search(self, queries: Tensor, k: int, *, allowed: Any = None) -> tuple[Tensor, Tensor]:
-        """The nearest vectors of each query.
+        """Return the nearest vectors of each query.
 
         Args:
             queries: float ``[q, d]``.
@@ -114,7 +114,7 @@ class Index:
         return self._filtered(queries, k, mask, wanted)
 
     def decode(self, places: Tensor) -> Column:
-        """Ids of places, flattened; missing where a place is -1."""
+        """Return ids of places, flattened; missing where a place is -1."""
         return as_column(self.ids.decode(places.reshape(-1).clamp_min(-1) + 1), name="id")
 
     def save(self, folder: str | Path) -> None:
@@ -126,7 +126,7 @@ class Index:
         save_state(folder, self.to_state())
 
     def to_state(self) -> dict[str, Any]:
-        """Vectors, ids and what was built, as ``fastrec.table.save_state`` takes them."""
+        """Return vectors, ids and what was built, as ``fastrec.table.save_state`` takes them."""
         about = {"kind": self.kind, "metric": self.metric, "recall": self.recall, "about": self.about}
         found = None if self._found is None else self._found.to_state()
         return {**about, "vectors": self.vectors, "ids": self.ids.to_state(), "found": found}
@@ -149,7 +149,7 @@ class Index:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Index:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls.__new__(cls)
         for name in ("kind", "metric", "recall", "about", "vectors"):
             setattr(made, name, state[name])
@@ -195,7 +195,7 @@ class Index:
         return places, scores
 
     def _mask(self, allowed: Any) -> Tensor:
-        """Bool ``[n]``."""
+        """Return bool ``[n]``."""
         if isinstance(allowed, Tensor) and allowed.dtype == torch.bool:
             if allowed.shape != (len(self),):
                 raise DataError(
@@ -212,7 +212,7 @@ class Index:
         return mask
 
     def _checked(self, given: Tensor, name: str) -> Tensor:
-        """Vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
+        """Return vectors as float32 on the CPU, of length 1 where the metric is the cosine."""
         vectors = torch.as_tensor(given).detach().float().cpu().contiguous()
         width = self.vectors.shape[1] if hasattr(self, "vectors") else None
         if vectors.dim() != 2 or vectors.shape[1] != (width or vectors.shape[1]) or not vectors.shape[1]:
@@ -254,7 +254,7 @@ class _Trial:
         return float(hits.double().mean())
 
     def _others(self, places: Tensor, part: slice) -> Tensor:
-        """The first ``k`` that are not the query itself."""
+        """Return the first ``k`` that are not the query itself."""
         order = torch.argsort((places == self.own[part, None]).int(), dim=1, stable=True)
         return places.gather(1, order)[:, : self.k]
 

@@ -49,7 +49,7 @@ class ItemKNN(CollaborativeFilter):
         return {"similar": largest_of_rows(similar, self.k)}
 
     def nearest(self, users: Any, items: Any, k: int = 1) -> torch.Tensor:
-        """How like the item is to the items of the user's history that are most like it.
+        """Return how like the item is to the items of the user's history that are most like it.
 
         Args:
             users, items: ``[n]`` ids.

@@ -113,7 +113,7 @@ class ObjectiveRanker:
         return self
 
     def recommend(self, asked: SessionFrame, k: int = 20) -> dict[str, Tensor]:
-        """The best items of each session for every goal: codes int64 ``[n, k]``, 0 where there are fewer.
+        """Return the best items of each session for every goal: codes int64 ``[n, k]``, 0 where there are fewer.
 
         Raises:
             NotFittedError: it was not trained.
@@ -205,7 +205,7 @@ class ObjectiveRanker:
 
 
 def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = False) -> SessionFrame:
-    """Of every session the events of one kind.
+    """Return of every session the events of one kind.
 
     Args:
         sessions: with the side feature ``event``.
@@ -228,7 +228,7 @@ def events_of(sessions: SessionFrame, event: str, kind: str, *, first: bool = Fa
 
 
 def recall_of_sets(items: Tensor, wanted: SessionFrame) -> float:
-    """How many of the items that are to be found are among those given, of as many as could be.
+    """Return how many of the items that are to be found are among those given, of as many as could be.
 
     Args:
         items: codes int64 ``[n, k]``, by the vocabulary of ``wanted``; 0: none.

@@ -64,7 +64,7 @@ class RankedCandidates(SessionModel):
         self.share, self.most, self.negatives, self.rounds = share, most, negatives, rounds
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         models = {n: {"class": saved_name(type(m)), "settings": m.settings()} for n, m in self.models.items()}
         names = ("k", "share", "most", "negatives", "rounds")
         return {"models": models, **{n: getattr(self, n) for n in names}}
@@ -145,7 +145,7 @@ class _StopAt(xgb.callback.TrainingCallback):
         self.until = until
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-        """Whether that was the last tree."""
+        """Return whether that was the last tree."""
         return epoch + 1 >= _FEWEST_TREES and time.monotonic() > self.until
 
 

@@ -42,5 +42,5 @@ class RP3Beta(CollaborativeFilter):
         return csr_matrix(scaled(matrix, rows=1 / np.where(sums > 0, sums, 1)).power(self.alpha))
 
     def score_rows(self, matrix: csr_matrix) -> np.ndarray:
-        """Scores of all items for histories of anybody, see ``CollaborativeFilter.score_rows``."""
+        """Return scores of all items for histories of anybody, see ``CollaborativeFilter.score_rows``."""
         return (self._to_items(matrix) @ self._learned["walk"]).toarray()

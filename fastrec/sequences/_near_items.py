@@ -34,7 +34,7 @@ class Nearness:
 
 
 def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
-    """The items that stand near each item, the heaviest first.
+    """Return the items that stand near each item, the heaviest first.
 
     Args:
         values, offsets: packed sessions, those of the past first; codes 0 to items - 1.

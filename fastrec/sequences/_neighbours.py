@@ -82,7 +82,7 @@ class SessionIndex:
         sample: int,
         k: int,
     ) -> Tensor:
-        """Scores of all items for sessions.
+        """Return scores of all items for sessions.
 
         Two sessions are as alike as the weights of the items that they share, times the neighbour's factor. An item
         gets from each of the ``k`` neighbours most alike (of equal ones from the later) how alike it is, times the
@@ -169,7 +169,7 @@ def _score_part(
 
 
 def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Each session's known items once, the last first: session, place among the values, steps from the end."""
+    """Return each session's known items once, the last first: session, place among the values, steps from the end."""
     row = rows_of(offsets)
     place = torch.arange(len(values)).flip(0)
     place = place[values[place] >= 0]
@@ -184,13 +184,13 @@ def _last_of_each(values: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor, Tens
 
 
 def _stretches(starts: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
-    """All numbers from each start up to its end: which stretch, and the number."""
+    """Return all numbers from each start up to its end: which stretch, and the number."""
     offsets, places = runs(starts, ends - starts)
     return rows_of(offsets), places
 
 
 def _place_in_run(codes: Tensor) -> Tensor:
-    """The place of each row in its run of equal codes, from 0."""
+    """Return the place of each row in its run of equal codes, from 0."""
     if not len(codes):
         return codes
     first = torch.ones(len(codes), dtype=torch.bool)

@@ -37,7 +37,7 @@ class Events:
 def read_events(
     source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
 ) -> Events:
-    """The events of a log, or of lists.
+    """Return the events of a log, or of lists.
 
     Args:
         source: what ``Table.read`` takes.
@@ -111,7 +111,7 @@ def _of_log(table: Table, events: Sequence[str], session: str, target: str | Non
 
 
 def _by_appearance(codes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Codes int64 ``[n]`` in the order in which they first appear, and the rows where they do."""
+    """Return codes int64 ``[n]`` in the order in which they first appear, and the rows where they do."""
     size = int(codes.max()) + 1 if len(codes) else 0
     first = torch.full((size,), len(codes), dtype=torch.int64, device=codes.device)
     first.scatter_reduce_(0, codes, torch.arange(len(codes), device=codes.device), "amin")
@@ -127,7 +127,7 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
 
 
 def _key(column: Column) -> torch.Tensor:
-    """Numbers ``[n]`` in the order of a column's values; a missing one stands last."""
+    """Return numbers ``[n]`` in the order of a column's values; a missing one stands last."""
     if column.kind == "category":
         coded = column.coded()
         place = torch.empty(coded.size, dtype=torch.int64)

@@ -44,7 +44,8 @@ class Coding:
         return cls("number", mean=mean, scale=scale or 1.0)
 
     def encode(self, column: Column) -> torch.Tensor:
-        """Codes int64 ``[n]`` (0 = missing or unseen), standardised numbers float32 ``[n]`` or vectors ``[n, width]``.
+        """Return codes int64 ``[n]`` (0 = missing or unseen), standardised numbers float32 ``[n]`` or vectors ``[n,
+        width]``.
 
         A missing number is the mean, a missing vector zero.
         """
@@ -57,25 +58,25 @@ class Coding:
         return values.nan_to_num(0.0, 0.0, 0.0).float()
 
     def empty(self) -> torch.Tensor:
-        """What ``encode`` gives of no rows."""
+        """Return what ``encode`` gives of no rows."""
         if self.vocab is not None:
             return torch.zeros(0, dtype=torch.int64)
         return torch.zeros((0, self.width) if self.kind == "vector" else 0)
 
     def to_state(self) -> dict[str, Any]:
-        """A plain description, see ``fastrec.table.state``."""
+        """Return a plain description, see ``fastrec.table.state``."""
         about = {"kind": self.kind, "mean": self.mean, "scale": self.scale, "width": self.width}
         return about if self.vocab is None else {**about, "vocab": self.vocab.to_state()}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Coding:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         vocab = state.get("vocab")
         return cls(**{**state, "vocab": None if vocab is None else Vocab.from_state(vocab)})
 
 
 def code_items(source: Any, item: str, items: Vocab) -> tuple[dict[str, Coding], dict[str, torch.Tensor]]:
-    """The columns of a table of items by the items' codes.
+    """Return the columns of a table of items by the items' codes.
 
     Args:
         source: what ``Table.read`` takes; one row an item.

@@ -10,7 +10,7 @@ _PREFIX = "virtual: "  # no name that a vocabulary reserves begins so
 
 
 def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
-    """A vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order.
+    """Return a vocabulary with a reserved code for each value of ``says`` where there is no item, in sorted order.
 
     Args:
         items: the items' codes.
@@ -25,7 +25,9 @@ def with_virtual(items: Vocab, item: Column, says: Column) -> Vocab:
 
 
 def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
-    """Codes of virtual items, int64 ``[events]``: 0 where an event has an item, or none that the vocabulary has."""
+    """Return codes of virtual items, int64 ``[events]``: 0 where an event has an item, or none that the vocabulary
+    has.
+    """
     known = {name: i for i, name in enumerate(items.reserved) if name.startswith(_PREFIX)}
     coded = Vocab.fit(says)
     table = torch.tensor([0, *(known.get(text, 0) for text in _texts(coded)[1:])], dtype=torch.int64)
@@ -33,10 +35,10 @@ def virtual_codes(items: Vocab, item: Column, says: Column) -> torch.Tensor:
 
 
 def has_virtual(items: Vocab) -> bool:
-    """Whether some codes of a vocabulary are virtual items."""
+    """Return whether some codes of a vocabulary are virtual items."""
     return any(name.startswith(_PREFIX) for name in items.reserved)
 
 
 def _texts(values: Vocab) -> list[str]:
-    """The names of all codes of a vocabulary; the first is no value."""
+    """Return the names of all codes of a vocabulary; the first is no value."""
     return ["", *(f"{_PREFIX}{v}" for v in values.values.to_pylist())]

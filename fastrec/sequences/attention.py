@@ -12,7 +12,7 @@ __all__ = ["LiGRBlock", "SelfAttention", "TransformerBlock", "padding_mask"]
 
 
 def padding_mask(lengths: Tensor, width: int) -> Tensor:
-    """Which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``.
+    """Return which positions each position may attend to where all of a session are seen: bool ``[b, 1, 1, width]``.
 
     An empty session sees its first position, which is padding: nothing at all would be no number.
     """
@@ -36,7 +36,7 @@ class SelfAttention(nn.Module):
         self.write = nn.Linear(width, width)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
-        """Outputs ``[b, L, width]``; without a mask events see those before them and themselves.
+        """Return outputs ``[b, L, width]``; without a mask events see those before them and themselves.
 
         Args:
             x: ``[b, L, width]``.
@@ -82,7 +82,7 @@ class TransformerBlock(nn.Module):
         self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, other: Tensor | None = None) -> Tensor:
-        """Outputs ``[b, L, width]``, see ``SelfAttention``."""
+        """Return outputs ``[b, L, width]``, see ``SelfAttention``."""
         other = None if other is None else self.before_attention(other)
         x = x + self.dropout(self.attention(self.before_attention(x), mask, other))
         return x + self.dropout(self.net(self.before_net(x)))
@@ -117,7 +117,7 @@ class LiGRBlock(nn.Module):
         self.dropout = ByteDropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Outputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]``."""
         gate = torch.sigmoid(self.gate_attention(x))
         x = x + self.dropout(gate * self.attention(self.before_attention(x), mask))
         gate = torch.sigmoid(self.gate_net(x))

@@ -24,7 +24,7 @@ MASKED = 0.1  # share of the inputs
 def augmented(
     names: Sequence[str], starts: Tensor, ends: Tensor, longest: int, *, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Where sessions begin and end, after changes to their ends; none is left with fewer than two events.
+    """Return where sessions begin and end, after changes to their ends; none is left with fewer than two events.
 
     Args:
         names: of the changes.
@@ -42,7 +42,8 @@ def augmented(
 
 
 def moved(names: Sequence[str], lengths: Tensor, longest: int, *, generator: torch.Generator) -> Tensor:
-    """Which event of its session stands at each place, int64 ``[n, longest]``; behind a session's end the place itself.
+    """Return which event of its session stands at each place, int64 ``[n, longest]``; behind a session's end the
+    place itself.
 
     Args:
         names: of the changes.

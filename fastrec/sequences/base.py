@@ -41,15 +41,15 @@ class SessionModel(ABC):
 
     @abstractmethod
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
-        """Scores of all codes for some sessions: float32 ``[b, codes]``; column 0 is overwritten."""
+        """Return scores of all codes for some sessions: float32 ``[b, codes]``; column 0 is overwritten."""
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
-        """What was learned: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
+        """Return what was learned: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
-        """The inverse of ``_state``; ``self.items`` is there already."""
+        """Restore what ``_state`` returned; ``self.items`` is there already."""
 
     def fit(self, sessions: SessionFrame, *, seed: int = 0, minutes: float | None = None) -> Self:
         """Learn from sessions.
@@ -73,7 +73,7 @@ class SessionModel(ABC):
         return self
 
     def score(self, sessions: SessionFrame) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Scores of all items, block by block, sessions of equal length together.
+        """Yield scores of all items, block by block, sessions of equal length together.
 
         Args:
             sessions: any; an empty one gets what the model thinks of everybody.
@@ -96,7 +96,7 @@ class SessionModel(ABC):
     def recommend(
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best items of each session.
+        """Return the best items of each session.
 
         Args:
             sessions: any.
@@ -133,7 +133,7 @@ class SessionModel(ABC):
         save_state(folder, {**self.to_state(), "items": self._known().to_state()})
 
     def to_state(self) -> dict[str, Any]:
-        """Settings and what was learned, as ``fastrec.table.save_state`` takes them, without ``items``.
+        """Return settings and what was learned, as ``fastrec.table.save_state`` takes them, without ``items``.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -143,7 +143,7 @@ class SessionModel(ABC):
 
     @classmethod
     def from_state(cls, state: dict[str, Any], items: Vocab) -> SessionModel:
-        """The inverse of ``to_state``, for whichever class it names.
+        """Rebuild what ``to_state`` returned, for whichever class it names.
 
         Args:
             state: what ``to_state`` gave.

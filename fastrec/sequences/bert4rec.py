@@ -26,7 +26,7 @@ class HiddenEventNet(SessionNet):
         return self.max_len - 1
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """What is compared with items to find the next one: ``[b, width]``."""
+        """Return what is compared with items to find the next one: ``[b, width]``."""
         items = torch.cat([items, items.new_zeros(items.shape[0], 1)], 1)
         items = items.scatter(1, lengths.unsqueeze(1), self.items.codes)
         longer = [torch.cat([s, s.new_zeros(s.shape[0], 1)], 1) for s in sides]
@@ -51,7 +51,7 @@ class BERT4Rec(HiddenEventNet):
         self.norm = nn.LayerNorm(items.width)
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         mask = padding_mask(lengths, inputs.shape[1])
         x = inputs + self.places[: inputs.shape[1]]
         for block in self.blocks:

@@ -29,7 +29,7 @@ def linear_cross_entropy(
     own: Tensor | None = None,
     half: bool = False,
 ) -> Tensor:
-    """The mean of ``cross_entropy(hidden @ weight.T + bias, target)``.
+    """Return the mean of ``cross_entropy(hidden @ weight.T + bias, target)``.
 
     Args:
         hidden: ``[positions, width]``.

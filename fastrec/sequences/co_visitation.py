@@ -104,7 +104,7 @@ class CoVisitation(SessionModel):
         self._prior = (counts / counts.max()).float() * 1e-30
 
     def _of_events(self, sessions: SessionFrame) -> torch.Tensor:
-        """Weights of events by their kinds, float32."""
+        """Return weights of events by their kinds, float32."""
         if self.event is None or self.weights is None:
             return torch.ones(len(sessions.values))
         if self.event not in sessions.sides:
@@ -118,7 +118,7 @@ class CoVisitation(SessionModel):
         return table[sessions.sides[self.event]]
 
     def _asked(self, sessions: SessionFrame) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The sessions' events that count: session, item, weight."""
+        """Return the sessions' events that count: session, item, weight."""
         rows = rows_of(sessions.offsets)
         steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
         table = exponential(self.own)
@@ -136,7 +136,7 @@ class CoVisitation(SessionModel):
         return torch.from_numpy(dense).float() + self._prior
 
     def candidates(self, sessions: SessionFrame, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The nearest items of each session, as ``recommend`` gives them, without a score of every item.
+        """Return the nearest items of each session, as ``recommend`` gives them, without a score of every item.
 
         Args:
             sessions: any.
@@ -158,7 +158,7 @@ class CoVisitation(SessionModel):
 
 
 def as_matrix(items: torch.Tensor, scores: torch.Tensor) -> csr_matrix:
-    """The near items of every item, ``[items, k]`` with -1 for none, as a float32 matrix ``[items, items]``."""
+    """Return the near items of every item, ``[items, k]`` with -1 for none, as a float32 matrix ``[items, items]``."""
     there = items >= 0
     starts = np.concatenate([[0], np.cumsum(there.sum(1).numpy())])
     return csr_matrix((scores[there].numpy(), items[there].numpy(), starts), shape=(len(items), len(items)))

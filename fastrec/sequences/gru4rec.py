@@ -33,5 +33,5 @@ class GRU4Rec(SessionNet):
         self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(state, items.width))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         return self.out(self.gru(inputs)[0])

@@ -50,14 +50,14 @@ class ItemTower(nn.Module):
             self._names.append(f"side_{i}")
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Vectors ``[…, width]`` of codes ``[…]``."""
+        """Return vectors ``[…, width]`` of codes ``[…]``."""
         found = self.table(codes)
         for reader, name in zip(self.readers, self._names, strict=True):
             found = found + reader(getattr(self, name)[codes])
         return found
 
     def all(self) -> Tensor:
-        """Vectors of all codes, ``[codes, width]``; virtual items are left out."""
+        """Return vectors of all codes, ``[codes, width]``; virtual items are left out."""
         if not self.readers:
             return self.table.weight[: self.codes]
         return self(torch.arange(self.codes, device=self.table.weight.device))
@@ -85,7 +85,7 @@ class EventInput(nn.Module):
         self.dropout = ByteDropout(dropout)
 
     def forward(self, codes: Tensor, *sides: Tensor) -> Tensor:
-        """Inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""
+        """Return inputs ``[b, L, width]`` of codes ``[b, L]`` and side features ``[b, L]``."""
         found = self.items(codes)
         for reader, side in zip(self.readers, sides, strict=True):
             found = found + reader(side)

@@ -33,12 +33,12 @@ class SessionLoss(nn.Module):
     counts: Tensor | None = None
 
     def forward(self, hidden: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The mean over the positions that are asked; 0 where none is."""
+        """Return the mean over the positions that are asked; 0 where none is."""
         asked = target > 0
         return self.of(net.query(hidden[asked]), target[asked], net)
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class FullSoftmax(SessionLoss):
         self.half = half
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         return linear_cross_entropy(query, net.keys(net.items.all())[1:], target - 1, half=self.half)
 
 
@@ -79,7 +79,7 @@ class SampledSoftmax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         if self.draw is None:
             self.draw = ItemDraw(net.items.codes, self.counts, self.sampling, device=target.device)
         drawn = self.draw.among(target, self.negatives if self.sampling != "in_batch" else 0)
@@ -106,7 +106,7 @@ class GBCE(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         share = min(len(codes) / max(net.items.codes - 1, 1), 1.0)
@@ -131,7 +131,7 @@ class BPRMax(SessionLoss):
         self.draw: ItemDraw | None = None
 
     def of(self, query: Tensor, target: Tensor, net: SessionNet) -> Tensor:
-        """The loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
+        """Return the loss of queries ``[p, width]`` whose right items are ``target`` ``[p]``."""
         self.draw = self.draw or ItemDraw(net.items.codes, None, "uniform", device=target.device)
         codes = self.draw.draw(self.negatives)
         right = (query * net.keys(net.items(target))).sum(1, keepdim=True)

@@ -33,7 +33,7 @@ class NARM(SessionNet):
         self.out = nn.Sequential(ByteDropout(self.input.dropout.p), nn.Linear(2 * state, items.width, bias=False))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         states = self.gru(inputs)[0]
         length = states.shape[1]
         weight = self.weigh(torch.sigmoid(self.of_now(states).unsqueeze(2) + self.of_then(states).unsqueeze(1)))

@@ -44,14 +44,14 @@ class ItemDraw:
         self.sums = self.shares.double().cumsum(0)
 
     def draw(self, negatives: int) -> Tensor:
-        """Codes int64 ``[negatives]``, with replacement."""
+        """Return codes int64 ``[negatives]``, with replacement."""
         if self.sampling == "popularity":
             point = torch.rand(negatives, device=self.device, dtype=torch.float64) * self.sums[-1]
             return torch.searchsorted(self.sums, point, right=True).clamp_(1, self.codes - 1)
         return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
 
     def among(self, target: Tensor, negatives: int) -> Drawn:
-        """The batch's targets and drawn items together.
+        """Return the batch's targets and drawn items together.
 
         The chance of an item: that it is one of as many targets, drawn by how often items occur, or one of the
         negatives.

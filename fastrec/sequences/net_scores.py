@@ -16,7 +16,9 @@ _CELLS = 1 << 24  # scores that are in memory at a time
 
 
 def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """The last events of sessions as codes int64 ``[b, L]``, 0 behind the end, their lengths and side features."""
+    """Return the last events of sessions as codes int64 ``[b, L]``, 0 behind the end, their lengths and side
+    features.
+    """
     ends = sessions.offsets[1:]
     starts = torch.maximum(sessions.offsets[:-1], ends - max_len)
     lengths = ends - starts
@@ -35,13 +37,13 @@ def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[T
 
 @torch.no_grad()
 def item_keys(net: SessionNet) -> Tensor:
-    """All items' vectors as they are compared with queries, ``[width, codes]``."""
+    """Return all items' vectors as they are compared with queries, ``[width, codes]``."""
     return net.keys(net.items.all()).T.contiguous()
 
 
 @torch.no_grad()
 def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-    """The numbers of some sessions and their scores of all codes, float32 on the CPU, until all have come.
+    """Yield the numbers of some sessions and their scores of all codes, float32 on the CPU, until all have come.
 
     Args:
         net: in whatever mode; it is left in the same.

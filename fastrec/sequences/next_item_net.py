@@ -92,7 +92,7 @@ class NextItemNet(SessionModel):
         self.losses: list[float] = []
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return dict(self._settings)
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
@@ -176,7 +176,7 @@ def _usual_length(sessions: SessionFrame) -> int:
 
 
 def _has_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies bfloat16 matrices faster than float32 ones."""
+    """Return whether a device multiplies bfloat16 matrices faster than float32 ones."""
     if device.type != "cpu":
         return device.type == "cuda"
     return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and torch.cpu._is_avx512_bf16_supported()

@@ -39,7 +39,7 @@ class PooledSASRec(SASRec):
         self.share = nn.Parameter(torch.zeros(()))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         x = super().hidden(inputs, lengths)
         place = torch.arange(inputs.shape[1], device=inputs.device)
         apart = place.unsqueeze(1) - place

@@ -41,7 +41,7 @@ class PopularItems(SessionModel):
     def recommend(
         self, sessions: SessionFrame, k: int, exclude_seen: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The best items, see ``SessionModel.recommend``; found once, as they are the same for every session."""
+        """Return the best items, see ``SessionModel.recommend``; found once, as they are the same for every session."""
         if exclude_seen or not len(sessions):
             return super().recommend(sessions, k, exclude_seen)
         items, found = super().recommend(sessions.take(torch.arange(1)), k)

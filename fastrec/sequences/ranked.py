@@ -12,7 +12,7 @@ _FEW = 512  # items: of more a heap or a sort is faster than keeping a short lis
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k items with the highest scores; of equal scores the one with the lower code stands first.
+    """Return the k items with the highest scores; of equal scores the one with the lower code stands first.
 
     Args:
         scores: float ``[b, codes]``; -inf: never.
@@ -42,7 +42,9 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
 
 
 def hide_items(scores: torch.Tensor, values: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    """Scores ``[b, codes]`` with -inf, in place, at the items of each row's session (packed as in ``SessionFrame``)."""
+    """Return scores ``[b, codes]`` with -inf, in place, at the items of each row's session (packed as in
+    ``SessionFrame``).
+    """
     rows = torch.repeat_interleave(torch.arange(len(scores)), offsets[1:] - offsets[:-1])
     scores[rows, values] = -torch.inf
     return scores

@@ -44,7 +44,7 @@ class SASRec(SessionNet):
         self.norm = nn.LayerNorm(items.width)
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         x = inputs + self.places[: inputs.shape[1]]
         for block in self.blocks:
             x = block(x)

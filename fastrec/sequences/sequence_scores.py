@@ -15,7 +15,7 @@ __all__ = ["sequence_metrics", "target_ranks"]
 
 
 def target_ranks(scores: Tensor, target: Tensor) -> Tensor:
-    """The place of each row's right item among all items, from 1; of equal scores the lower code stands first.
+    """Return the place of each row's right item among all items, from 1; of equal scores the lower code stands first.
 
     Args:
         scores: float ``[b, codes]``; -inf (or NaN): never shown.
@@ -83,7 +83,8 @@ def sequence_metrics(
 
 
 def item_ranks(items: Tensor, target: Tensor, k: int) -> Tensor:
-    """The place of each row's right item among the best ones, from 1; ``k + 1`` where it is none of the first ``k``.
+    """Return the place of each row's right item among the best ones, from 1; ``k + 1`` where it is none of the first
+    ``k``.
 
     Args:
         items: codes int64 ``[n, at least k]``, the best first; 0: none.

@@ -83,7 +83,7 @@ class SessionBlend(SessionModel):
         self.held: dict[str, Tensor] = {}
 
     def settings(self) -> dict[str, Any]:
-        """The constructor's arguments, the models left out."""
+        """Return the constructor's arguments, the models left out."""
         names = ("weights", "k", "share", "most", "hold", "exclude_seen")
         return {n: getattr(self, n) for n in names}
 
@@ -149,7 +149,7 @@ class SessionBlend(SessionModel):
             self._weigh(known)
 
     def popular_beside(self) -> PopularItems | None:
-        """What any model must beat, not fitted; None: it is among the models."""
+        """Return what any model must beat, not fitted; None: it is among the models."""
         there = "popularity" in self.models or any(isinstance(m, PopularItems) for m in self.models.values())
         return None if there else PopularItems()
 
@@ -174,7 +174,9 @@ class SessionBlend(SessionModel):
         return sequence_metrics(items, torch.ones(len(ranks), dtype=torch.int64), self.k)
 
     def _best_of_each(self, sessions: SessionFrame) -> tuple[_Candidates, list[Tensor]]:
-        """Each model's best items with all models' scores of them; and the ``k`` best of each, int64 ``[n, k]``."""
+        """Return each model's best items with all models' scores of them; and the ``k`` best of each, int64 ``[n,
+        k]``.
+        """
         target = sessions.target
         assert target is not None
         order, parts, tops = [], [], []
@@ -191,7 +193,7 @@ class SessionBlend(SessionModel):
         return found, list(torch.cat(tops, 1)[:, rows])
 
     def _parts(self, sessions: SessionFrame) -> Any:
-        """Blocks of sessions, and each model's standardised scores of them."""
+        """Return blocks of sessions, and each model's standardised scores of them."""
         order = torch.argsort(sessions.lengths, stable=True)
         for rows in order.split(max(1, _CELLS // max(len(sessions.items), 1))):
             yield rows, self._standard(sessions.take(rows))
@@ -213,7 +215,7 @@ class SessionBlend(SessionModel):
     def recommend_each(
         self, sessions: SessionFrame, k: int, done: Callable[[int], None] | None = None
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """What ``recommend`` gives, of every model and, as ``'blend'``, of all together, scored once.
+        """Return what ``recommend`` gives, of every model and, as ``'blend'``, of all together, scored once.
 
         Args:
             sessions: any.
@@ -256,7 +258,9 @@ class _Candidates:
     target: Tensor
 
     def ranks(self, weights: Sequence[float], k: int) -> Tensor:
-        """The right items' places by some weights, int64 ``[n]``, ``k + 1`` where they are not among the candidates."""
+        """Return the right items' places by some weights, int64 ``[n]``, ``k + 1`` where they are not among the
+        candidates.
+        """
         total = self.scores.nan_to_num(neginf=-1e30) @ torch.tensor(weights, dtype=torch.float32)
         again = torch.zeros_like(self.codes, dtype=torch.bool)
         again[:, 1:] = self.codes[:, 1:] == self.codes[:, :-1]
@@ -274,7 +278,7 @@ _CELLS = 1 << 23  # scores of a model that are in memory at a time
 
 
 def standardised(scores: Tensor, reserved: int) -> Tensor:
-    """Scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
+    """Return scores ``[b, codes]`` with mean 0 and deviation 1 in every row, in place; reserved codes have 0."""
     known = scores[:, reserved:]
     known.clamp_(min=-1e30)
     mean = known.mean(1, keepdim=True)

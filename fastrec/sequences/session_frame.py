@@ -86,7 +86,7 @@ class SessionFrame:
         self._fill(events)
 
     def new(self, source: Any, *, target: str | None = None) -> Self:
-        """Other sessions with the same columns and codes: those to predict for.
+        """Return other sessions with the same columns and codes: those to predict for.
 
         Args:
             source: as for the class.
@@ -98,7 +98,7 @@ class SessionFrame:
 
     @classmethod
     def of(cls, values: torch.Tensor, offsets: torch.Tensor, items: Vocab, *, target: Any = None) -> Self:
-        """Sessions of codes that are there already.
+        """Return sessions of codes that are there already.
 
         Args:
             values: item codes, int64 ``[events]``.
@@ -115,14 +115,16 @@ class SessionFrame:
         return made
 
     def form(self) -> dict[str, Any]:
-        """How these sessions were read and coded, as ``save_state`` takes it: columns and codings, no session."""
+        """Return how these sessions were read and coded, as ``save_state`` takes it: columns and codings, no
+        session.
+        """
         codings = {n: c.to_state() for n, c in self.codings.items()}
         about = {"columns": self.columns, "unknown": self.unknown, "codings": codings}
         return about if self.virtual is None else {**about, "virtual": self.virtual}
 
     @classmethod
     def of_form(cls, form: dict[str, Any], items: Vocab) -> Self:
-        """No sessions, whose ``new`` reads others as those of ``form`` were read.
+        """Return no sessions, whose ``new`` reads others as those of ``form`` were read.
 
         Args:
             form: what ``form`` gave.
@@ -200,7 +202,7 @@ class SessionFrame:
         return found
 
     def take(self, rows: torch.Tensor) -> Self:
-        """The sessions at ``rows``: int64 numbers in any order, or a bool mask ``[n]``."""
+        """Return the sessions at ``rows``: int64 numbers in any order, or a bool mask ``[n]``."""
         rows = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
         made = self.cut(self.offsets[rows], self.offsets[rows + 1])
         made.sessions = None if self.sessions is None else self.sessions.take(rows)
@@ -208,7 +210,7 @@ class SessionFrame:
         return made
 
     def cut(self, starts: torch.Tensor, ends: torch.Tensor) -> Self:
-        """Sessions of neighbouring events, wherever they stand; without ids and targets.
+        """Return sessions of neighbouring events, wherever they stand; without ids and targets.
 
         Args:
             starts, ends: int64 ``[m]``: each session's first event, and the one after its last.
@@ -222,13 +224,13 @@ class SessionFrame:
         return made
 
     def last(self, events: int) -> Self:
-        """The sessions' last events, at most so many of each."""
+        """Return the sessions' last events, at most so many of each."""
         made = self.cut(torch.maximum(self.offsets[:-1], self.offsets[1:] - events), self.offsets[1:])
         made.sessions, made.target = self.sessions, self.target
         return made
 
     def with_target(self) -> Self:
-        """Sessions with the known item that follows as their last event (without times and side features)."""
+        """Return sessions with the known item that follows as their last event (without times and side features)."""
         if self.target is None:
             return self
         known = (self.target > 0).long()
@@ -242,7 +244,8 @@ class SessionFrame:
         return made
 
     def recode(self, items: Vocab) -> Self:
-        """The same sessions by another vocabulary's codes; events and targets without a code there are dropped, or 0.
+        """Return the same sessions by another vocabulary's codes; events and targets without a code there are
+        dropped, or 0.
 
         Args:
             items: the vocabulary; side features of items are left behind.
@@ -280,5 +283,5 @@ def _vocab(column: Column | None, target: Column | None, name: str) -> Vocab:
 
 
 def _as_column(items: Vocab) -> Column:
-    """All codes of a vocabulary as a column of their values."""
+    """Return all codes of a vocabulary as a column of their values."""
     return Table({"item": items.decode(torch.arange(len(items)))})["item"]

@@ -65,13 +65,15 @@ class SessionKNN(SessionModel):
 
 
 def _popularity(index: SessionIndex) -> torch.Tensor:
-    """Scores that put in order what no neighbour has, and are too small to move anything else: float32 ``[codes]``."""
+    """Return scores that put in order what no neighbour has, and are too small to move anything else: float32
+    ``[codes]``.
+    """
     sessions = index.starts.diff().float()
     return sessions / sessions.max().clamp_min(1) * _LEAST
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:
-    """Sessions in the order in which they ended, and how old each is.
+    """Return sessions in the order in which they ended, and how old each is.
 
     Returns:
         The sessions, and their ages in shares of the log's span, float64 ``[n]``, 0 for the last: by time where there

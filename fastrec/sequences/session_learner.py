@@ -40,7 +40,8 @@ class SessionLearner(LeanLearner):
             super().fit(*args, **kwargs)
 
     def recommend(self, sessions: SessionFrame, k: int = 20, *, exclude_seen: bool = False) -> tuple[Tensor, Tensor]:
-        """The best items of each session: codes int64 ``[n, k]`` and scores ``[n, k]``, see ``SessionModel.recommend``.
+        """Return the best items of each session: codes int64 ``[n, k]`` and scores ``[n, k]``, see
+        ``SessionModel.recommend``.
 
         Raises:
             DataError: ``k`` is below 1.
@@ -60,7 +61,7 @@ class SessionLearner(LeanLearner):
     def show_results(
         self, sessions: SessionFrame | None = None, max_n: int = 9, k: int = 5, **kwargs: Any
     ) -> pd.DataFrame:
-        """What some sessions are, what came next, and the best items, by their names.
+        """Return what some sessions are, what came next, and the best items, by their names.
 
         Args:
             sessions: with their targets; None: the held-out ones.
@@ -105,7 +106,7 @@ class NextItemMetric(Metric):
         self.total, self.count = 0.0, 0
 
     def accumulate(self, learn: Any) -> None:
-        """One more batch."""
+        """Add one batch."""
         target, net = learn.yb[0], learn.model
         asked = target > 0
         keys = net.keys(net.items.all())
@@ -162,7 +163,7 @@ def session_learner(
     config: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> SessionLearner:
-    """A Learner with its net, made for the items of ``dls``.
+    """Return a Learner with its net, made for the items of ``dls``.
 
     Args:
         dls: of ``session_dataloaders``.

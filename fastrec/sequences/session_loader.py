@@ -83,11 +83,11 @@ class SessionLoader(DataLoader):
         return -(-int(self._positions().sum()) // self.tokens)
 
     def _positions(self) -> Tensor:
-        """How many inputs each row's session has, int64 ``[rows]``."""
+        """Return how many inputs each row's session has, int64 ``[rows]``."""
         return (self.sessions.lengths[self.rows] - 1).clamp_max(self.max_len)
 
     def new(self, sessions: SessionFrame, **changes: Any) -> SessionLoader:
-        """A loader of other sessions with the same settings but for those given."""
+        """Return a loader of other sessions with the same settings but for those given."""
         same = {"tokens": self.tokens, "max_len": self.max_len, "task": self.task, "shuffle": self.shuffle}
         same |= {"chronological": self.chronological, "augment": self.augment, "masked": self.masked}
         return SessionLoader(sessions, **{**same, "seed": self.seed, "device": self.device, **changes})
@@ -107,7 +107,7 @@ class SessionLoader(DataLoader):
         self.after_iter()
 
     def _batches(self, positions: Tensor, generator: torch.Generator) -> Sequence[Tensor]:
-        """The rows of each batch of an epoch."""
+        """Return the rows of each batch of an epoch."""
         rows = torch.arange(len(positions))
         if self.shuffle and not self.chronological:
             rows = torch.randperm(len(positions), generator=generator)
@@ -160,7 +160,7 @@ class _Rows:
 
 
 def _shares(positions: Tensor, count: int) -> Tensor:
-    """Which of ``count`` batches of about as many positions each row goes to, int64 ``[n]``, ascending."""
+    """Return which of ``count`` batches of about as many positions each row goes to, int64 ``[n]``, ascending."""
     starts = offsets_of(positions)[:-1]
     last = int(starts[-1]) if len(starts) else 0
     return torch.div(starts * count, last + 1, rounding_mode="floor")

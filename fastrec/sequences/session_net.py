@@ -58,11 +58,11 @@ class SessionNet(nn.Module):
         return self.input.items
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
+        """Return outputs ``[b, L, width]`` of inputs ``[b, L, width]``."""
         raise NotImplementedError
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Outputs at every position.
+        """Return outputs at every position.
 
         Args:
             items: codes int64 ``[b, L]``, 0 behind the end.
@@ -75,13 +75,13 @@ class SessionNet(nn.Module):
         return self.hidden(self.input(items, *sides), lengths)
 
     def last(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """What is compared with items to find the next one: ``[b, width]``; of an empty session zeros."""
+        """Return what is compared with items to find the next one: ``[b, width]``; of an empty session zeros."""
         found = self(items, lengths, *sides)
         place = (lengths - 1).clamp_min(0)
         return found[torch.arange(found.shape[0], device=found.device), place] * (lengths > 0).unsqueeze(1)
 
     def query(self, hidden: Tensor) -> Tensor:
-        """Outputs as they are compared with ``keys``."""
+        """Return outputs as they are compared with ``keys``."""
         return hidden if self.cosine is None else F.normalize(hidden, dim=-1)
 
     def keys(self, vectors: Tensor) -> Tensor:
@@ -89,5 +89,5 @@ class SessionNet(nn.Module):
         return vectors if self.cosine is None else self.cosine * F.normalize(vectors, dim=-1)
 
     def scores(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Scores of all codes for the next item, ``[b, codes]``."""
+        """Return scores of all codes for the next item, ``[b, codes]``."""
         return self.query(self.last(items, lengths, *sides)) @ self.keys(self.items.all()).T

@@ -78,7 +78,7 @@ def prefixes(
     seed: int = 0,
     longest: int | None = None,
 ) -> SessionFrame:
-    """Every event but the first of a session as a target, with the events before it as its session.
+    """Return every event but the first of a session as a target, with the events before it as its session.
 
     Args:
         sessions: the sessions.

@@ -60,7 +60,7 @@ def last(
 def masked(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
 ) -> Asked:
-    """Some events are hidden, by the code ``mask``, and asked for at their place (Cloze, arXiv 1904.06690).
+    """Return some events are hidden, by the code ``mask``, and asked for at their place (Cloze, arXiv 1904.06690).
 
     The last event is hidden too in every fifth session, as it is when the next item is asked; at least one is in any.
     """
@@ -97,7 +97,7 @@ def hidden_last(
     share: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> Asked:
-    """The last event is hidden and asked for."""
+    """Return the last event is hidden and asked for."""
     place = torch.arange(items.shape[1], device=items.device)
     end = place == (lengths - 1).unsqueeze(1)
     return Asked(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))

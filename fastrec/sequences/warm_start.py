@@ -14,7 +14,7 @@ __all__ = ["ppmi_svd"]
 def ppmi_svd(
     sessions: SessionFrame, dims: int = 64, *, window: int = 5, shift: float = 1.0, rounds: int = 3, seed: int = 0
 ) -> torch.Tensor:
-    """Vectors of items from the positive pointwise mutual information of those near each other.
+    """Return vectors of items from the positive pointwise mutual information of those near each other.
 
     Two items ``d`` events apart in a session, up to ``window``, count ``1 / d``; the matrix of positive information is
     approximated by its largest singular values, whose roots weigh the vectors (Levy and Goldberg 2014), found by
@@ -50,7 +50,7 @@ def ppmi_svd(
 
 
 def _nearness(sessions: SessionFrame, window: int, size: int) -> csr_matrix:
-    """How much items stand together, symmetric."""
+    """Return how much items stand together, symmetric."""
     values = sessions.values.numpy()
     session = np.repeat(np.arange(len(sessions)), sessions.lengths.numpy())
     found = csr_matrix((size, size), dtype=np.float32)

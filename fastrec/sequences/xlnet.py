@@ -40,7 +40,7 @@ class XLNet(HiddenEventNet):
         self.norm = nn.LayerNorm(items.width)
 
     def forward(self, items: Tensor, lengths: Tensor, *sides: Tensor) -> Tensor:
-        """Outputs ``[b, L, width]``, of use where events are hidden.
+        """Return outputs ``[b, L, width]``, of use where events are hidden.
 
         Args:
             items: codes int64 ``[b, L]``.
@@ -67,6 +67,6 @@ class XLNet(HiddenEventNet):
         return self.norm(asked)
 
     def _apart(self, apart: Tensor, length: int) -> Tensor:
-        """A number for each two events by their distance: ``[heads, L, L]``."""
+        """Return a number for each two events by their distance: ``[heads, L, L]``."""
         place = torch.arange(length, device=apart.device)
         return apart[:, place.unsqueeze(0) - place.unsqueeze(1) + self.max_len]

@@ -25,7 +25,6 @@ def saved_name(cls: type) -> str:
 
 def settings_of(thing: object) -> dict[str, Any]:
     """Return the arguments of an object's constructor, read from its attributes of the same names."""
-    variadic = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     arguments = list(signature(type(thing).__init__).parameters.values())[1:]
     return {
         a.name: getattr(thing, a.name)

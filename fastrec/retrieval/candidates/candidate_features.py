@@ -33,18 +33,18 @@ class CandidateFeatures(Saved):
         return self._counts / self._counts.max().clamp_min(1)
 
     def to_state(self) -> dict[str, Any]:
-        """What was counted, as ``save_state`` takes it."""
+        """Return what was counted, as ``save_state`` takes it."""
         return {"counts": self._counts, "recent": self._recent}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls()
         made._counts, made._recent = state["counts"], state["recent"]
         return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """The table with these columns more.
+        """Return the table with these columns more.
 
         Args:
             table: candidates, with ``session``, ``item`` and scores.

@@ -39,24 +39,24 @@ class EventFeatures(Saved):
         return self
 
     def _of(self, sessions: SessionFrame) -> Tensor:
-        """The events' kinds as ``fit`` numbers them; 0: one that it did not see."""
+        """Return the events' kinds as ``fit`` numbers them; 0: one that it did not see."""
         place = {name: i for i, name in enumerate(self._kinds) if name}
         table = torch.tensor([place.get(name, 0) for name in kinds_of(sessions, self.event)], dtype=torch.int64)
         return table[sessions.sides[self.event]]
 
     def to_state(self) -> dict[str, Any]:
-        """What was counted, as ``save_state`` takes it."""
+        """Return what was counted, as ``save_state`` takes it."""
         return {"event": self.event, "kinds": self._kinds, "counts": self._counts}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls(state["event"])
         made._kinds, made._counts = list(state["kinds"]), state["counts"]
         return made
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Table:
-        """The table with these columns more.
+        """Return the table with these columns more.
 
         Args:
             table: candidates, with ``session`` and ``item``.
@@ -95,7 +95,7 @@ class EventFeatures(Saved):
 
 
 def kinds_of(sessions: SessionFrame, event: str) -> list[str]:
-    """The kinds of events by their codes; '' of codes that stand for no kind.
+    """Return the kinds of events by their codes; '' of codes that stand for no kind.
 
     Raises:
         MissingColumnError: sessions have no such side feature.

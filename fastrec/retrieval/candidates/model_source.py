@@ -24,12 +24,12 @@ class ModelSource(CandidateSource):
         self.items = model.items if fitted else None
 
     def to_state(self) -> dict[str, Any]:
-        """The model."""
+        """Return the model."""
         return {"model": self.model.to_state(), "fitted": self.fitted}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``; ``state['items']`` is the items' ``Vocab``."""
+        """Rebuild what ``to_state`` returned; ``state['items']`` is the items' ``Vocab``."""
         made = cls(SessionModel.from_state(state["model"], state["items"]), fitted=state["fitted"])
         made.items = made.model.items
         return made

@@ -31,12 +31,12 @@ class NearestVectors(CandidateSource):
         self.index, self.decay = Index(vectors, ids, metric=metric, verbose=False), decay
 
     def to_state(self) -> dict[str, Any]:
-        """The index, and the items' places in it."""
+        """Return the index, and the items' places in it."""
         return {"index": self.index.to_state(), "decay": self.decay, "code": self._code, "place": self._place}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls.__new__(cls)
         made.index, made.decay = Index.from_state(state["index"]), state["decay"]
         made._code, made._place = state["code"], state["place"]

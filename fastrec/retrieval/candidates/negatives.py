@@ -9,7 +9,7 @@ from fastrec.table import Table
 
 
 def sample_negatives(table: Table, label: torch.Tensor, per_session: int, *, seed: int = 0) -> torch.Tensor:
-    """All positives, and some negatives of each session that has a positive.
+    """Return all positives, and some negatives of each session that has a positive.
 
     Args:
         table: candidates, with ``session``.

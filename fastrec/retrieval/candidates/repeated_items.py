@@ -26,7 +26,7 @@ class RepeatedItems(CandidateSource):
         self.decay = decay
 
     def to_state(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"decay": self.decay}
 
     def _fit(self, sessions: SessionFrame) -> None:

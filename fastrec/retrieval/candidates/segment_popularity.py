@@ -31,13 +31,13 @@ class SegmentPopularity(CandidateSource):
         self.segment, self.recency, self.most = segment, recency, most
 
     def to_state(self) -> dict[str, Any]:
-        """The constructor's arguments, and what was counted."""
+        """Return the constructor's arguments, and what was counted."""
         about = {"segment": self.segment, "recency": self.recency, "most": self.most}
         return {"settings": about, "items": self._items, "scores": self._scores}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls(**state["settings"])
         made._items, made._scores = state["items"], state["scores"]
         return made

@@ -29,7 +29,9 @@ class CandidateSource(Saved, ABC):
 
     @abstractmethod
     def _best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        """Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer."""
+        """Return codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are
+        fewer.
+        """
 
     def fit(self, sessions: SessionFrame) -> Self:
         """Learn from sessions: from those before the ones that are asked for (see ``cut_at``)."""
@@ -38,7 +40,7 @@ class CandidateSource(Saved, ABC):
         return self
 
     def best(self, sessions: SessionFrame, k: int) -> tuple[Tensor, Tensor]:
-        """The best items of each session.
+        """Return the best items of each session.
 
         Args:
             sessions: any.
@@ -58,7 +60,7 @@ class CandidateSource(Saved, ABC):
         return self._best(sessions.recode(self.items), k)
 
     def find(self, sessions: SessionFrame, k: int) -> Table:
-        """The best items of each session as rows.
+        """Return the best items of each session as rows.
 
         Returns:
             ``session`` (its number, int64), ``item`` (its code, int64), ``score`` (float32) and ``rank`` (from 1),
@@ -71,7 +73,9 @@ class CandidateSource(Saved, ABC):
 
 
 def best_of_pairs(session: Tensor, item: Tensor, score: Tensor, count: int, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` best items of each session from rows in any order, each pair once; of equal ones the lower code."""
+    """Return the ``k`` best items of each session from rows in any order, each pair once; of equal ones the lower
+    code.
+    """
     order = torch.argsort(item, stable=True)
     order = order[torch.argsort(score[order], descending=True, stable=True)]
     order = order[torch.argsort(session[order], stable=True)]

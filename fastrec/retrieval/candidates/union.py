@@ -49,7 +49,7 @@ class Candidates:
         self.seconds: dict[str, float] = {}
 
     def to_state(self) -> dict[str, Any]:
-        """The fitted sources, as ``fastrec.table.save_state`` takes them.
+        """Return the fitted sources, as ``fastrec.table.save_state`` takes them.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -67,7 +67,7 @@ class Candidates:
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         vocabs = [Vocab.from_state(v) for v in state["vocabs"]]
         sources: dict[str, CandidateSource | SessionModel] = {}
         for part in state["sources"]:
@@ -87,7 +87,7 @@ class Candidates:
         return self
 
     def union(self, sessions: SessionFrame) -> Table:
-        """What all sources find.
+        """Return what all sources find.
 
         Args:
             sessions: any.
@@ -126,7 +126,7 @@ class Candidates:
         return Table({**columns, "sources": sources})
 
     def label(self, table: Table, wanted: SessionFrame | Tensor) -> Tensor:
-        """Which candidates were right.
+        """Return which candidates were right.
 
         Args:
             table: of ``union``.
@@ -139,7 +139,7 @@ class Candidates:
         return torch.isin(table["session"].values * codes + table["item"].values, pairs).float()
 
     def recall(self, table: Table, wanted: SessionFrame | Tensor, at: int = 100) -> Table:
-        """What each source is worth: how many of the items that are to be found it finds.
+        """Return what each source is worth: how many of the items that are to be found it finds.
 
         Args:
             table: of ``union``, of the sessions whose items ``wanted`` holds.
@@ -167,7 +167,7 @@ class Candidates:
         return Table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
     def _wanted(self, wanted: SessionFrame | Tensor) -> tuple[Tensor, int]:
-        """The pairs that are to be found, each once, and what a session's number is multiplied by."""
+        """Return the pairs that are to be found, each once, and what a session's number is multiplied by."""
         known = next(iter(self.sources.values())).items
         codes = len(known) if known is not None else int(wanted.max()) + 1
         if isinstance(wanted, Tensor):

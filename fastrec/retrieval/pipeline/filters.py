@@ -27,7 +27,7 @@ class Seen(Saved):
         return {}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Bool ``[rows]``: True where the candidate is none of them."""
+        """Return bool ``[rows]``: True where the candidate is none of them."""
         codes = len(sessions.items)
         own = torch.unique(rows_of(sessions.offsets) * codes + sessions.values)
         return ~torch.isin(table["session"].values * codes + table["item"].values, own)
@@ -48,11 +48,11 @@ class Available(Saved):
         self.ids, self._vocab = ids, None
 
     def to_state(self) -> dict[str, Any]:
-        """The ids."""
+        """Return the ids."""
         return {"ids": ids_of(self.ids)}
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Bool ``[rows]``."""
+        """Return bool ``[rows]``."""
         if self._vocab is not sessions.items:
             self._mask, self._vocab = _mask(self.ids, sessions.items), sessions.items
         return self._mask[table["item"].values]
@@ -70,17 +70,17 @@ class InSegment(Saved):
         self.segment, self.allowed = segment, dict(allowed)
 
     def to_state(self) -> dict[str, Any]:
-        """The segment, and what is allowed."""
+        """Return the segment, and what is allowed."""
         names = list(self.allowed)
         return {"segment": self.segment, "names": names, "ids": [ids_of(self.allowed[n]) for n in names]}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         return cls(state["segment"], dict(zip(state["names"], state["ids"], strict=True)))
 
     def __call__(self, table: Table, sessions: SessionFrame) -> Tensor:
-        """Bool ``[rows]``.
+        """Return bool ``[rows]``.
 
         Raises:
             MissingColumnError: the sessions have no such side feature.
@@ -104,7 +104,7 @@ class InSegment(Saved):
 
 
 def _mask(ids: Any, items: Vocab) -> Tensor:
-    """Bool ``[codes]``: whether the item is among the ids; unknown ids say nothing."""
+    """Return bool ``[codes]``: whether the item is among the ids; unknown ids say nothing."""
     mask = torch.zeros(len(items), dtype=torch.bool)
     if len(ids):
         mask[items.encode(as_column(ids, name="item"))] = True

@@ -31,11 +31,11 @@ class Boost(Saved):
         self.ids, self.amount = ids, amount
 
     def to_state(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"ids": ids_of(self.ids), "amount": self.amount}
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
+        """Return rows int64 ``[n]`` in their new order, and scores float32 ``[n]`` in that order."""
         boosted = torch.zeros(len(items), dtype=torch.bool)
         boosted[items.encode(as_column(self.ids, name="item"))] = True
         boosted[: len(items.reserved)] = False
@@ -67,11 +67,11 @@ class Quota(Saved):
         self.most = most
 
     def to_state(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"ids": ids_of(self.ids), "groups": ids_of(self.groups, "group"), "most": self.most}
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Rows in their new order, and their scores; items without a group are not counted."""
+        """Return rows in their new order, and their scores; items without a group are not counted."""
         of_item = torch.zeros(len(items), dtype=torch.int64)
         of_item[items.encode(self.ids)] = self.groups.coded().codes.cpu()
         of_item[: len(items.reserved)] = 0
@@ -114,18 +114,18 @@ class MMR(Saved):
         self.share, self.depth = share, depth
 
     def to_state(self) -> dict[str, Any]:
-        """The constructor's arguments; vectors of length 1."""
+        """Return the constructor's arguments; vectors of length 1."""
         return {"vectors": self.vectors, "ids": ids_of(self.ids), "share": self.share, "depth": self.depth}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
-        """The inverse of ``to_state``."""
+        """Rebuild what ``to_state`` returned."""
         made = cls(**state)
         made.vectors = state["vectors"]  # as they were: a length of 1 divided by itself is rounded
         return made
 
     def __call__(self, session: Tensor, item: Tensor, score: Tensor, items: Vocab, k: int) -> Ordered:
-        """Rows in their new order, and their scores; those that are not reached keep their order behind."""
+        """Return rows in their new order, and their scores; those that are not reached keep their order behind."""
         table = torch.zeros(len(items), self.vectors.shape[1])
         table[items.encode(self.ids)] = self.vectors
         table[: len(items.reserved)] = 0.0
@@ -169,13 +169,13 @@ class MMR(Saved):
 
 
 def best_first(session: Tensor, score: Tensor) -> Tensor:
-    """Rows by session, within it the highest score first; of equal ones as they stand."""
+    """Return rows by session, within it the highest score first; of equal ones as they stand."""
     order = torch.argsort(score, descending=True, stable=True)
     return order[torch.argsort(session[order], stable=True)]
 
 
 def _bounds(session: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """Each session's lowest and highest score."""
+    """Return each session's lowest and highest score."""
     count = int(session.max()) + 1 if len(session) else 0
     low = torch.full((count,), torch.inf).scatter_reduce_(0, session, score, "amin")
     high = torch.full((count,), -torch.inf).scatter_reduce_(0, session, score, "amax")

@@ -164,7 +164,7 @@ class Recommender:
         self.ranker.fit(Lists(table, torch.cat(groups), conts=self._columns(table), label=label), None, seed=seed)
 
     def recommend(self, sessions: SessionFrame, k: int = 20, *, context: Table | None = None) -> Table:
-        """The items to show for each session.
+        """Return the items to show for each session.
 
         Args:
             sessions: any.
@@ -199,7 +199,7 @@ class Recommender:
         return Table({"session": session, "item": sessions.decode(item), "score": score, "rank": rank})
 
     def recommend_one(self, items: Any, k: int = 20) -> Table:
-        """The items to show for one session.
+        """Return the items to show for one session.
 
         Args:
             items: ids of its items so far, the last one last; unknown ones are left out.
@@ -254,7 +254,7 @@ class Recommender:
 
 
 def _without_ranker(table: Table, sources: list[str]) -> Tensor:
-    """Scores by the sources alone: float32 ``[rows]``."""
+    """Return scores by the sources alone: float32 ``[rows]``."""
     if len(sources) == 1:
         return table[f"{sources[0]}_score"].values
     return sum((1 / (_FUSED + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)
