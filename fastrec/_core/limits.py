@@ -5,6 +5,8 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 
 # ---- _core
 
+BLOCK = 1 << 22  # numbers of a temporary matrix: bounds memory to tens of MB, and a block stays in a large cache
+
 # ----
 
 # ---- table
@@ -53,9 +55,36 @@ A constant without a measurement says what it bounds. Read them as ``limits.NAME
 
 # ---- sequences
 
+PREFIX_LONGEST = 1_000  # events before a target that trees and blends learn from: bounds memory of long sessions
+
+NEIGHBOURS_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
+AUGMENTATION_MASKED = 0.1  # share of the inputs
+CHUNKED_LOSS_CELLS = 1 << 21  # logits of a block, which stay in the cache between the steps
+CHUNKED_LOSS_FEWEST = 32  # positions of a block: below, a matrix product is slow
+CHUNKED_LOSS_TINY = 1e-38  # a probability below is taken for it: a loss is 87 at most
+CO_VISITATION_LEAST = 1e-4  # of an event's weight: older ones are left out
+CO_VISITATION_DENSE = 1 << 13  # items: of fewer the whole matrix is held
+NET_SCORES_CELLS = 1 << 24  # scores that are in memory at a time
+NEXT_ITEM_NET_LARGE = 100_000  # items: above, a step of all rows takes longer than one of the batch's rows
+RANKED_FEW = 512  # items: of more a heap or a sort is faster than keeping a short list in order
+SESSION_BLEND_ENOUGH = 0.5  # share of the first fit's time: with less left, a model is not refitted
+SESSION_BLEND_LOOKED_AT = 10  # times as many items of each model as are shown
+SESSION_LOADER_CHUNK = 32  # batches among which sessions are sorted by length
+
 # ----
 
 # ---- retrieval
+
+APPROXIMATE_A_LIST = 64  # vectors a list to place its centre by
+APPROXIMATE_CODED = 1 << 16  # vectors to learn short codes from
+INDEX_FEW = 50_000  # vectors: of fewer exact search is the fastest
+INDEX_CELLS = 1 << 25  # scores in memory at a time
+INDEX_HELD_OUT = 128  # queries to choose by, and as many to measure recall on
+INDEX_AT = 100  # recall at so many
+ITEM_KNN_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
+RANKED_CANDIDATES_FEW = 20  # candidates of models that say little of the session
+RANKED_CANDIDATES_SHARE = 0.75  # of the time that is given: then no more trees are grown
+RANKED_CANDIDATES_FEWEST_TREES = 10
 
 # ----
 

@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.optional import require
-
-_A_LIST = 64  # vectors a list to place its centre by
-_CODED = 1 << 16  # vectors to learn short codes from
 
 
 class Approximate:
@@ -89,11 +87,11 @@ def inverted_file(vectors: Tensor) -> Approximate:
     n, d = vectors.shape
     lists = 1 << max(4, round(math.log2(math.sqrt(n))))
     base = faiss.index_factory(d, f"IVF{lists},PQ{d // 2 if d % 2 == 0 else d}x4fs", faiss.METRIC_INNER_PRODUCT)
-    base.cp.niter, base.cp.max_points_per_centroid = 8, _A_LIST
+    base.cp.niter, base.cp.max_points_per_centroid = 8, limits.APPROXIMATE_A_LIST
     base.pq.cp.niter = 10
     faiss.omp_set_num_threads(torch.get_num_threads())
     random = np.random.default_rng(0)
-    some = random.permutation(n)[: max(_CODED, lists * _A_LIST)]
+    some = random.permutation(n)[: max(limits.APPROXIMATE_CODED, lists * limits.APPROXIMATE_A_LIST)]
     base.train(vectors.numpy()[np.sort(some)])
     base.add(vectors.numpy())
     return Approximate(base, vectors, "ivf", dial=8, factor=4, farthest=max(8, lists // 2))

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fastrec._core import limits
 from fastrec.retrieval.factors import FactorModel
-
-_CELLS = 1 << 22  # numbers of padded histories that are in memory at a time
 
 
 class ImplicitALS(FactorModel):
@@ -104,7 +103,7 @@ class _Histories:
         while at < self.count:
             # so many rows as fit at the length of the last of them; lengths ascend
             ahead = self.lengths[order[at : at + 4096]]
-            fits = (torch.arange(1, len(ahead) + 1) * (ahead + factors) * factors <= _CELLS).sum()
+            fits = (torch.arange(1, len(ahead) + 1) * (ahead + factors) * factors <= limits.BLOCK).sum()
             rows = order[at : at + max(1, int(fits))]
             at += len(rows)
             place = torch.arange(int(self.lengths[rows[-1]]))

@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._matrix import interactions, pack, unpack
 from fastrec.table import Column, Table, Vocab, as_column, save_state
 from fastrec.table.saved_class import class_named, load_as, saved_name, settings_of
-
-_CELLS = 1 << 23  # scores that are in memory at a time
 
 
 class CollaborativeFilter(ABC):
@@ -221,7 +220,7 @@ class CollaborativeFilter(ABC):
         return who, what
 
     def _blocks(self, count: int) -> Iterator[tuple[int, int]]:
-        step = max(1, _CELLS // max(1, self._matrix.shape[1]))
+        step = max(1, limits.BLOCK // max(1, self._matrix.shape[1]))
         return ((a, min(a + step, count)) for a in range(0, count, step))
 
     def _all_scores(self, codes: np.ndarray, exclude_seen: bool) -> np.ndarray:

@@ -9,16 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.retrieval._approximate import Approximate, graph, inverted_file
 from fastrec.sequences import best_items
 from fastrec.table import Column, Vocab, as_column, load_state, save_state
 
 Kind = Literal["auto", "exact", "ivf", "hnsw"]
-_FEW = 50_000  # vectors: of fewer exact search is the fastest
-_CELLS = 1 << 25  # scores in memory at a time
-_HELD_OUT = 128  # queries to choose by, and as many to measure recall on
-_AT = 100  # recall at so many
 
 
 class Index:
@@ -70,10 +67,14 @@ class Index:
         started = time.perf_counter()
         self._found: Approximate | None = None
         self.kind, self.recall = "exact", 1.0
-        if kind != "exact" and (kind != "auto" or len(self.vectors) > _FEW):
+        if kind != "exact" and (kind != "auto" or len(self.vectors) > limits.INDEX_FEW):
             self._choose(kind, recall, None if queries is None else self._checked(queries, "queries"))
         how = "" if self._found is None else f" ({self._found.text})"
-        measured = "every vector is compared" if self._found is None else f"recall@{_AT} {self.recall:.4f} measured"
+        measured = (
+            "every vector is compared"
+            if self._found is None
+            else f"recall@{limits.INDEX_AT} {self.recall:.4f} measured"
+        )
         self.about = (
             f"Index of {len(self.vectors):,} × {self.vectors.shape[1]}: {self.kind}{how}, {measured}, "
             f"{time.perf_counter() - started:.1f} s"
@@ -109,7 +110,7 @@ class Index:
             return self._completed(*self._found.search(queries, min(k, len(self)), k), queries, None)
         count = int(mask.sum())
         wanted = -(-3 * k * len(self) // max(1, 2 * count))  # half as many again as should do
-        if count <= _FEW or wanted > _FEW // 10:
+        if count <= limits.INDEX_FEW or wanted > limits.INDEX_FEW // 10:
             return self._exact(queries, k, mask)
         return self._filtered(queries, k, mask, wanted)
 
@@ -186,7 +187,7 @@ class Index:
         vectors = self.vectors if rows is None else self.vectors[rows]
         places = torch.full((len(queries), k), -1, dtype=torch.int64)
         scores = torch.full((len(queries), k), -torch.inf)
-        step = max(1, _CELLS // max(1, len(vectors)))
+        step = max(1, limits.INDEX_CELLS // max(1, len(vectors)))
         for a in range(0, len(queries) if len(vectors) else 0, step):
             found, best = best_items(queries[a : a + step] @ vectors.T, k)
             found = found if rows is None else rows[found]
@@ -231,10 +232,10 @@ class _Trial:
     def __init__(self, index: Index, queries: Tensor | None) -> None:
         random = torch.Generator().manual_seed(0)
         source = index.vectors if queries is None else queries
-        rows = torch.randperm(len(source), generator=random)[: 2 * _HELD_OUT]
+        rows = torch.randperm(len(source), generator=random)[: 2 * limits.INDEX_HELD_OUT]
         self.own = rows if queries is None else torch.full_like(rows, -1)
         self.queries = source[rows]
-        self.k = min(_AT, len(index) - 1)
+        self.k = min(limits.INDEX_AT, len(index) - 1)
         self.expected = self._others(index._exact(self.queries, self.k + 1)[0], slice(None))
 
     def tune(self, found: Approximate, goal: float) -> float:

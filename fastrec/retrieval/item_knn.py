@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fastrec._core import limits
 from fastrec.retrieval._matrix import largest_of_rows, row_sums, scaled, without_diagonal
 from fastrec.retrieval.base import CollaborativeFilter
-
-_AT_ONCE = 1 << 16  # pairs whose similarities are in memory at a time
 
 
 class ItemKNN(CollaborativeFilter):
@@ -67,7 +66,9 @@ class ItemKNN(CollaborativeFilter):
         known = np.flatnonzero((who >= 0) & (what >= 0))
         result = np.zeros((len(who), k))
         to_items = csr_matrix(self._learned["similar"].T) if len(known) else None
-        for rows in np.split(known, range(_AT_ONCE, len(known), _AT_ONCE)) if len(known) else []:
+        for rows in (
+            np.split(known, range(limits.ITEM_KNN_AT_ONCE, len(known), limits.ITEM_KNN_AT_ONCE)) if len(known) else []
+        ):
             found = largest_of_rows(csr_matrix(self._matrix[who[rows]].multiply(to_items[what[rows]])), k).tocoo()
             order = np.lexsort((-found.data, found.row))
             counts = np.bincount(found.row, minlength=len(rows))

@@ -25,7 +25,6 @@ from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, load_state, save_state
 
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
-_OWN = 20  # of a session's own items the last ones are candidates
 
 
 class ObjectiveRanker:
@@ -77,7 +76,7 @@ class ObjectiveRanker:
         """
         self.items, self._timed = sessions.items, sessions.times is not None
         sources = {n: ModelSource(m) for n, m in self.models.items()}
-        self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": _OWN}).fit(sessions)
+        self.candidates = Candidates({**sources, "own": RepeatedItems()}, {**self.k, "own": 20}).fit(sessions)
         self._popular, self._kinds = CandidateFeatures().fit(sessions), EventFeatures(self.event).fit(sessions)
         return self
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import xgboost as xgb
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval.candidates import CandidateFeatures, Candidates, ModelSource, RepeatedItems, sample_negatives
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame, SessionModel, by_time, prefixes
@@ -16,11 +17,6 @@ from fastrec.table import Table
 from fastrec.table.saved_class import class_named, saved_name
 
 _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6, "min_child_weight": 5}
-_FEW = 20  # candidates of models that say little of the session
-_LEAST = 1e-30
-_SHARE = 0.75  # of the time that is given: then no more trees are grown
-_FEWEST_TREES = 10
-_LONGEST = 1_000  # events before one that the trees learn from
 
 
 class RankedCandidates(SessionModel):
@@ -59,7 +55,11 @@ class RankedCandidates(SessionModel):
                 f"{len(self.models)} models, most={most}, negatives={negatives}, rounds={rounds}",
                 remedy="Give one or more of each",
             )
-        given = ({"near": 100, "next": 40, "knn": 100, "popular": _FEW} if usual else 100) if k is None else k
+        given = (
+            ({"near": 100, "next": 40, "knn": 100, "popular": limits.RANKED_CANDIDATES_FEW} if usual else 100)
+            if k is None
+            else k
+        )
         self.k = dict(given) if isinstance(given, Mapping) else dict.fromkeys(self.models, given)
         self.share, self.most, self.negatives, self.rounds = share, most, negatives, rounds
 
@@ -71,11 +71,11 @@ class RankedCandidates(SessionModel):
 
     def _fit(self, sessions: SessionFrame, *, seed: int, minutes: float | None) -> None:
         past, late = by_time(sessions, self.share)
-        asked = prefixes(late, drawn=self.most, seed=seed, longest=_LONGEST)
+        asked = prefixes(late, drawn=self.most, seed=seed, longest=limits.PREFIX_LONGEST)
         began = time.monotonic()
         until = None if minutes is None else began + 60 * minutes
         self._fit_models(past if bool((past.lengths > 1).any()) else sessions, seed, until, 2)
-        self._grow(asked, seed, None if minutes is None else began + _SHARE * 60 * minutes)
+        self._grow(asked, seed, None if minutes is None else began + limits.RANKED_CANDIDATES_SHARE * 60 * minutes)
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
@@ -91,7 +91,7 @@ class RankedCandidates(SessionModel):
         own = RepeatedItems()
         own.items = next(iter(self.models.values())).items
         sources = {n: ModelSource(m, fitted=True) for n, m in self.models.items()}
-        self._candidates = Candidates({**sources, "own": own}, {**self.k, "own": _FEW})
+        self._candidates = Candidates({**sources, "own": own}, {**self.k, "own": limits.RANKED_CANDIDATES_FEW})
 
     def _grow(self, asked: SessionFrame, seed: int, until: float | None) -> None:
         parts, labels = [], []
@@ -113,13 +113,13 @@ class RankedCandidates(SessionModel):
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         table = self._candidates.union(sessions)
-        out = self._features.popularity.mul(_LEAST).repeat(len(sessions), 1)
+        out = self._features.popularity.mul(1e-30).repeat(len(sessions), 1)
         x = self._numbers(table, sessions)
         if self._trees is None:
             score = x.nan_to_num(0)[:, 0]
         else:
             score = torch.from_numpy(self._trees.predict(xgb.DMatrix(x.numpy()))) if len(x) else torch.zeros(0)
-        out[table["session"].values, table["item"].values] = score + _LEAST
+        out[table["session"].values, table["item"].values] = score + 1e-30
         return out
 
     def _state(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class _StopAt(xgb.callback.TrainingCallback):
 
     def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
         """Return whether that was the last tree."""
-        return epoch + 1 >= _FEWEST_TREES and time.monotonic() > self.until
+        return epoch + 1 >= limits.RANKED_CANDIDATES_FEWEST_TREES and time.monotonic() > self.until
 
 
 def _usual() -> dict[str, SessionModel]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.table.offsets import rows_of, runs
-
-_PAIRS = 1 << 22  # pairs of events in memory at a time
 
 
 @dataclass
@@ -92,7 +91,7 @@ def two_hops(items: Tensor, scores: Tensor, share: float, keep: int, width: int 
 
 
 def _two_hops_with_tensors(near, weights, share, codes, found):
-    step = max(1, _PAIRS // near.shape[1] ** 2)
+    step = max(1, limits.BLOCK // near.shape[1] ** 2)
     for a in range(0, len(near), step):
         first, given = near[a : a + step], weights[a : a + step]
         middle = first.clamp_min(0)
@@ -126,7 +125,7 @@ def near_to_all(
         given = (view(x.contiguous()) for x in (events, weight, offsets, items, scores, found, sums))
         shared(sessions().near_to_all, *given, numbers=work)
         return found, sums
-    step = max(1, _PAIRS // max(1, items.shape[1]))
+    step = max(1, limits.BLOCK // max(1, items.shape[1]))
     starts = torch.searchsorted(rows, rows[::step].contiguous()).unique()  # whole sessions
     for a, b in zip(starts.tolist(), [*starts[1:].tolist(), len(rows)]):
         near, part = items[events[a:b]], scores[events[a:b]] * weight[a:b, None]
@@ -148,7 +147,7 @@ def _with_tensors(log, weights, times, nearness, postings, of_item, items, score
     at = 0
     while at < len(first):
         before = int(many[at - 1]) if at else 0
-        end = max(at + 1, int(torch.searchsorted(many, before + _PAIRS, right=True)))
+        end = max(at + 1, int(torch.searchsorted(many, before + limits.BLOCK, right=True)))
         p = places[runs(first[at:end], starts[at + 1 : end + 1] - first[at:end])[1]]
         q = p[:, None] + away
         inside = (q >= offsets[rows[p]][:, None]) & (q < offsets[rows[p] + 1][:, None])

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, sessions, shared, view
 from fastrec.table.offsets import rows_of, runs
-
-_PAIRS = 1 << 22  # pairs of a session and one that is like it, in memory at a time
-_FARTHEST = 1 << 10  # events: what is farther apart weighs as if it were so far
 
 
 @dataclass
@@ -38,7 +36,7 @@ def exponential(length: float | None) -> Tensor:
     """``exp(-distance / length)``; None: 1 at any distance."""
     if length is None:
         return torch.ones(1)
-    return torch.exp(-torch.arange(_FARTHEST, dtype=torch.float64) / length).float()
+    return torch.exp(-torch.arange(limits.NEIGHBOURS_FARTHEST, dtype=torch.float64) / length).float()
 
 
 @dataclass
@@ -107,14 +105,14 @@ class SessionIndex:
         return out
 
 
-def _compiled(index, queries, decays, factors, limits, out, work):
+def _compiled(index, queries, decays, factors, at_most, out, work):
     known = (index.sessions, index.places, index.starts)
     given = (queries, (index.values, index.offsets), known, decays, factors)
     arrays = (tuple(view(x.contiguous()) for x in some) for some in given)
-    shared(sessions().score_by_neighbours, *arrays, limits, view(out), numbers=work)
+    shared(sessions().score_by_neighbours, *arrays, at_most, view(out), numbers=work)
 
 
-def _with_tensors(index, queries, decays, factors, limits, out, work):
+def _with_tensors(index, queries, decays, factors, at_most, out, work):
     values, offsets = queries
     row, place, steps = _last_of_each(values, offsets)
     weight = decays[0][steps.clamp_max(len(decays[0]) - 1)]
@@ -123,11 +121,11 @@ def _with_tensors(index, queries, decays, factors, limits, out, work):
     at = 0
     while at < len(row):  # so many whole queries as fit
         before = int(many[at - 1]) if at else 0
-        fits = int(torch.searchsorted(many, before + _PAIRS, right=True))
+        fits = int(torch.searchsorted(many, before + limits.BLOCK, right=True))
         end = int(torch.searchsorted(row, row[fits])) if fits < len(row) else len(row)
         end = end if end > at else int(torch.searchsorted(row, row[at], right=True))
         part = slice(at, end)
-        _score_part(index, (row[part], item[part], steps[part], weight[part]), decays, factors, limits, out)
+        _score_part(index, (row[part], item[part], steps[part], weight[part]), decays, factors, at_most, out)
         at = end
     out *= factors[1]
 
@@ -137,7 +135,7 @@ def _score_part(
     events: Sequence[Tensor],
     decays: Sequence[Tensor],
     factors: Sequence[Tensor],
-    limits: tuple[int, int],
+    at_most: tuple[int, int],
     out: Tensor,
 ) -> None:
     """Add what the neighbours of some queries give; ``events`` are their items, the last of a query first."""
@@ -152,12 +150,12 @@ def _score_part(
     place, back = index.places[at][order][first], steps[of][order][first]
     query, session = pair // (len(index.offsets) - 1), pair % (len(index.offsets) - 1)
 
-    kept = _place_in_run(query.flip(0)).flip(0) < limits[0]
+    kept = _place_in_run(query.flip(0)).flip(0) < at_most[0]
     query, session, place, back, alike = (x[kept] for x in (query, session, place, back, alike))
     alike = alike * factors[0][session]
     order = torch.argsort(alike.flip(0), descending=True, stable=True)  # of equal ones the later session first
     order = (len(alike) - 1 - order)[torch.argsort(query.flip(0)[order], stable=True)]
-    order = order[_place_in_run(query[order]) < limits[1]]
+    order = order[_place_in_run(query[order]) < at_most[1]]
     query, session, place, back, alike = (x[order] for x in (query, session, place, back, alike))
 
     of, at = _stretches(index.offsets[session], index.offsets[session + 1])

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["AUGMENTATIONS", "MASKED", "augmented", "moved"]
+__all__ = ["AUGMENTATIONS", "augmented", "moved"]
 
 AUGMENTATIONS = ("prefix", "crop", "reversed", "reorder", "mask")
-MASKED = 0.1  # share of the inputs
 
 
 def augmented(

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences.ranked import best_items, hide_items
 from fastrec.sequences.session_frame import SessionFrame
@@ -16,8 +17,6 @@ from fastrec.table import Vocab, save_state
 from fastrec.table.saved_class import class_named, load_as, saved_name, settings_of
 
 __all__ = ["SessionModel"]
-
-_CELLS = 1 << 22  # scores that are made at a time: so many stay in a large cache until the best are found
 
 
 class SessionModel(ABC):
@@ -88,7 +87,7 @@ class SessionModel(ABC):
         items = self._known()
         sessions = sessions.recode(items)
         order = torch.argsort(sessions.lengths, stable=True)
-        for rows in order.split(max(1, _CELLS // len(items))):
+        for rows in order.split(max(1, limits.BLOCK // len(items))):
             scores = self._block(sessions.take(rows))
             scores[:, : len(items.reserved)] = -torch.inf
             yield rows, scores

@@ -8,8 +8,6 @@ from torch.nn import functional as F
 
 __all__ = ["ByteDropout"]
 
-_LEVELS = 256  # of a byte
-
 
 class ByteDropout(nn.Dropout):
     """``nn.Dropout``; on a CPU a number's fate is one byte, eight of which are drawn at once.
@@ -21,10 +19,10 @@ class ByteDropout(nn.Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         """``x`` with some numbers 0 and the others larger; while it does not train, ``x``."""
-        level = round(self.p * _LEVELS)
-        if not self.training or x.device.type != "cpu" or not 0 < level < _LEVELS:
+        level = round(self.p * 256)
+        if not self.training or x.device.type != "cpu" or not 0 < level < 256:
             return F.dropout(x, self.p, self.training)
         count = x.numel()
         drawn = torch.empty(-(-count // 8), dtype=torch.int64).random_(-(2**63), None).view(torch.uint8)
         kept = (drawn[:count].view(x.shape) >= level).to(x.dtype)
-        return x * kept.mul_(_LEVELS / (_LEVELS - level))
+        return x * kept.mul_(256 / (256 - level))

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["linear_cross_entropy"]
+from fastrec._core import limits
 
-_CELLS = 1 << 21  # logits of a block, which stay in the cache between the steps
-_FEWEST = 32  # positions of a block: below, a matrix product is slow
-_TINY = 1e-38  # a probability below is taken for it: a loss is 87 at most
+__all__ = ["linear_cross_entropy"]
 
 
 def linear_cross_entropy(
@@ -56,7 +54,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         h, w = (hidden.bfloat16(), weight.bfloat16()) if half else (hidden, weight)
         bias = None if bias is None else bias.to(h.dtype)
         positions, total = len(h), hidden.new_zeros(())
-        rows = max(_FEWEST, _CELLS // max(len(w), 1))
+        rows = max(limits.CHUNKED_LOSS_FEWEST, limits.CHUNKED_LOSS_CELLS // max(len(w), 1))
         for a in range(0, positions, rows):
             b = min(a + rows, positions)
             logits = h[a:b] @ w.T
@@ -67,7 +65,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits.scatter_add_(1, place, own[a:b].unsqueeze(1).to(logits.dtype))
             shares = torch.softmax(logits, 1)
             chance = shares.gather(1, place)
-            total -= chance.to(hidden.dtype).clamp_min(_TINY).log().sum()
+            total -= chance.to(hidden.dtype).clamp_min(limits.CHUNKED_LOSS_TINY).log().sum()
             if learns:
                 shares.scatter_(1, place, chance - 1)
                 torch.mm(shares, w, out=grad_hidden[a:b]) if not half else grad_hidden[a:b].copy_(shares @ w)

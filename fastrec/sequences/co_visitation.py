@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences._near_items import Nearness, near_items, near_to_all, two_hops
 from fastrec.sequences._neighbours import exponential
@@ -16,9 +17,6 @@ from fastrec.sequences.base import SessionModel
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_knn import by_age
 from fastrec.table.offsets import rows_of
-
-_LEAST = 1e-4  # of an event's weight: older ones are left out
-_DENSE = 1 << 13  # items: of fewer the whole matrix is held
 
 
 class CoVisitation(SessionModel):
@@ -123,13 +121,13 @@ class CoVisitation(SessionModel):
         steps = sessions.offsets[rows + 1] - 1 - torch.arange(len(rows))
         table = exponential(self.own)
         weight = table[steps.clamp_max(len(table) - 1)] * self._of_events(sessions)
-        kept = (weight >= _LEAST) & (sessions.values > 0)
+        kept = (weight >= limits.CO_VISITATION_LEAST) & (sessions.values > 0)
         return rows[kept], sessions.values[kept], weight[kept]
 
     def _block(self, sessions: SessionFrame) -> torch.Tensor:
         if self._matrix is None:
             near = as_matrix(self._items, self._scores)
-            self._matrix = near.toarray() if len(self._items) <= _DENSE else near
+            self._matrix = near.toarray() if len(self._items) <= limits.CO_VISITATION_DENSE else near
         rows, items, weight = (x.numpy() for x in self._asked(sessions))
         found = csr_matrix((weight, (rows, items)), shape=(len(sessions), len(self._prior))) @ self._matrix
         dense = found if isinstance(found, np.ndarray) else found.toarray()

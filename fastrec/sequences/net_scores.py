@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.session_net import SessionNet
 
 __all__ = ["item_keys", "net_scores", "padded"]
-
-_CELLS = 1 << 24  # scores that are in memory at a time
 
 
 def padded(sessions: SessionFrame, max_len: int) -> tuple[Tensor, Tensor, list[Tensor]]:
@@ -56,7 +55,7 @@ def net_scores(net: SessionNet, sessions: SessionFrame, keys: Tensor | None = No
     try:
         order = torch.argsort(sessions.lengths.clamp_max(net.reads), stable=True)
         keys = item_keys(net) if keys is None else keys
-        for rows in order.split(max(1, _CELLS // max(net.items.codes, 1))):
+        for rows in order.split(max(1, limits.NET_SCORES_CELLS // max(net.items.codes, 1))):
             items, lengths, sides = padded(sessions.take(rows), net.reads)
             query = net.query(net.last(items.to(device), lengths.to(device), *(s.to(device) for s in sides)))
             scores = (query @ keys).float().cpu()

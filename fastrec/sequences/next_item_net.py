@@ -11,6 +11,7 @@ import torch
 from fastai.torch_core import set_seed
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
 from fastrec.optim import adamw
@@ -106,7 +107,7 @@ class NextItemNet(SessionModel):
         given = {"task": task, "seed": seed, "device": self.device}
         given |= {n: asked[n] for n in ("augment", "chronological")}
         dls = session_dataloaders(sessions, tokens=tokens, max_len=max_len, **given)
-        start = ppmi_svd(sessions, asked["width"], seed=seed) * _START if asked["warm"] else None
+        start = ppmi_svd(sessions, asked["width"], seed=seed) * 1.0 if asked["warm"] else None
         learn = session_learner(
             dls,
             NETS[asked["net"]],
@@ -114,7 +115,7 @@ class NextItemNet(SessionModel):
             loss=self._loss(len(sessions.items)),
             start=start,
             config=asked["options"],
-            sparse=len(sessions.items) > _LARGE,
+            sparse=len(sessions.items) > limits.NEXT_ITEM_NET_LARGE,
             metrics=[],
             opt_func=partial(adamw, sqr_mom=0.999, eps=1e-8),
             wd=asked["decay"],
@@ -165,9 +166,7 @@ class NextItemNet(SessionModel):
         self.counts, self._keys = state["counts"], None
 
 
-_START = 1.0  # length of the vectors that a table begins with
 _BATCHES, _FEWEST = 16, 256
-_LARGE = 100_000  # items: a step of all their rows then takes longer than one of the batch's, found one by one
 
 
 def _usual_length(sessions: SessionFrame) -> int:

@@ -13,8 +13,6 @@ from fastrec.sequences.sasrec import SASRec
 
 __all__ = ["PooledSASRec"]
 
-_FADES = 0.5  # of an item's weight with every event since, before training: its exponent
-
 
 class PooledSASRec(SASRec):
     """SASRec, and beside it a weighted mean of the session's items, which lies where items lie.
@@ -35,7 +33,7 @@ class PooledSASRec(SASRec):
         self.ask, self.offer = nn.Linear(items.width, items.width), nn.Linear(items.width, items.width)
         nn.init.zeros_(self.ask.weight)
         nn.init.zeros_(self.ask.bias)  # weights begin as the distance's alone
-        self.ago = nn.Parameter(-_FADES * torch.arange(self.max_len, dtype=torch.float32))
+        self.ago = nn.Parameter(-0.5 * torch.arange(self.max_len, dtype=torch.float32))
         self.share = nn.Parameter(torch.zeros(()))
 
     def hidden(self, inputs: Tensor, lengths: Tensor) -> Tensor:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from fastrec._core import limits
 from fastrec._core.kernels import compiled, sessions, shared, view
 
 __all__ = ["best_items", "hide_items"]
-
-_FEW = 512  # items: of more a heap or a sort is faster than keeping a short list in order
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,7 +20,12 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
     Returns:
         Items int64 ``[b, k]`` and their scores ``[b, k]``, the best first; 0 and -inf where there are fewer than k.
     """
-    if scores.device.type == "cpu" and scores.dtype == torch.float32 and k <= _FEW and compiled(scores.numel()):
+    if (
+        scores.device.type == "cpu"
+        and scores.dtype == torch.float32
+        and k <= limits.RANKED_FEW
+        and compiled(scores.numel())
+    ):
         items = torch.zeros((len(scores), k), dtype=torch.int64)
         found = torch.full((len(scores), k), -torch.inf)
         shared(sessions().best_of_rows, *map(view, (scores.contiguous(), items, found)), numbers=scores.numel())

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.sequences.base import SessionModel
 from fastrec.sequences.popularity import PopularItems
@@ -22,9 +23,6 @@ from fastrec.sequences.splits import by_time, leave_one_out, prefixes
 __all__ = ["SessionBlend"]
 
 _STEPS = (0.0, 0.25, 0.5, 0.7, 0.85, 1.0, 1.2, 1.45, 2.0)  # a weight is tried times these
-_ROUNDS = 3
-_LONGEST = 1_000  # events before one that is asked for
-_ENOUGH = 0.5  # of the time that a model took to learn from most sessions: with less it does not begin anew
 
 
 class FitStore(Protocol):
@@ -107,7 +105,7 @@ class SessionBlend(SessionModel):
         took = self._took
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / (len(self.models) - i)
-            if left is not None and left * 60 < _ENOUGH * took.get(id(model), 0.0):
+            if left is not None and left * 60 < limits.SESSION_BLEND_ENOUGH * took.get(id(model), 0.0):
                 continue
             began = time.monotonic()
             fit = partial(model.fit, sessions, seed=seed, minutes=left)
@@ -125,7 +123,7 @@ class SessionBlend(SessionModel):
         else:
             share = min(self.share, max(self.most / max(len(sessions.values), 1), 2 / max(len(sessions), 1)))
             train, held = by_time(sessions, share)
-            asked = prefixes(held, last=self.most, longest=_LONGEST)
+            asked = prefixes(held, last=self.most, longest=limits.PREFIX_LONGEST)
         if not len(asked) or not bool((train.lengths > 1).any()):
             self.weights = even
             return
@@ -156,7 +154,7 @@ class SessionBlend(SessionModel):
     def _weigh(self, known: _Candidates) -> None:
         """Find the weights that put the right items first."""
         weights = [1.0] * len(self.models)
-        for _ in range(_ROUNDS):
+        for _ in range(3):
             before = list(weights)
             for place in range(len(weights) - 1, 0, -1):  # the first model's stays: only ratios count
                 tried = [[*weights[:place], weights[place] * s, *weights[place + 1 :]] for s in _STEPS]
@@ -183,7 +181,7 @@ class SessionBlend(SessionModel):
         for rows, scores in self._parts(sessions):
             for s in scores:
                 self._hide(s, sessions, rows)
-            best = [best_items(s, _LOOKED_AT * self.k)[0] for s in scores]
+            best = [best_items(s, limits.SESSION_BLEND_LOOKED_AT * self.k)[0] for s in scores]
             tops.append(torch.stack([b[:, : self.k] for b in best]))
             codes = torch.cat(best, 1).sort(1).values
             order.append(rows)
@@ -195,7 +193,7 @@ class SessionBlend(SessionModel):
     def _parts(self, sessions: SessionFrame) -> Any:
         """Return blocks of sessions, and each model's standardised scores of them."""
         order = torch.argsort(sessions.lengths, stable=True)
-        for rows in order.split(max(1, _CELLS // max(len(sessions.items), 1))):
+        for rows in order.split(max(1, limits.BLOCK // max(len(sessions.items), 1))):
             yield rows, self._standard(sessions.take(rows))
 
     def _hide(self, scores: Tensor, sessions: SessionFrame, rows: Tensor) -> None:
@@ -271,10 +269,6 @@ class _Candidates:
         before = torch.arange(total.shape[1]) < place
         ranks = (total > own).sum(1) + ((total == own) & before).sum(1) + 1
         return torch.where(same.any(1), ranks, k + 1)
-
-
-_LOOKED_AT = 10  # times as many items of each model as are shown
-_CELLS = 1 << 23  # scores of a model that are in memory at a time
 
 
 def standardised(scores: Tensor, reserved: int) -> Tensor:

@@ -13,8 +13,6 @@ from fastrec.sequences.base import SessionModel
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.table.offsets import rows_of
 
-_LEAST = 1e-30
-
 
 class SessionKNN(SessionModel):
     """Finds the sessions that share items with a session, and adds up what they hold, each by how like it is.
@@ -69,7 +67,7 @@ def _popularity(index: SessionIndex) -> torch.Tensor:
     ``[codes]``.
     """
     sessions = index.starts.diff().float()
-    return sessions / sessions.max().clamp_min(1) * _LEAST
+    return sessions / sessions.max().clamp_min(1) * 1e-30
 
 
 def by_age(sessions: SessionFrame) -> tuple[SessionFrame, torch.Tensor]:

@@ -111,7 +111,9 @@ class NextItemMetric(Metric):
         asked = target > 0
         keys = net.keys(net.items.all())
         for query, right in zip(
-            net.query(learn.pred[asked]).split(_METRIC_ROWS), target[asked].split(_METRIC_ROWS), strict=True
+            net.query(learn.pred[asked]).split(256),
+            target[asked].split(256),
+            strict=True,
         ):
             scores = query @ keys.T
             scores[:, 0] = -torch.inf
@@ -130,7 +132,6 @@ class NextItemMetric(Metric):
         return f"{self.kind}@{self.k}"
 
 
-_METRIC_ROWS = 256
 _GAINS: dict[str, Callable[[Tensor], Tensor]] = {
     "hr": torch.ones_like,
     "mrr": lambda ranks: 1 / ranks,

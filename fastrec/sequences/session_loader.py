@@ -11,16 +11,15 @@ from fastai.data.core import DataLoaders
 from fastai.data.load import DataLoader
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec.errors import DataError
-from fastrec.sequences.augmentation import AUGMENTATIONS, MASKED, augmented, moved
+from fastrec.sequences.augmentation import AUGMENTATIONS, augmented, moved
 from fastrec.sequences.session_frame import SessionFrame
 from fastrec.sequences.targets import TASKS, Task
 from fastrec.table.offsets import offsets_of
 
 __all__ = ["SessionLoader", "session_dataloaders"]
-
-_CHUNK = 32  # batches among which sessions are sorted by length
 
 
 class SessionLoader(DataLoader):
@@ -117,12 +116,14 @@ class SessionLoader(DataLoader):
         place = _shares(positions[rows], count)
         # by length within a chunk; at random among equal ones, so that batches differ from epoch to epoch
         draw = torch.rand(len(rows), generator=generator) if self.shuffle else torch.zeros(len(rows))
-        key = torch.div(place, _CHUNK, rounding_mode="floor") * (self.max_len + 2) + positions[rows]
+        key = (
+            torch.div(place, limits.SESSION_LOADER_CHUNK, rounding_mode="floor") * (self.max_len + 2) + positions[rows]
+        )
         rows = rows[torch.argsort(key.double() + draw.double(), stable=True)]
         batch = _shares(positions[rows], count)
         parts = list(rows.split(torch.bincount(batch, minlength=count).tolist()))
         if self.shuffle:
-            chunk = torch.div(torch.arange(len(parts)), _CHUNK, rounding_mode="floor")
+            chunk = torch.div(torch.arange(len(parts)), limits.SESSION_LOADER_CHUNK, rounding_mode="floor")
             order = torch.argsort(chunk + torch.rand(len(parts), generator=generator))
             parts = [parts[i] for i in order.tolist()]
         return [p for p in parts if len(p)]
@@ -138,7 +139,7 @@ class SessionLoader(DataLoader):
         sides = [self._values_of(v, index, inside) for v in self._sides.values()]
         asked = TASKS[self.task](items, ends - starts, sides, len(self.sessions.items), self.masked, generator)
         if "mask" in self.augment:
-            asked.hide(MASKED, len(self.sessions.items), generator)
+            asked.hide(limits.AUGMENTATION_MASKED, len(self.sessions.items), generator)
         return (asked.items, asked.lengths, *asked.sides, asked.target)
 
     @staticmethod

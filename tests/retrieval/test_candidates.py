@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
 from fastrec.retrieval import (
     Candidates,
@@ -22,7 +23,6 @@ from fastrec.retrieval import (
     cut_at,
     sample_negatives,
 )
-from fastrec.retrieval.candidates import union as module
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame
 from fastrec.table import Table
 
@@ -80,7 +80,7 @@ def test_the_union_is_that_of_the_lists(monkeypatch):
         for name, value in row.items():
             if name.endswith(("_score", "_rank")):
                 assert value == pytest.approx(there[name]) if name in there else value is None or math.isnan(value)
-    monkeypatch.setattr(module, "_ROWS", 18 * 4)  # blocks of four sessions
+    monkeypatch.setattr(limits, "BLOCK", 18 * 4)  # blocks of four sessions
     blocks = list(candidates.stream(asked))
     assert len(blocks) == 8
     assert [str(r) for b in blocks for r in rows_of_table(b)] == [str(r) for r in whole]

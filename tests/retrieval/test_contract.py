@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingFileError, NotFittedError, UnreadableFileError, WriteError
 from fastrec.retrieval import (
     EASE,
@@ -85,7 +86,7 @@ def test_a_pair_scores_the_same_among_others_and_alone(make):
 def test_blocks_do_not_change_scores(make, monkeypatch):
     model = fitted(make)
     expected, best = model.score(EVERY.user, EVERY.item), model.recommend(range(20), 4).to_pandas()
-    monkeypatch.setattr("fastrec.retrieval.base._CELLS", 20)
+    monkeypatch.setattr(limits, "BLOCK", 20)
     torch.testing.assert_close(model.score(EVERY.user, EVERY.item), expected, rtol=0, atol=1e-12)
     pd.testing.assert_frame_equal(model.recommend(range(20), 4).to_pandas(), best)
 

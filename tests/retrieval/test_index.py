@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.retrieval import Index
-from fastrec.retrieval import index as module
 
 
 def clustered(count: int, clusters: int, spread: float, queries: int = 50, width: int = 16):
@@ -108,7 +108,7 @@ def test_recall_is_what_the_index_says(tmp_path, capsys, many, kind):
 
 
 def test_exact_search_takes_the_place_of_lists_that_do_not_pay(monkeypatch, many):
-    monkeypatch.setattr(module, "_FEW", 5_000)
+    monkeypatch.setattr(limits, "INDEX_FEW", 5_000)
     assert Index(many[0], verbose=False).kind == "ivf"
     tight = clustered(12_000, 600, 0.3)[0]
     lists = Index(tight, kind="ivf", verbose=False)
@@ -131,7 +131,7 @@ def test_filters_of_an_approximate_index(many):
     vectors, queries = many
     index = Index(vectors, kind="ivf", recall=0.95, verbose=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FEW", 5_000)  # more are allowed than are searched exactly
+        patch.setattr(limits, "INDEX_FEW", 5_000)  # more are allowed than are searched exactly
         patch.setattr(index, "_exact", lambda *a: pytest.fail("every vector was compared"))
         mask = torch.arange(12_000) % 4 > 0
         places, scores = index.search(queries, 10, allowed=mask)
@@ -147,7 +147,7 @@ def test_filters_of_an_approximate_index(many):
 
 def test_where_lists_are_poor_all_are_compared(many):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FEW", 1_000)
+        patch.setattr(limits, "INDEX_FEW", 1_000)
         assert Index(many[0], recall=0.9, verbose=False).kind == "ivf"
         index = Index(many[0], recall=1.01, verbose=False)
     assert (index.kind, index.recall) == ("exact", 1.0)

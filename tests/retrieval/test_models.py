@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.metrics.pairwise import cosine_similarity
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.retrieval import EASE, BPRFactors, ImplicitALS, ItemKNN, Popularity, RP3Beta, SpectralFilter, UserKNN
 
@@ -191,7 +192,7 @@ def test_finds_planted_tastes(model):
 
 @pytest.mark.parametrize("at_once", [7, 1 << 16])
 def test_nearest_are_the_largest_similarities_with_the_history(matrix, monkeypatch, at_once):
-    monkeypatch.setattr("fastrec.retrieval.item_knn._AT_ONCE", at_once)
+    monkeypatch.setattr(limits, "ITEM_KNN_AT_ONCE", at_once)
     model = ItemKNN(shrink=1.0)
     all_scores(model, matrix)
     similar = matrix.T @ matrix / (np.linalg.norm(matrix, axis=0)[:, None] * np.linalg.norm(matrix, axis=0) + 1.0)

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.estimators import XGBModel
 from fastrec.retrieval import (
@@ -23,7 +24,6 @@ from fastrec.retrieval import (
     RepeatedItems,
     Seen,
 )
-from fastrec.retrieval.candidates import union as module
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionFrame
 from fastrec.table import Table
 from tests.retrieval.walks import chains, frame
@@ -47,7 +47,7 @@ def test_a_model_alone_gives_what_it_recommends(monkeypatch):
     assert lists_of(shop.recommend(asked, 5), 32) == expected
     assert list(shop.seconds) == ["retrieve", "filter", "score", "order"]
     assert all(s > 0 for s in shop.seconds.values())
-    monkeypatch.setattr(module, "_ROWS", 70)  # blocks of seven sessions
+    monkeypatch.setattr(limits, "BLOCK", 70)  # blocks of seven sessions
     assert lists_of(shop.recommend(asked, 5), 32) == expected
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.sequences import VSTAN, CoVisitation, PopularItems, SessionBlend, SessionFrame, SessionModel, best_items
 from fastrec.sequences import _near_items as near
@@ -43,7 +43,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(kernels, "threads_for", lambda numbers: 3)
         yield
     else:
-        monkeypatch.setattr(near, "_PAIRS", 40)
+        monkeypatch.setattr(limits, "BLOCK", 40)
         with kernels.without_compiled():
             yield
 
@@ -144,7 +144,7 @@ def test_near_items_by_loops_and_tensors(seed, k, cap):
     given = near.Nearness(after, before, weights, times, 0.5, cap)
     asked = (sessions.values, sessions.offsets, torch.rand(codes, generator=random) + 0.1, given, k)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(near, "_PAIRS", 30)
+        patch.setattr(limits, "BLOCK", 30)
         with kernels.without_compiled():
             plainly = near.near_items(*asked)
         patch.setattr(kernels, "_WORTH", 0)

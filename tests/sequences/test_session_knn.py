@@ -12,10 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastrec._core import kernels
+from fastrec._core import kernels, limits
 from fastrec.errors import DataError
 from fastrec.sequences import STAN, VSKNN, VSTAN, SessionFrame, SessionModel
-from fastrec.sequences import _neighbours as neighbours
 
 NAMES = ("VSKNN", "STAN", "VSTAN")
 
@@ -29,7 +28,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(kernels, "threads_for", lambda numbers: 2)
         yield
     else:
-        monkeypatch.setattr(neighbours, "_PAIRS", 50)
+        monkeypatch.setattr(limits, "BLOCK", 50)
         with kernels.without_compiled():
             yield
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fastrec._core import limits
 from fastrec.sequences import (
     GBCE,
     BPRMax,
@@ -15,7 +16,6 @@ from fastrec.sequences import (
     ItemTower,
     SampledSoftmax,
     SessionNet,
-    chunked_loss,
     linear_cross_entropy,
 )
 from fastrec.sequences.negatives import ItemDraw
@@ -41,8 +41,8 @@ def case(codes: int = 12, width: int = 5):
 
 @pytest.mark.parametrize("cells", [1, 40, 1 << 22])
 def test_blocks_give_the_gradients_of_autograd(monkeypatch, cells):
-    monkeypatch.setattr(chunked_loss, "_CELLS", cells)
-    monkeypatch.setattr(chunked_loss, "_FEWEST", 1)
+    monkeypatch.setattr(limits, "CHUNKED_LOSS_CELLS", cells)
+    monkeypatch.setattr(limits, "CHUNKED_LOSS_FEWEST", 1)
     h = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
     y, bias, own = torch.randint(0, 9, (7,)), torch.randn(9).double(), torch.randn(7).double()

@@ -9,14 +9,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError, NotFittedError
 from fastrec.retrieval._saved import part_of, state_of
 from fastrec.retrieval.candidates.model_source import ModelSource
 from fastrec.retrieval.candidates.source import CandidateSource
 from fastrec.sequences import SessionFrame, SessionModel
 from fastrec.table import Table, Vocab, concat
-
-_ROWS = 1 << 22  # candidates in memory at a time, where they are streamed
 
 
 class Candidates:
@@ -102,7 +101,7 @@ class Candidates:
 
     def stream(self, sessions: SessionFrame) -> Iterator[Table]:
         """``union`` block by block of sessions, in their order; one block at least."""
-        step = max(1, _ROWS // sum(self.k.values()))
+        step = max(1, limits.BLOCK // sum(self.k.values()))
         for a in range(0, max(len(sessions), 1), step):
             rows = torch.arange(a, min(a + step, len(sessions)))
             yield self._union(sessions.take(rows), a)

@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.estimators import Estimator
 from fastrec.retrieval.candidates import CandidateFeatures, Candidates, CandidateSource, sample_negatives
@@ -23,8 +24,6 @@ from fastrec.validate import Lists
 
 STAGES = ("retrieve", "filter", "score", "order")
 _IDS = ("session", "item")
-_FUSED = 60
-_LONGEST = 1_000  # events before one that the ranker learns from
 
 
 class Recommender:
@@ -99,7 +98,7 @@ class Recommender:
         """
         if isinstance(self.ranker, Estimator):
             past, late = by_time(sessions, share)
-            asked = prefixes(late, drawn=most, seed=seed, longest=_LONGEST)
+            asked = prefixes(late, drawn=most, seed=seed, longest=limits.PREFIX_LONGEST)
             self._fit_ranker(past, asked, negatives, seed)
         self._fit_retriever(sessions)
         self.form = sessions.form()
@@ -257,4 +256,4 @@ def _without_ranker(table: Table, sources: list[str]) -> Tensor:
     """Return scores by the sources alone: float32 ``[rows]``."""
     if len(sources) == 1:
         return table[f"{sources[0]}_score"].values
-    return sum((1 / (_FUSED + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)
+    return sum((1 / (60 + table[f"{n}_rank"].values)).nan_to_num(0.0) for n in sources)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["ABOUT", "RANKER", "load_recommender", "save_recommender"]
 
 ABOUT, RANKER, _STAGES = "recommender.json", "ranker", "stages"
-_FORMAT = 1
 
 
 def save_recommender(shop: Recommender, folder: str | Path) -> None:
@@ -41,7 +40,7 @@ def save_recommender(shop: Recommender, folder: str | Path) -> None:
             shop.ranker.save(part / RANKER)
         elif kind == "run":
             shutil.copytree(shop.ranker.folder, part / RANKER)
-        about = {"format": _FORMAT, "ranker": kind, "items": len(shop.items) - 1}
+        about = {"format": 1, "ranker": kind, "items": len(shop.items) - 1}
         (part / ABOUT).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
@@ -53,8 +52,8 @@ def load_recommender(cls: Any, folder: str | Path, ranker: Any) -> Any:
         raise MissingFileError("there is no such file", file=folder / ABOUT, remedy="Give a saved recommender")
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
-        if about["format"] != _FORMAT:
-            raise ValueError(f"its form is {about['format']}, not {_FORMAT}")
+        if about["format"] != 1:
+            raise ValueError(f"its form is {about['format']}, not {1}")
         kind = about["ranker"]
         state = load_state(folder / _STAGES)
         parts = {n: [part_of(p) for p in state[n]] for n in ("filters", "order")}
