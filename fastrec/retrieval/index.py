@@ -162,7 +162,7 @@ class Index:
         """Build what reaches the goal, or, where a kind was asked for, that as well as it can."""
         name, build = ("hnsw", graph) if kind == "hnsw" else ("ivf", inverted_file)
         found = build(self.vectors)
-        recall = _Trial(self, queries).tune(found, goal)
+        recall = _RecallTrial(self, queries).tune(found, goal)
         if (recall >= goal and found.pays) or kind != "auto":
             self._found, self.kind, self.recall = found, name, recall
 
@@ -226,7 +226,7 @@ class Index:
         return torch.nn.functional.normalize(vectors, dim=1) if self.metric == "cosine" else vectors
 
 
-class _Trial:
+class _RecallTrial:
     """Held-out queries, and what exact search finds for them: half to choose by, half to measure."""
 
     def __init__(self, index: Index, queries: Tensor | None) -> None:

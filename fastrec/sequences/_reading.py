@@ -14,11 +14,11 @@ from fastrec.table import Column, Table
 from fastrec.table.list_columns import packed
 from fastrec.table.offsets import offsets_of, rows_of
 
-__all__ = ["Events", "read_events"]
+__all__ = ["EventColumns", "read_events"]
 
 
 @dataclass
-class Events:
+class EventColumns:
     """Events of sessions, one session after the other.
 
     Args:
@@ -36,7 +36,7 @@ class Events:
 
 def read_events(
     source: Any, *, item: str, session: str | None, order: Sequence[str], features: Sequence[str], target: str | None
-) -> Events:
+) -> EventColumns:
     """Return the events of a log, or of lists.
 
     Args:
@@ -62,7 +62,7 @@ def read_events(
 
 def _of_lists(
     table: Table, events: Sequence[str], session: str | None, target: str | None, order: Sequence[str]
-) -> Events:
+) -> EventColumns:
     item = events[0]
     lists = {n: table[n] for n in events}
     for name, column in lists.items():
@@ -84,12 +84,14 @@ def _of_lists(
     columns = {n: c.elements for n, c in lists.items() if c.elements is not None}
     if order:
         columns = _arranged(columns, lexical_order([rows_of(offsets), *(_key(columns[n]) for n in order)]))
-    return Events(
+    return EventColumns(
         offsets, columns, None if session is None else table[session], None if target is None else table[target]
     )
 
 
-def _of_log(table: Table, events: Sequence[str], session: str, target: str | None, order: Sequence[str]) -> Events:
+def _of_log(
+    table: Table, events: Sequence[str], session: str, target: str | None, order: Sequence[str]
+) -> EventColumns:
     coded = table[session].coded()
     gone = (coded.codes == 0).nonzero()
     if len(gone):
@@ -102,7 +104,7 @@ def _of_log(table: Table, events: Sequence[str], session: str, target: str | Non
     last = offsets[1:] - 1
     if permutation is not None:
         last = permutation[last]
-    return Events(
+    return EventColumns(
         offsets,
         _arranged({n: table[n] for n in events}, permutation),
         table[session].take(first),

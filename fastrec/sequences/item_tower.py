@@ -99,10 +99,10 @@ def _reader(coding: Coding, width: int) -> nn.Module:
         with torch.no_grad():
             made.weight[0] = 0.0
         return made
-    return _Numbers(coding.width, width)
+    return _NumberInput(coding.width, width)
 
 
-class _Numbers(nn.Module):
+class _NumberInput(nn.Module):
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, width, bias=False)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Drawn", "ItemDraw"]
+__all__ = ["BatchItems", "ItemDraw"]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class BatchItems:
     """Items of a batch, each once.
 
     Args:
@@ -50,7 +50,7 @@ class ItemDraw:
             return torch.searchsorted(self.sums, point, right=True).clamp_(1, self.codes - 1)
         return torch.randint(1, max(self.codes, 2), (negatives,), device=self.device)
 
-    def among(self, target: Tensor, negatives: int) -> Drawn:
+    def among(self, target: Tensor, negatives: int) -> BatchItems:
         """Return the batch's targets and drawn items together.
 
         The chance of an item: that it is one of as many targets, drawn by how often items occur, or one of the
@@ -72,4 +72,4 @@ class ItemDraw:
         elif negatives:
             absent += torch.log1p(torch.tensor(-1.0 / max(self.codes - 1, 2))) * negatives
         chance = (-torch.expm1(absent)).clamp_min(1e-6)
-        return Drawn(codes, place[target], chance)
+        return BatchItems(codes, place[target], chance)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.sequences._reading import Events, read_events
+from fastrec.sequences._reading import EventColumns, read_events
 from fastrec.sequences._sides import Coding, code_items
 from fastrec.sequences._virtual_items import virtual_codes, with_virtual
 from fastrec.table import Column, Table, Vocab, concat
@@ -136,13 +136,13 @@ class SessionFrame:
         made.sides = {n: c.empty() for n, c in made.codings.items()}
         return made
 
-    def _read(self, source: Any, target: str | None) -> Events:
+    def _read(self, source: Any, target: str | None) -> EventColumns:
         if self.virtual is None:
             return read_events(source, target=target, **self.columns)
         features = list(dict.fromkeys([*self.columns["features"], self.virtual]))
         return read_events(source, target=target, **{**self.columns, "features": features})
 
-    def _fill(self, events: Events) -> None:
+    def _fill(self, events: EventColumns) -> None:
         item = self.columns["item"]
         order = self.columns["order"]
         self.sessions, self.offsets = events.sessions, events.offsets

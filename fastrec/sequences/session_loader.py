@@ -71,7 +71,7 @@ class SessionLoader(DataLoader):
         self.task, self.chronological, self.masked, self.seed = task, chronological, masked, seed
         self.augment = tuple(augment)
         self.rows = (asked.lengths > 1).nonzero().squeeze(1)
-        super().__init__(dataset=_Rows(self.rows), bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
+        super().__init__(dataset=_SessionRows(self.rows), bs=self.tokens, shuffle=shuffle, num_workers=0, device=device)
         if seed is not None:
             self.rng = random.Random(seed)
         self.n_inp = 2 + len(asked.sides) + task.startswith("permuted")
@@ -147,7 +147,7 @@ class SessionLoader(DataLoader):
         return values[index].masked_fill_(~inside, 0)
 
 
-class _Rows:
+class _SessionRows:
     """The sessions of a loader, as fastai counts them."""
 
     def __init__(self, rows: Tensor) -> None:

@@ -13,13 +13,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-__all__ = ["TASKS", "Asked", "Task", "hidden_last"]
+__all__ = ["TASKS", "BatchTargets", "Task", "hidden_last"]
 
 Task = Literal["causal", "last", "masked", "permuted", "hidden last", "permuted last"]
 
 
 @dataclass
-class Asked:
+class BatchTargets:
     """A batch's inputs and targets.
 
     Args:
@@ -42,14 +42,14 @@ class Asked:
 
 def causal(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> Asked:
+) -> BatchTargets:
     """At every event the next one."""
-    return Asked(_inputs(items, lengths), lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
+    return BatchTargets(_inputs(items, lengths), lengths - 1, [s[:, :-1] for s in sides], items[:, 1:])
 
 
 def last(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> Asked:
+) -> BatchTargets:
     """At the last event but one the last."""
     asked = causal(items, lengths, sides, mask, share, generator)
     place = torch.arange(asked.items.shape[1], device=items.device)
@@ -59,7 +59,7 @@ def last(
 
 def masked(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> Asked:
+) -> BatchTargets:
     """Return some events are hidden, by the code ``mask``, and asked for at their place (Cloze, arXiv 1904.06690).
 
     The last event is hidden too in every fifth session, as it is when the next item is asked; at least one is in any.
@@ -72,12 +72,12 @@ def masked(
         torch.rand(len(items), 1, generator=generator).to(items.device) < 0.2
     )
     hidden = (draw < share) | (draw == draw.min(1, keepdim=True).values) | end
-    return Asked(items.masked_fill(hidden, mask), lengths, sides, torch.where(hidden, items, 0))
+    return BatchTargets(items.masked_fill(hidden, mask), lengths, sides, torch.where(hidden, items, 0))
 
 
 def permuted(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> Asked:
+) -> BatchTargets:
     """As ``masked``, but events stay what they are; the last side says in which order hidden ones are told.
 
     It is int64 ``[b, L]``: 0 where nothing is hidden, then 1, 2, … in an order drawn at random.
@@ -86,7 +86,7 @@ def permuted(
     draw = torch.rand(items.shape, generator=generator).to(items.device)
     hidden = asked.target > 0
     rank = draw.masked_fill(~hidden, 2.0).argsort(1).argsort(1) + 1
-    return Asked(items, lengths, [*sides, rank.masked_fill(~hidden, 0)], asked.target)
+    return BatchTargets(items, lengths, [*sides, rank.masked_fill(~hidden, 0)], asked.target)
 
 
 def hidden_last(
@@ -96,19 +96,19 @@ def hidden_last(
     mask: int,
     share: float = 0.0,
     generator: torch.Generator | None = None,
-) -> Asked:
+) -> BatchTargets:
     """Return the last event is hidden and asked for."""
     place = torch.arange(items.shape[1], device=items.device)
     end = place == (lengths - 1).unsqueeze(1)
-    return Asked(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
+    return BatchTargets(items.masked_fill(end, mask), lengths, sides, torch.where(end, items, 0))
 
 
 def permuted_last(
     items: Tensor, lengths: Tensor, sides: list[Tensor], mask: int, share: float, generator: torch.Generator
-) -> Asked:
+) -> BatchTargets:
     """As ``hidden_last``, with the order that ``permuted`` gives."""
     asked = hidden_last(items, lengths, sides, mask)
-    return Asked(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
+    return BatchTargets(items, lengths, [*sides, (asked.target > 0).long()], asked.target)
 
 
 def _inputs(items: Tensor, lengths: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def _inputs(items: Tensor, lengths: Tensor) -> Tensor:
     return items[:, :-1].masked_fill(place >= (lengths - 1).unsqueeze(1), 0)
 
 
-TASKS: dict[str, Callable[..., Asked]] = {
+TASKS: dict[str, Callable[..., BatchTargets]] = {
     "causal": causal,
     "last": last,
     "masked": masked,
