@@ -14,7 +14,7 @@ __all__ = ["Saved", "ids_of", "part_of", "state_of"]
 
 
 class Saved:
-    """A part of a recommender that can be saved. One of your own has ``to_state`` and ``from_state``."""
+    """A part of a recommender that can be saved. A class of your own defines ``to_state`` and ``from_state``."""
 
     def to_state(self) -> dict[str, Any]:
         """Return what it is made of, as ``fastrec.table.save_state`` takes it."""

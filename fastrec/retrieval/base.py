@@ -101,7 +101,7 @@ class CollaborativeFilter(ABC):
 
         Returns:
             Columns ``user``, ``item``, ``score`` and ``place`` (from 0), users in the order given, best items first; of
-            equal scores the item with more interactions stands first.
+            equal scores the item with more interactions comes first.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -160,7 +160,7 @@ class CollaborativeFilter(ABC):
         return torch.from_numpy(result)
 
     def save(self, folder: str | Path) -> None:
-        """Write settings and what was learned, without pickle; an earlier save at ``folder`` is replaced in one step.
+        """Write settings and the learned state, without pickle; an earlier save at ``folder`` is replaced in one step.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -169,7 +169,7 @@ class CollaborativeFilter(ABC):
         save_state(folder, self.to_state())
 
     def to_state(self) -> dict[str, Any]:
-        """Return settings and what was learned, as ``save_state`` takes them.
+        """Return settings and the learned state, as ``save_state`` takes them.
 
         Raises:
             NotFittedError: nothing was learned.

@@ -28,7 +28,7 @@ _PARAMS = {"eta": 0.1, "max_depth": 6, "subsample": 0.8, "colsample_bytree": 0.6
 
 
 class ObjectiveRanker:
-    """Candidates of several models, put in order by boosted trees of each goal: what is clicked, carted, ordered next.
+    """Candidates of several models, ordered by boosted trees of each goal: what is clicked, carted, ordered next.
 
     Args:
         objectives: the goals: kinds of events, as ``event`` names them.
@@ -136,7 +136,7 @@ class ObjectiveRanker:
         return best
 
     def save(self, folder: str | Path) -> None:
-        """Write settings and what was learned as JSON and safetensors; an earlier save is replaced in one step.
+        """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
 
         Raises:
             NotFittedError: it was not trained.

@@ -1,4 +1,4 @@
-"""``RankedCandidates``: several models' candidates, put in order by boosted trees, as one model of sessions."""
+"""``RankedCandidates``: several models' candidates, ordered by boosted trees, as one model of sessions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class RankedCandidates(SessionModel):
         self._fit_models(sessions, seed, until, 1)
 
     def _fit_models(self, sessions: SessionFrame, seed: int, until: float | None, rounds: int) -> None:
-        """Fit each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused."""
+        """Fit each in an equal share of the time that is left; quick ones, which come last, leave theirs unused."""
         for i, model in enumerate(list(self.models.values())[::-1]):
             left = None if until is None else max(until - time.monotonic(), 1.0) / 60 / rounds
             model.fit(sessions, seed=seed, minutes=None if left is None else left / (len(self.models) - i))

@@ -3,7 +3,7 @@
 In: logs of events, or list columns. Out: scores of all items for every session, the best of them first.
 ``session_frame.py`` holds the sessions, ``splits.py`` holds some of them out, ``sequence_scores.py`` says how good a
 ranking is, ``base.py`` what a model is: nets (``next_item_net.py``), sessions that are like one (``vsknn.py``,
-``stan.py``, ``vstan.py``; ``session_knn.py``), items that stand near its last ones (``co_visitation.py``), popularity
+``stan.py``, ``vstan.py``; ``session_knn.py``), items near its last ones (``co_visitation.py``), popularity
 (``popularity.py``), several together (``session_blend.py``).
 
 Nets one by one: ``session_loader.py`` makes batches (``targets.py``: what they ask, ``augmentation.py``: what is

@@ -1,4 +1,4 @@
-"""For every item those that stand near it in sessions: the sums behind co-visitation, without listing all pairs."""
+"""For every item those near it in sessions: the sums behind co-visitation, without listing all pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Nearness:
 
 
 def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearness, k: int) -> tuple[Tensor, Tensor]:
-    """Return the items that stand near each item, the heaviest first.
+    """Return the items near each item, the heaviest first.
 
     Args:
         values, offsets: packed sessions, those of the past first; codes 0 to items - 1.
@@ -43,7 +43,7 @@ def near_items(values: Tensor, offsets: Tensor, of_item: Tensor, nearness: Nearn
 
     Returns:
         Codes int64 ``[items, k]``, -1 where there are fewer, and the sums of weights times factors float32, 0 there. Of
-        equal ones the lower code stands first.
+        equal ones the lower code comes first.
     """
     rows = rows_of(offsets)
     places = torch.argsort(values, stable=True)

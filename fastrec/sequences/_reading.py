@@ -129,7 +129,7 @@ def _arranged(columns: dict[str, Column], permutation: torch.Tensor | None) -> d
 
 
 def _key(column: Column) -> torch.Tensor:
-    """Return numbers ``[n]`` in the order of a column's values; a missing one stands last."""
+    """Return numbers ``[n]`` in the order of a column's values; a missing one comes last."""
     if column.kind == "category":
         coded = column.coded()
         place = torch.empty(coded.size, dtype=torch.int64)

@@ -44,7 +44,7 @@ class SessionModel(ABC):
 
     @abstractmethod
     def _state(self) -> dict[str, Any]:
-        """Return what was learned: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
+        """Return the learned state: tensors, Arrow arrays and JSON values, see ``fastrec.table.save_state``."""
 
     @abstractmethod
     def _restore(self, state: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class SessionModel(ABC):
         """Learn from sessions.
 
         Args:
-            sessions: every event but the first of a session is one that followed what stands before it.
+            sessions: every event but the first of a session is one that followed the events before it.
             seed: of everything random.
             minutes: the wall time that it may take; None: as much as the settings say. Models that take seconds need
                 not look at it.
@@ -123,7 +123,7 @@ class SessionModel(ABC):
         return items, found
 
     def save(self, folder: str | Path) -> None:
-        """Write settings and what was learned as JSON and safetensors; an earlier save is replaced in one step.
+        """Write settings and the learned state as JSON and safetensors; an earlier save is replaced in one step.
 
         Raises:
             NotFittedError: nothing was learned.
@@ -132,7 +132,7 @@ class SessionModel(ABC):
         save_state(folder, {**self.to_state(), "items": self._known().to_state()})
 
     def to_state(self) -> dict[str, Any]:
-        """Return settings and what was learned, as ``fastrec.table.save_state`` takes them, without ``items``.
+        """Return settings and the learned state, as ``fastrec.table.save_state`` takes them, without ``items``.
 
         Raises:
             NotFittedError: nothing was learned.

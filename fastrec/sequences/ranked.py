@@ -11,7 +11,7 @@ __all__ = ["best_items", "hide_items"]
 
 
 def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k items with the highest scores; of equal scores the one with the lower code stands first.
+    """Return the k items with the highest scores; of equal scores the one with the lower code comes first.
 
     Args:
         scores: float ``[b, codes]``; -inf: never.
@@ -32,7 +32,7 @@ def best_items(scores: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor
         return items, found
     wanted = min(k, scores.shape[1])
     found, items = torch.topk(scores, wanted, dim=1)
-    # topk says nothing of equal scores: rows where some stand at the edge, or inside, are put in order by hand
+    # topk says nothing of equal scores: rows where some stand at the edge, or inside, are ordered by hand
     tied = (found[:, 1:] == found[:, :-1]).any(1) | ((scores == found[:, -1:]).sum(1) > 1)
     rows = (tied & (found[:, 0] > -torch.inf)).nonzero().squeeze(1)
     if len(rows):

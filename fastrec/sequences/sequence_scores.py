@@ -15,7 +15,7 @@ __all__ = ["sequence_metrics", "target_ranks"]
 
 
 def target_ranks(scores: Tensor, target: Tensor) -> Tensor:
-    """Return the place of each row's right item among all items, from 1; of equal scores the lower code stands first.
+    """Return the place of each row's right item among all items, from 1; of equal scores the lower code comes first.
 
     Args:
         scores: float ``[b, codes]``; -inf (or NaN): never shown.
@@ -40,7 +40,7 @@ def sequence_metrics(
         ranking: scores of all codes, float ``[n, codes]`` (code 0 is no item); or blocks of them, ``(rows, scores)``,
             as ``SessionModel.score`` yields; or the best items themselves, int64 ``[n, at least k]``, 0 for none.
         target: the right items, int64 ``[n]``; 0: an item without a code, which is never found.
-        k: how many items are shown. Of equal scores the lower code stands first.
+        k: how many items are shown. Of equal scores the lower code comes first.
         codes: how many codes there are, 0 included: for the coverage of best items.
 
     Returns:

@@ -98,7 +98,7 @@ class SessionBlend(SessionModel):
         self._fit_all(sessions, seed, until)
 
     def _fit_all(self, sessions: SessionFrame, seed: int, until: float | None) -> None:
-        """Train each in an equal share of the time that is left; quick ones, which stand last, leave theirs unused.
+        """Train each in an equal share of the time that is left; quick ones, which come last, leave theirs unused.
 
         One that has learned already, from fewer sessions, and would now have far less time than it took, stays.
         """

@@ -31,7 +31,7 @@ class SessionFrame:
             takes, a path too.
         item: the column of items.
         session: a log's column of sessions; of lists: the sessions' ids, if there are any.
-        order: column or columns by which the events of a session are put in order; none: they are.
+        order: column or columns by which the events of a session are ordered; none: they are.
         features: columns of the events beside the item: text, categories and booleans become codes, other values
             standardised numbers.
         target: the column with the item that follows the session, where it is known; of a log its last row's counts.

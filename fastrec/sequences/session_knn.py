@@ -23,7 +23,7 @@ class SessionKNN(SessionModel):
         k: how many neighbours count.
         sample: how many of the sessions that share an item are looked at: the latest.
 
-    One of your own has ``settings`` and ``_weights``.
+    A class of your own defines ``settings`` and ``_weights``.
     """
 
     def __init__(self, *, k: int, sample: int) -> None:
@@ -63,7 +63,7 @@ class SessionKNN(SessionModel):
 
 
 def _popularity(index: SessionIndex) -> torch.Tensor:
-    """Return scores that put in order what no neighbour has, and are too small to move anything else: float32
+    """Return scores that ordered what no neighbour has, and are too small to move anything else: float32
     ``[codes]``.
     """
     sessions = index.starts.diff().float()

@@ -27,7 +27,7 @@ class SessionLoader(DataLoader):
 
     Items and targets are int64 ``[b, L]``, filled up behind with 0; target 0 is not asked for. An epoch has every
     session of two events or more once, cut to its last ``max_len`` inputs, in as many batches as positions need.
-    Sessions of like length stand together, among those of a chunk of 32 batches.
+    Sessions of like length occur together, among those of a chunk of 32 batches.
 
     Args:
         sessions: a target of theirs counts as their last event.
@@ -37,7 +37,7 @@ class SessionLoader(DataLoader):
             are hidden (``'masked'``, ``'permuted'``), see ``fastrec.sequences.targets``.
         shuffle: a new order every epoch.
         chronological: with ``shuffle``: chunks follow each other in the order of the sessions' last times (without
-            times: in the order that they stand in), the last ones at the end of the epoch.
+            times: in their order), the last ones at the end of the epoch.
         augment: changes made to training sessions anew in every epoch, see ``fastrec.sequences.augmentation``.
         masked: share of events that ``'masked'`` and ``'permuted'`` hide.
         seed: same seed, same batches.

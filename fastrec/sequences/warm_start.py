@@ -1,4 +1,4 @@
-"""Item vectors by which items stand together, in seconds: the start of a net's table."""
+"""Item vectors by which items occur together, in seconds: the start of a net's table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ppmi_svd(
 
 
 def _nearness(sessions: SessionFrame, window: int, size: int) -> csr_matrix:
-    """Return how much items stand together, symmetric."""
+    """Return how much items occur together, symmetric."""
     values = sessions.values.numpy()
     session = np.repeat(np.arange(len(sessions)), sessions.lengths.numpy())
     found = csr_matrix((size, size), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Candidates: a short list of items for each session, from several sources, for a ranker to put in order.
+"""Candidates: a short list of items for each session, from several sources, for a ranker to order.
 
 ``source.py`` is the contract, ``model_source.py`` makes a source of any model of sessions (co-visitation, session kNN,
 popularity), ``repeated_items.py``, ``segment_popularity.py`` and ``nearest_vectors.py`` are others. ``union.py`` puts

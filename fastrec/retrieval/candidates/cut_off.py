@@ -39,7 +39,7 @@ def cut_at(sessions: SessionFrame, moment: float) -> tuple[SessionFrame, Session
 
 
 def cut_anywhere(sessions: SessionFrame, *, seed: int = 0) -> tuple[SessionFrame, SessionFrame]:
-    """Cut every session of two events or more somewhere, at random: one event or more stands on either side.
+    """Cut every session of two events or more somewhere, at random: one event or more is on either side.
 
     Args:
         sessions: any; shorter ones are left out.

@@ -138,7 +138,7 @@ class Candidates:
         return torch.isin(table["session"].values * codes + table["item"].values, pairs).float()
 
     def recall(self, table: Table, wanted: SessionFrame | Tensor, at: int = 100) -> Table:
-        """Return what each source is worth: how many of the items that are to be found it finds.
+        """Return what each source contributes: how many of the items that are to be found it finds.
 
         Args:
             table: of ``union``, of the sessions whose items ``wanted`` holds.

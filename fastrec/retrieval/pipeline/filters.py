@@ -1,7 +1,7 @@
 """What takes candidates away: items that were seen, that are not to be had, or not for this segment.
 
 A filter is called with the table of candidates (``session`` and ``item``, numbers and codes) and the sessions; it gives
-a bool for each row: whether it stays. One of your own may be any function of these two.
+a bool for each row: whether it stays. Yours may be any function of these two.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Seen(Saved):
 
 
 class Available(Saved):
-    """Leaves only items that are to be had; ``set`` says anew which, between requests.
+    """Leaves only items available; ``set`` says anew which, between requests.
 
     Args:
         ids: of the items.
@@ -44,7 +44,7 @@ class Available(Saved):
         self.set(ids)
 
     def set(self, ids: Any) -> None:
-        """From now on these items are to be had."""
+        """Make these items, and no others, available from now on."""
         self.ids, self._vocab = ids, None
 
     def to_state(self) -> dict[str, Any]:

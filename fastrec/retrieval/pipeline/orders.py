@@ -2,7 +2,7 @@
 
 Each is called with the candidates of all sessions, best first within a session (session and item: int64 ``[n]``, score:
 float32 ``[n]``), the items' ``Vocab`` and how many will be shown; it gives the rows in their new order and their
-scores. One of your own may be any such function.
+scores. Yours may be any such function.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ class MMR(Saved):
     """Maximal marginal relevance: each next item is good and unlike those before it.
 
     The next is the one with the highest ``share · relevance − (1 − share) · similarity``: the score brought to 0 to 1
-    within the session, and the highest cosine with an item that stands before it.
+    within the session, and the highest cosine with an item before it.
 
     Args:
         vectors: float ``[n, d]``; items without one are like no other.
         ids: whose they are.
         share: of relevance: 1 leaves the order as it is.
-        depth: how many of the best candidates of a session are put in order, times ``k``.
+        depth: how many of the best candidates of a session are ordered, times ``k``.
 
     Raises:
         DataError: shapes do not fit, or ``share`` is not between 0 and 1.
@@ -169,7 +169,7 @@ class MMR(Saved):
 
 
 def best_first(session: Tensor, score: Tensor) -> Tensor:
-    """Return rows by session, within it the highest score first; of equal ones as they stand."""
+    """Return rows by session, within it the highest score first; of equal ones in their order."""
     order = torch.argsort(score, descending=True, stable=True)
     return order[torch.argsort(session[order], stable=True)]
 

@@ -27,7 +27,7 @@ _IDS = ("session", "item")
 
 
 class Recommender:
-    """Retrieves candidates, filters them, scores them by a ranker, and puts them in order.
+    """Retrieves candidates, filters them, scores them by a ranker, and orders them.
 
     Args:
         retriever: ``Candidates``, one source, or a model of sessions.
