@@ -49,7 +49,7 @@ class SelfAttention(nn.Module):
         else:
             q = F.linear(x, self.read.weight[:width], self.read.bias[:width])
             k, v = F.linear(other, self.read.weight[width:], self.read.bias[width:]).chunk(2, -1)
-        q, k, v = (t.view(b, -1, self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.view(b, t.shape[1], self.heads, width // self.heads).transpose(1, 2) for t in (q, k, v))
         dropout = self.dropout if self.training else 0.0
         found = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout)
         return self.write(found.transpose(1, 2).reshape(b, length, width))

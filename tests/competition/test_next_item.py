@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fastrec.competition import NextItemCompetition, run_competition
+from fastrec.competition import NextItemCompetition, SavedNextItems, run_competition
 from fastrec.errors import DataError, MissingFileError
 from fastrec.sequences import VSTAN, NextItemNet, SessionModel
 
@@ -58,6 +58,14 @@ def test_a_run_has_everything(tmp_path):
     test = Small().read(tmp_path / "data", None)[1]
     items = test.decode(saved.recommend(test, 20)[0]).to_pylist()
     assert items == [v for r in ranked for v in r]
+    recommender = SavedNextItems(out)
+    assert recommender.recommend_items([walk(7, 3), [], ["unseen"], walk(20, 50)]) == ranked
+    assert [len(r) for r in recommender.recommend_items([[WORDS[3]], ["unseen", WORDS[3]]], 4)] == [4, 4]
+    assert recommender.recommend_items([]) == []
+    with pytest.raises(DataError, match=r"list is no SessionFrame.*recommend_items"):
+        recommender.recommend([[WORDS[3]]])
+    with pytest.raises(DataError, match="'item-03' is no session"):
+        recommender.recommend_items([WORDS[3]])
 
 
 @pytest.mark.parametrize("exclude_seen", [False, True])

@@ -8,13 +8,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fastrec._core.device import DeviceLike, resolve_device
 from fastrec._core.progress import Stages
 from fastrec.competition.forms.next_item_form import NextItemForm
 from fastrec.competition.next_items.recipe import column_names_of, session_file
 from fastrec.errors import DataError, MissingFileError, UnreadableFileError
 from fastrec.sequences import NextItemNet, SessionBlend, SessionFrame
-from fastrec.table import load_state
+from fastrec.table import as_column, load_state
+from fastrec.table.offsets import offsets_of
 
 __all__ = ["SavedNextItems", "is_next_item_run"]
 
@@ -90,7 +93,15 @@ class SavedNextItems:
         Returns:
             Codes int64 ``[n, k]``, the best first, and scores float32 ``[n, k]``; 0 and -inf where there are fewer. Of
             one model these are its own scores, of several the blend's, whose mean is 0 in every session.
+
+        Raises:
+            DataError: ``sessions`` is no ``SessionFrame``.
         """
+        if not isinstance(sessions, SessionFrame):
+            raise DataError(
+                f"a {type(sessions).__name__} is no SessionFrame",
+                remedy="Call recommend_items with lists of ids, or make one by read(file) or empty.new(frame)",
+            )
         k = k or self.form.max_items
         if len(self.blend.models) == 1:  # its own scores, as its export gives them
             alone = next(iter(self.blend.models.values())).recommend(sessions, k, self.exclude_seen)
@@ -99,6 +110,39 @@ class SavedNextItems:
             return alone
         best = self.blend.recommend_each(sessions, k, done)
         return best[list(best)[-1]]
+
+    def recommend_items(self, sessions: Sequence[Sequence[Any]], k: int | None = None) -> list[list[Any]]:
+        """Return the ids of the best items of sessions that are given as ids.
+
+        Args:
+            sessions: for each session the ids of its items so far, the last one last. Unknown ids are skipped.
+            k: how many; None: as many as the submission has.
+
+        Returns:
+            For each session the ids of the best items, the best first.
+
+        Raises:
+            DataError: ``sessions`` is one list of ids, or the run learned from more columns than the item.
+        """
+        if self.empty.codings:
+            raise DataError(
+                f"the run learned from {', '.join(self.empty.codings)} too, which lists of ids lack",
+                remedy="Give a table with these columns: recommend(saved.empty.new(frame))",
+            )
+        bare = next((s for s in sessions if isinstance(s, str) or not isinstance(s, Sequence)), None)
+        if bare is not None:
+            raise DataError(f"{bare!r} is no session", remedy="Give a list of sessions, each a list of item ids")
+        items = self.empty.items
+        column = as_column([i for s in sessions for i in s] or torch.zeros(0, dtype=torch.int64), name="item")
+        codes = items.encode(column) if len(column) else torch.zeros(0, dtype=torch.int64)
+        known = codes >= len(items.reserved)
+        lengths = torch.tensor([len(s) for s in sessions], dtype=torch.int64)
+        session = torch.repeat_interleave(lengths)[known]
+        offsets = offsets_of(torch.bincount(session, minlength=len(sessions)))
+        best, _ = self.recommend(SessionFrame.of(codes[known], offsets, items), k)
+        ids = self.empty.decode(best).to_pylist()
+        width = best.shape[1]
+        return [[i for i in ids[a * width : (a + 1) * width] if i is not None] for a in range(len(sessions))]
 
     def write(self, data: str | Path, out: str | Path, stages: Stages | None = None) -> Path:
         """Predict the sessions of a file, and write them in the form of the run's submission.
