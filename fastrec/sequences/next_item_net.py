@@ -134,6 +134,13 @@ class NextItemNet(SessionModel):
 
     def _block(self, sessions: SessionFrame) -> Tensor:
         assert self.model is not None
+        learned = len(self.model.codings)
+        if len(sessions.sides) != learned:
+            raise DataError(
+                f"the sessions have {len(sessions.sides)} side features ({', '.join(sessions.sides) or 'none'}), "
+                f"the net learned from {learned}",
+                remedy="Read them as the training sessions were read: training.new(rows), with the same columns",
+            )
         found = torch.empty(len(sessions), len(sessions.items))
         if self._keys is None:  # the same for every block
             self._keys = item_keys(self.model)

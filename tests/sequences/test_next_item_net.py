@@ -131,6 +131,9 @@ def test_side_features_are_saved_with_a_net(tmp_path):
     model = NextItemNet(**SMALL).fit(frame)
     model.save(tmp_path / "m")
     torch.testing.assert_close(NextItemNet.load(tmp_path / "m").recommend(frame, 3), model.recommend(frame, 3))
+    bare = SessionFrame({"s": [0, 0], "i": [1, 2]}, item="i", session="s")
+    with pytest.raises(DataError, match=r"the sessions have 0 side features .none., the net learned from 2"):
+        model.recommend(bare, 3)
 
 
 def test_models_say_what_is_wrong():
