@@ -1,9 +1,11 @@
 """Feature generators: from named columns to named columns, fitted on training rows, safe against leaks.
 
-Each generator has a file of its own and enters the registry (``base.GENERATORS``) when it is defined: saved
-features name it there, and one contract suite tests every class in ``__all__``.
+Each generator registers in ``base.GENERATORS`` when it is defined; saved features name it there.
 """
 
+from typing import TYPE_CHECKING
+
+from fastrec._core.lazy import lazily
 from fastrec.features.bucketize import Bucketize
 from fastrec.features.cache import FeatureCache
 from fastrec.features.categorify import Categorify
@@ -13,7 +15,6 @@ from fastrec.features.collect import Collect
 from fastrec.features.combine import Combine
 from fastrec.features.count import CountEncode
 from fastrec.features.cross import Cross
-from fastrec.features.cross_search import search_crosses
 from fastrec.features.cum_count import CumCount
 from fastrec.features.cum_target import CumTarget
 from fastrec.features.cumulative import CumStat, LastKnown
@@ -36,7 +37,6 @@ from fastrec.features.image_embed import ImageEmbed
 from fastrec.features.join_table import JoinTable
 from fastrec.features.lag import Diff, Lag
 from fastrec.features.last_action import LastAction
-from fastrec.features.leakage.check import check_leakage
 from fastrec.features.list_length import ListLength
 from fastrec.features.list_slice import ListSlice
 from fastrec.features.log1p import Log1p
@@ -63,6 +63,13 @@ from fastrec.features.time_since import TimeSince
 from fastrec.features.tokens import Tokens
 from fastrec.features.vector_columns import VectorColumns
 from fastrec.features.where import Where
+
+if TYPE_CHECKING:
+    from fastrec.features.cross_search import search_crosses
+    from fastrec.features.leakage.check import check_leakage
+
+# Both are long and run rarely: they are imported at first use.
+__getattr__ = lazily(__name__, {"check_leakage": "leakage", "search_crosses": "cross_search"})
 
 __all__ = [
     "BayesianRate",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,16 +14,13 @@ from fastrec.features.selectors import Selector
 from fastrec.segments.order import SMALL
 from fastrec.table import Column, Table
 
-if TYPE_CHECKING:
-    from fastrec.features.base import Feature, Tensors
 
-
-def as_columns(tensors: Tensors) -> dict[str, Column]:
+def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
     """Plain tensors as number columns."""
     return {n: Column("number", t, name=n) for n, t in tensors.items()}
 
 
-def names_of(source: str | Feature | Selector) -> list[str]:
+def names_of(source: Any) -> list[str]:
     """The column names that a source stands for: itself, what a selector chose, or what a generator makes.
 
     Raises:
@@ -43,7 +40,7 @@ def no_column(source: Any) -> DataError:
     return DataError(f"{source!r} is no column's name", remedy="Name columns by text, or give generators")
 
 
-def name_of(source: str | Feature) -> str:
+def name_of(source: Any) -> str:
     """The one column name that a source stands for.
 
     Raises:
@@ -69,7 +66,7 @@ def as_list(value: Any) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
-def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
+def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
     """A column as float64 ``[n]``, NaN where missing, with the generator's name in the error if it is none."""
     column = table[name]
     try:

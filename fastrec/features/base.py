@@ -15,16 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table import Column, Table
-
-if TYPE_CHECKING:
-    from fastrec.features.feature_set import FeatureSet
 from fastrec.features._inputs import as_columns, as_list, names_of
+from fastrec.table import Column, Table
 
 State = dict[str, Any]
 
@@ -89,8 +86,8 @@ class Feature(ABC):
     uses_target: bool = False
     uses_future: bool = False
     own_row: bool = True
-    # FeatureSet, which builds on this class and puts itself here
-    _set_class: ClassVar[type[FeatureSet]]
+    # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
+    _set_class: ClassVar[type[Any]]
     scope: Literal["train", "all"] = "train"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -147,7 +144,7 @@ class Feature(ABC):
         """Nested values for every outer fold (see ``FeatureSet.cross_fit``)."""
         return self._alone(options).cross_fit(df, folds, **options)
 
-    def _alone(self, options: dict[str, Any]) -> FeatureSet:
+    def _alone(self, options: dict[str, Any]) -> Any:
         return self._set_class([self], key=options.pop("key", None))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:

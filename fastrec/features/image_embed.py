@@ -58,7 +58,6 @@ class ImageEmbed(Embedded):
         self.check_options()
 
     def content(self, value: str, row: int) -> bytes:
-        """The file's bytes."""
         path = self._path(value)
         try:
             return path.read_bytes()
@@ -69,7 +68,6 @@ class ImageEmbed(Embedded):
             ) from error  # fmt: skip
 
     def item(self, value: str, row: int) -> Any:
-        """The picture, in colours."""
         image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
         try:
             return image.open(io.BytesIO(self.content(value, row))).convert("RGB")

@@ -51,9 +51,7 @@ class TextEmbed(Embedded):
         self.check_options()
 
     def content(self, value: str, row: int) -> bytes:
-        """The text."""
         return value.encode()
 
     def item(self, value: str, row: int) -> str:
-        """The text."""
         return value
