@@ -13,7 +13,7 @@ from fastrec._core.device import resolve_device
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.features.vector_columns import unit
 from fastrec.table import Column, Table
 from fastrec.table.key_types import is_text
@@ -26,7 +26,7 @@ class Embedded(RowWise):
     """
 
     encodes: ClassVar[Literal["text", "image"]]
-    col: str | Feature
+    col: Col
     model: str
     cache: str | Path | None
     device: str
@@ -38,7 +38,7 @@ class Embedded(RowWise):
             raise DataError(f"{type(self).__name__}: {self.bs} values in a batch", remedy="Give 1 or more")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

@@ -97,7 +97,7 @@ class Feature(ABC):
 
     @property
     @abstractmethod
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         """What it reads: column names and other generators."""
 
     @property
@@ -191,6 +191,12 @@ class Feature(ABC):
     def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> Any:
         """Read what ``save`` wrote (see ``FeatureSet.load``)."""
         return cls._set_class.load(folder, trust=trust).features[0]
+
+
+# What generators take: one column, one or more of them, one or more names.
+Col = str | Feature
+Cols = str | Feature | Sequence[str | Feature]
+Names = str | Sequence[str]
 
 
 class RowWise(Feature):

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
 from fastrec.features._engine.options import ascending, check_scope
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Fitted, State, Tensors
 from fastrec.table import Column, Table
 
 
@@ -40,7 +40,7 @@ class Bucketize(Fitted):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         edges: Sequence[float] | None = None,
         *,
         quantiles: int | Sequence[float] | None = None,
@@ -72,7 +72,7 @@ class Bucketize(Fitted):
         return self.kind
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

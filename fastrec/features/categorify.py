@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text, spread, sum_by_cell, union_keys
 from fastrec.features._engine.options import check_columns_of, check_scope, is_open
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
 from fastrec.table import Column, Table, Vocab
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
@@ -52,7 +52,7 @@ class Categorify(Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         min_count: int | Mapping[str, int] = 1,
         max_size: int | Mapping[str, int] | None = None,
@@ -86,7 +86,7 @@ class Categorify(Fitted):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return as_list(self.cols)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -12,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
 from fastrec.features._engine.options import OfColumns, ascending, check_scope
 from fastrec.features._inputs import number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, State, Tensors
 from fastrec.table import Column, Table
 
 
@@ -43,7 +42,7 @@ class Clip(OfColumns, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         low: float | None = None,
         high: float | None = None,
         *,

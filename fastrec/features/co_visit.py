@@ -14,7 +14,7 @@ from fastrec.features._engine.earlier import earlier_events
 from fastrec.features._engine.item_pairs import Pairs, find_pairs, merge_pairs, near_pairs
 from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._inputs import as_list, order_keys
-from fastrec.features.base import Cells, Fitted, State, Tensors
+from fastrec.features.base import Cells, Fitted, Names, State, Tensors
 from fastrec.segments import Groups
 from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -73,8 +73,8 @@ class CoVisit(Fitted):
         self,
         item: str,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str],
+        by: Names,
+        order: Names,
         table: str | None = None,
         window: int = 5,
         last: int = 5,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.earlier import Earlier, earlier_events
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names
 from fastrec.table import Column, Table
 
 
@@ -41,10 +39,10 @@ class Collect(Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         max_len: int = 20,
         table: str | None = None,
         name: str = "past",
@@ -63,7 +61,7 @@ class Collect(Grouped):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.by), *as_list(self.order), *(as_list(self.cols) if self.table is None else [])]
 
     @property
@@ -76,7 +74,7 @@ class Collect(Grouped):
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"{self.name}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,7 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts, count_keys, merge_counts
 from fastrec.features._engine.keyed import sum_by_cell, sum_kept
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, State
+from fastrec.features.base import Cells, Col, Cols, Names, State
 from fastrec.table import Keys, Table
 
 
@@ -41,11 +40,11 @@ class CountEncode(KeyCounts):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         log: bool = False,
         scope: Literal["train", "all"] = "train",
-        by: str | Sequence[str] | None = None,
+        by: Names | None = None,
         normalise: bool = False,
     ) -> None:
         self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
@@ -54,14 +53,14 @@ class CountEncode(KeyCounts):
             raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.by)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         word = "share" if self.normalise else "log_count" if self.log else "count"
         return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
-    def _key(self, col: str | Feature) -> list[str]:
+    def _key(self, col: Col) -> list[str]:
         return [*as_list(self.by), *names_of(col)]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:

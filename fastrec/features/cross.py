@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
@@ -39,14 +37,7 @@ class Cross(OfColumns, Fitted):
         [1, 2, 3]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *more: str | Feature,
-        min_count: int = 1,
-        buckets: int | None = None,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
         super().__init__()
         self.cols = [*as_list(cols), *more] if more else cols
         self.min_count, self.buckets, self.seed = min_count, buckets, seed

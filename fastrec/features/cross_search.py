@@ -14,7 +14,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds, row_folds
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature
+from fastrec.features.base import Cells, Col, Feature, Names
 from fastrec.features.cross import Cross
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
@@ -64,7 +64,7 @@ class CrossSearch:
     pairs: list[CrossGain]
     metric: str
     target: str
-    sources: dict[str, str | Feature] = field(default_factory=dict)
+    sources: dict[str, Col] = field(default_factory=dict)
 
     @property
     def kept(self) -> list[tuple[str, ...]]:
@@ -110,11 +110,11 @@ class CrossSearch:
 
 def search_crosses(
     df: Any,
-    cols: Sequence[str | Feature],
+    cols: Sequence[Col],
     target: str,
     *,
     folds: Any = 5,
-    key: str | Sequence[str] | None = None,
+    key: Names | None = None,
     metric: Metric = "auto",
     max_pairs: int | None = None,
     min_gain: float = 0.0,
@@ -183,9 +183,9 @@ def search_crosses(
     return CrossSearch(result, metric, target, sources)
 
 
-def _sources(cols: Sequence[str | Feature]) -> dict[str, str | Feature]:
+def _sources(cols: Sequence[Col]) -> dict[str, Col]:
     listed = as_list(cols)
-    odd = next((c for c in listed if not isinstance(c, str | Feature)), None)
+    odd = next((c for c in listed if not isinstance(c, Col)), None)
     if odd is not None:
         raise DataError(f"search_crosses: {odd!r} is neither a column nor a generator", remedy="List names")
     names = [name_of(c) for c in listed]
@@ -211,7 +211,7 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
     return list(dict.fromkeys(tuple(n for n in names if n in found) for found in larger))
 
 
-def _read(df: Any, sources: dict[str, str | Feature], others: Sequence[str]) -> Table:
+def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     """The columns to pair, those that generators make among them, and the others."""
     made = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
     using = next((s for s in made.steps if s.uses_target), None)

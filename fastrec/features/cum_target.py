@@ -14,7 +14,7 @@ from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys,
 from fastrec.features._engine.running import Clock, Earlier, TimeRanks, decay
 from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table
 
@@ -60,10 +60,10 @@ class CumTarget(Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
-        target: str | Sequence[str],
+        cols: Cols,
+        target: Names,
         *,
-        order: str | Sequence[str],
+        order: Names,
         smooth: float = 20.0,
         half_life: float | None = None,
         weight: str | None = None,
@@ -90,7 +90,7 @@ class CumTarget(Fitted):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.target), *as_list(self.order), *as_list(self.weight)]
 
     @property
@@ -108,7 +108,7 @@ class CumTarget(Fitted):
         """A name for each number that is averaged: the targets, or their classes."""
         return [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
 
-    def _name(self, col: str | Feature, target: str) -> str:
+    def _name(self, col: Col, target: str) -> str:
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import PAIRS, run_starts
 from fastrec.table import Column, Table
@@ -39,12 +39,7 @@ class CumStat(OfGroups, Grouped):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
-        stats: Stat | Sequence[Stat] = ("mean",),
+        self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
     ) -> None:
         self.cols, self.by, self.order, self.stats = cols, by, order, stats
         unknown = set(as_list(stats)) - set(_STATS)
@@ -152,14 +147,7 @@ class LastKnown(OfGroups, Grouped):
         [nan, 30.0, 30.0]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
-        ahead: bool = False,
-    ) -> None:
+    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None:
         self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
 
     own_row = False
@@ -172,7 +160,7 @@ class LastKnown(OfGroups, Grouped):
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"{'next_' if self.ahead else ''}known_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Table
 
 _DAY = 86_400
@@ -38,18 +38,12 @@ class DateOf(RowWise):
     """
 
     def __init__(
-        self,
-        month: str | Feature,
-        day: str | Feature,
-        year: str | Feature | None = None,
-        *,
-        clock: str | Feature | None = None,
-        name: str = "date",
+        self, month: Col, day: Col, year: Col | None = None, *, clock: Col | None = None, name: str = "date"
     ) -> None:
         self.month, self.day, self.year, self.clock, self.name = month, day, year, clock, name
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
 
     @property

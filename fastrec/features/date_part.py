@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, Names, RowWise, Tensors
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 from fastrec.table.zones import local_seconds, no_date
@@ -40,7 +40,7 @@ class DatePart(RowWise):
         [[2024, 60, True, 6], [1969, 365, True, 0]]
     """
 
-    def __init__(self, col: str | Feature, parts: str | Sequence[str] | None = None) -> None:
+    def __init__(self, col: Col, parts: Names | None = None) -> None:
         self.col, self.parts = col, parts
         known = [*_FASTAI, *_MORE]
         unknown = next((p for p in as_list(parts) if str(p).lower() not in known), None)
@@ -52,7 +52,7 @@ class DatePart(RowWise):
         return list(_FASTAI) if self.parts is None else [str(p).lower() for p in as_list(self.parts)]
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

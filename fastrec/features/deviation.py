@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Feature, Fitted, Tensors
+from fastrec.features.base import Cols, Fitted, Names, Tensors
 from fastrec.features.group_stats import GroupStats
 from fastrec.table import Table
 
@@ -40,9 +39,9 @@ class DeviationFromGroup(GroupStats):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
+        by: Names,
         how: Literal["diff", "ratio", "z"] = "diff",
         stat: Literal["mean", "median"] = "mean",
         over: Literal["group", "train"] = "group",

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, Feature, RowWise, Tensors
 from fastrec.table import Column, Table
 
 _ROUNDINGS = 4  # how many roundings of its own type a number may lie beside a whole one and still count as it
@@ -41,7 +41,7 @@ class Digits(OfColumns, RowWise):
         [9, 9, 0]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature], digits: int = 1, *, decimals: int = 0) -> None:
+    def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
         self.cols, self.digits, self.decimals = cols, digits, decimals
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
             raise DataError(
@@ -112,7 +112,7 @@ class RoundTo(OfColumns, RowWise):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         to: float | Sequence[float],
         *,
         stats: Literal["value", "gap", "is_round"] | Sequence[str] = "value",

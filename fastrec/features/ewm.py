@@ -16,7 +16,7 @@ from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
 from fastrec.features._engine.running import Clock, decay
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature, State
+from fastrec.features.base import Cols, Context, Names, State
 from fastrec.segments.windows import count_before, decayed_sums
 from fastrec.table import Column, Table
 
@@ -48,11 +48,11 @@ class Ewm(OfGroups, LooksBack):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         half_life: float | str | Sequence[float | str],
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
     ) -> None:
         self.cols, self.half_life, self.by, self.order = cols, half_life, by, order
         if not as_list(half_life):

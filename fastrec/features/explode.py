@@ -16,6 +16,7 @@ from fastrec._core.optional import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list
+from fastrec.features.base import Names
 from fastrec.segments.order import run_starts
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 from fastrec.table.list_columns import of_vectors, packed
@@ -25,7 +26,7 @@ from fastrec.table.read import check_names
 
 def explode(
     source: Any,
-    columns: str | Sequence[str] | Mapping[str, str],
+    columns: Names | Mapping[str, str],
     *,
     sep: str = "|",
     position: str | None = "position",
@@ -91,7 +92,7 @@ class Explode:
 
     def __init__(
         self,
-        cols: str | Sequence[str] | Mapping[str, str],
+        cols: Names | Mapping[str, str],
         *,
         sep: str = "|",
         position: str | None = "position",

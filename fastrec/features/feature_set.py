@@ -16,7 +16,7 @@ from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features._inputs import as_list, given_rows
-from fastrec.features.base import GENERATORS, Context, Feature
+from fastrec.features.base import GENERATORS, Context, Feature, Names
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
@@ -43,9 +43,9 @@ class FeatureSet:
         self,
         features: Sequence[Feature | FeatureSet],
         *,
-        key: str | Sequence[str] | None = None,
+        key: Names | None = None,
         folds: int = 5,
-        target: str | Sequence[str] | None = None,
+        target: Names | None = None,
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
         cache: FeatureCache | str | Path | None = None,
     ) -> None:
@@ -400,15 +400,11 @@ class FeatureSet:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
-        config = {
-            **self._options(),
-            "fitted_on_unlabeled": self.fitted_on_unlabeled,
-            "listed": listed,
-        }
+        config = {**self._options(), "fitted_on_unlabeled": self.fitted_on_unlabeled, "listed": listed}
         write_features(folder, steps, config)
 
     @classmethod
-    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> FeatureSet:
+    def load(cls, folder: str | Path, *, trust: Names = ()) -> FeatureSet:
         """Read what ``save`` wrote.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -20,7 +20,7 @@ from fastrec.features._engine.column_stats import (
 )
 from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
 from fastrec.features._inputs import number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, State, Tensors
 from fastrec.table import Table
 
 _STRATEGIES = ("median", "mean", "mode", "constant")
@@ -53,7 +53,7 @@ class FillMissing(OfColumns, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         strategy: Literal["median", "mean", "mode", "constant"] = "median",
         *,
         value: float | Mapping[str, float] = 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.functions import _Function, _path
 from fastrec.features._engine.order import ordered_groups
 from fastrec.features._inputs import as_list, names_of
-from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors
+from fastrec.features.base import Col, Cols, Context, Grouped, Names, RowWise, Tensors
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
 
@@ -35,16 +35,11 @@ class RowFunction(_Function, RowWise):
         [2.0, 4.0]
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        cols: str | Feature | Sequence[str | Feature],
-        columns: str | Sequence[str],
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
         self.function, self.cols, self.columns = function, cols, columns
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return as_list(self.cols)
 
     def prepare(self, table: Table) -> Tensors:
@@ -84,18 +79,18 @@ class GroupFunction(_Function, Grouped):
     def __init__(
         self,
         function: Callable[..., Any],
-        cols: str | Feature | Sequence[str | Feature],
-        columns: str | Sequence[str],
+        cols: Cols,
+        columns: Names,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         uses_future: bool = False,
     ) -> None:
         self.function, self.cols, self.columns = function, cols, columns
         self.by, self.order, self.uses_future = by, order, uses_future
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
@@ -136,12 +131,7 @@ class GroupFunction(_Function, Grouped):
 
 
 def feature(
-    *,
-    inputs: str | Feature | Sequence[str | Feature],
-    outputs: str | Sequence[str],
-    by: str | Sequence[str] | None = None,
-    order: str | Sequence[str] | None = None,
-    uses_future: bool = False,
+    *, inputs: Cols, outputs: Names, by: Names | None = None, order: Names | None = None, uses_future: bool = False
 ) -> Callable[[Callable[..., Any]], RowFunction | GroupFunction]:
     """Make a generator of a function; a row's value may depend on the row alone or, with ``by``, on its group.
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, comparable, name_of, names_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, lexical_order
 from fastrec.table import Column, Table
 
@@ -37,14 +35,7 @@ class GroupPick(OfGroups, Grouped):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Feature,
-        nth: int = 1,
-        last: bool = False,
-        name: str | None = None,
+        self, cols: Cols, *, by: Names, order: Col, nth: int = 1, last: bool = False, name: str | None = None
     ) -> None:
         self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
         if nth < 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, comparable
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Table
 
@@ -35,9 +34,9 @@ class GroupRank(OfGroups, Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
+        by: Names,
         method: Literal["min", "max", "average", "dense", "ordinal"] = "min",
         descending: bool = False,
         normalise: bool = False,

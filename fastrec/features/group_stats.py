@@ -27,7 +27,7 @@ from fastrec.features._engine.group_values import (
 from fastrec.features._engine.keyed import sort_keys, union_keys
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_columns, as_list, number_of, order_keys
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, Names, State, Tensors
 from fastrec.table import Column, Table
 
 _QUANTILE = re.compile(r"q\d{2,}")
@@ -73,12 +73,12 @@ class GroupStats(OfGroups, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        stats: str | Sequence[str] = ("mean",),
+        by: Names,
+        stats: Names = ("mean",),
         over: Literal["train", "group"] = "train",
-        order: str | Sequence[str] | None = None,
+        order: Names | None = None,
         bins: Sequence[float] | None = None,
         scope: Literal["train", "all"] = "train",
         name: str | None = None,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, Cols, RowWise, Tensors
 from fastrec.table import Table
 from fastrec.table.vocab import hash_codes
 
@@ -37,15 +35,13 @@ class HashEncode(RowWise):
         [73, 5, 73, 0]
     """
 
-    def __init__(
-        self, cols: str | Feature | Sequence[str | Feature], buckets: int, *, seed: int = 0, name: str = "hash"
-    ) -> None:
+    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None:
         self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
         if buckets < 1:
             raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return as_list(self.cols)
 
     @property

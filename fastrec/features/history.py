@@ -14,7 +14,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._engine.order import Aligned, difference, is_request, take_or_missing
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Grouped
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
 from fastrec.table import Column, Table
@@ -61,16 +61,16 @@ class History(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
-        order: str | Sequence[str],
+        order: Names,
         table: str | None = None,
         event: str | None = None,
         kinds: Sequence[str] | None = None,
         stats: Stat | Sequence[Stat] = ("count", "since"),
         by_kind: bool = False,
-        values: str | Sequence[str] = (),
-        sums: str | Sequence[str] = (),
+        values: Names = (),
+        sums: Names = (),
         name: str = "history",
     ) -> None:
         self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds

@@ -10,7 +10,7 @@ from fastrec._core.optional import require
 from fastrec.errors import DataError, MissingFileError
 from fastrec.features._embedded import Embedded
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature
+from fastrec.features.base import Col
 
 
 class ImageEmbed(Embedded):
@@ -44,7 +44,7 @@ class ImageEmbed(Embedded):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         model: str,
         *,
         root: str | Path | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import segment_max, segment_min
 from fastrec.table import Column, Table
 from fastrec.table.concat_columns import concat_columns
@@ -46,8 +46,8 @@ class JoinTable(Grouped):
     def __init__(
         self,
         table: str,
-        on: str | Feature | Sequence[str | Feature] | Mapping[str, str],
-        columns: str | Sequence[str],
+        on: Cols | Mapping[str, str],
+        columns: Names,
         *,
         duplicates: Literal["error", "first", "last"] = "error",
         name: str | None = None,
@@ -63,7 +63,7 @@ class JoinTable(Grouped):
         return None
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return list(self.on) if isinstance(self.on, Mapping) else as_list(self.on)
 
     @property

@@ -14,7 +14,7 @@ from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import Col, Cols, Context, Names
 from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import first_at_least, keys_before
 from fastrec.table import Column, Table
@@ -50,10 +50,10 @@ class Lag(OfGroups, KeepsRows):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
         n: int | Sequence[int] = 1,
         horizon: str | float | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Lag(OfGroups, KeepsRows):
     def outputs(self) -> list[str]:
         return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
 
-    def _name(self, col: str | Feature, n: int) -> str:
+    def _name(self, col: Col, n: int) -> str:
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
         return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))

@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.earlier import earlier_events, time_since
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Grouped
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.table import Column, Table
 
 
@@ -46,9 +46,9 @@ class LastAction(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
-        order: str | Sequence[str] | None,
+        order: Names | None,
         action: str,
         table: str | None = None,
         n: int | Sequence[int] = 1,

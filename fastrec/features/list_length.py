@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, Cols, RowWise, Tensors
 from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of
 
@@ -25,11 +23,11 @@ class ListLength(RowWise):
         [2, 0, <NA>]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature]) -> None:
+    def __init__(self, cols: Cols) -> None:
         self.cols = cols
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return as_list(self.cols)
 
     @property

@@ -11,7 +11,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Column, Table, as_column
 from fastrec.table.offsets import lengths_of, runs
 
@@ -42,7 +42,7 @@ class ListSlice(RowWise):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         start: int = 0,
         end: int | None = None,
         *,
@@ -69,7 +69,7 @@ class ListSlice(RowWise):
         return end - self.start if self.end is None or end < 0 else 0
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

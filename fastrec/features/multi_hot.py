@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import as_columns, as_list, name_of
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, State, Tensors
 from fastrec.table import Column, Keys, Table
 from fastrec.table.offsets import rows_of
 
@@ -46,7 +46,7 @@ class MultiHot(FittedOnLists):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         values: Sequence[str | int | float | bool] | None = None,
         *,
         max_size: int = 64,
@@ -80,7 +80,7 @@ class MultiHot(FittedOnLists):
         return Keys((found,), (name_of(self.col),))
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

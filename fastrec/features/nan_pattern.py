@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, is_open
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Table
 
 
@@ -29,7 +27,7 @@ class NaNPattern(OfColumns, RowWise):
         [3, 0, 1]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature], *, name: str = "nan_pattern") -> None:
+    def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
         self.cols, self.name = cols, name
         if not is_open(cols):
             self._check()

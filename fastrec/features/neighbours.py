@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, comparable, name_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import Groups, shift_in_group
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -49,10 +49,10 @@ class Neighbours(OfGroups, Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         n: int | Sequence[int] = 1,
         what: What | Sequence[What] = ("previous", "next"),
     ) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.features.tokens import Tokens
 from fastrec.features.vector_columns import unit
 from fastrec.table import Column, Table
@@ -49,7 +49,7 @@ class NgramHash(RowWise):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         dims: int = 256,
         *,
         least: int = 1,
@@ -67,7 +67,7 @@ class NgramHash(RowWise):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

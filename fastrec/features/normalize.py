@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from fastrec.features._engine.column_stats import column_moments, merge_column_moments, total_moments
 from fastrec.features._engine.options import OfColumns, check_scope
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, State, Tensors
 from fastrec.table import Table
 
 
@@ -34,9 +33,7 @@ class Normalize(OfColumns, Fitted):
         [-1.0, 1.0]
     """
 
-    def __init__(
-        self, cols: str | Feature | Sequence[str | Feature], *, scope: Literal["train", "all"] = "train"
-    ) -> None:
+    def __init__(self, cols: Cols, *, scope: Literal["train", "all"] = "train") -> None:
         super().__init__()
         self.cols, self.scope = cols, scope
         check_scope(self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -12,7 +11,7 @@ from fastrec.features._engine.key_counts import count_keys
 from fastrec.features._engine.keyed import spread, union_keys
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Keys, Table
 
@@ -37,13 +36,7 @@ class NUnique(OfGroups, Fitted):
         [2, 2, 2, 0]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        scope: Literal["train", "all"] = "train",
-    ) -> None:
+    def __init__(self, cols: Cols, *, by: Names, scope: Literal["train", "all"] = "train") -> None:
         super().__init__()
         self.cols, self.by, self.scope = cols, by, scope
         if not as_list(by):
@@ -55,7 +48,7 @@ class NUnique(OfGroups, Fitted):
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"nunique_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:

@@ -7,7 +7,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.naming import naming
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Fitted, State, Tensors
 from fastrec.features.vector_columns import VectorColumns
 from fastrec.table import Table
 
@@ -36,14 +36,14 @@ class Pca(Fitted):
         [-1.0, 1.0, 0.0, nan]
     """
 
-    def __init__(self, col: str | Feature, dims: int = 16, *, whiten: bool = False) -> None:
+    def __init__(self, col: Col, dims: int = 16, *, whiten: bool = False) -> None:
         super().__init__()
         self.col, self.dims, self.whiten = col, dims, whiten
         if dims < 1:
             raise DataError(f"Pca: dims is {dims}", remedy="Make at least 1 column")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property
@@ -128,11 +128,7 @@ def _merged(a: State, b: State) -> State:
     share = b["count"] / count.clamp(min=1)
     delta = b["mean"] - a["mean"]
     outer = delta[:, :, None] * delta[:, None, :] * (a["count"] * share)[:, None, None]
-    return {
-        "count": count,
-        "mean": a["mean"] + delta * share[:, None],
-        "scatter": a["scatter"] + b["scatter"] + outer,
-    }
+    return {"count": count, "mean": a["mean"] + delta * share[:, None], "scatter": a["scatter"] + b["scatter"] + outer}
 
 
 def _padded(values: torch.Tensor, cells: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -11,7 +10,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts
 from fastrec.features._engine.keyed import sum_kept
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, State
+from fastrec.features.base import Col, Cols, State
 from fastrec.segments import rank_in_group
 
 
@@ -36,7 +35,7 @@ class RankByCount(KeyCounts):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         method: Literal["min", "dense", "ordinal"] = "min",
         scope: Literal["train", "all"] = "train",
@@ -46,7 +45,7 @@ class RankByCount(KeyCounts):
         if method not in ("min", "dense", "ordinal"):
             raise DataError(f"RankByCount has no method {method!r}", remedy="Use 'min', 'dense' or 'ordinal'")
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
         return f"{word}countrank_{name_of(col)}"
 

@@ -9,7 +9,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import merge_moments, sum_by_cell
 from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Fitted, State, Tensors
 from fastrec.table import Table
 
 _USUAL_WEIGHT = 20.0
@@ -51,8 +51,8 @@ class BayesianRate(Fitted):
 
     def __init__(
         self,
-        clicks: str | Feature,
-        views: str | Feature,
+        clicks: Col,
+        views: Col,
         *,
         weight: float | None = _USUAL_WEIGHT,
         prior: float | None = None,
@@ -68,7 +68,7 @@ class BayesianRate(Fitted):
             raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.clicks, self.views]
 
     @property

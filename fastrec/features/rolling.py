@@ -13,7 +13,7 @@ from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import Cols, Context, Names
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
@@ -61,11 +61,11 @@ class Rolling(OfGroups, KeepsRows):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         stats: Stat | Sequence[Stat] = ("mean",),
         *,
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
         window: int | str | Sequence[int | str],
         min_count: int = 1,
         closed: Literal["left", "right", "both", "neither"] = "left",

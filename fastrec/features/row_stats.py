@@ -11,7 +11,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, is_open
 from fastrec.features._inputs import as_columns, as_list, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Column, Table
 
 Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
@@ -44,7 +44,7 @@ class RowStats(OfColumns, RowWise):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         stats: Stat | Sequence[Stat] = ("zeros", "missing", "mean", "std", "min", "max"),
         *,
         name: str = "row",

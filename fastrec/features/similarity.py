@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.order import Aligned
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Grouped
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.segments import segment_max
 from fastrec.table import Column, Table
 
@@ -49,11 +48,11 @@ class JaccardToHistory(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
         item: str,
         properties: str,
-        order: str | Sequence[str],
+        order: Names,
         table: str,
         items: str,
         last: int = 3,

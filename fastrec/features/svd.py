@@ -13,7 +13,7 @@ from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import name_of, names_of, number_of
 from fastrec.features._state_shapes import check_state
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, State, Tensors
 from fastrec.table import Table
 from fastrec.table.offsets import rows_of
 
@@ -53,11 +53,11 @@ class SvdEncode(FittedOnLists):
 
     def __init__(
         self,
-        rows: str | Feature,
-        cols: str | Feature,
+        rows: Col,
+        cols: Col,
         *,
         dims: int = 8,
-        weight: str | Feature | None = None,
+        weight: Col | None = None,
         log: bool = False,
         scope: Literal["train", "all"] = "train",
         seed: int = 0,
@@ -71,7 +71,7 @@ class SvdEncode(FittedOnLists):
             raise DataError(f"SvdEncode has no scope {scope!r}", remedy="Use 'train' or 'all'")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.rows, self.cols, *([] if self.weight is None else [self.weight])]
 
     @property

@@ -21,7 +21,7 @@ from fastrec.features._engine.keyed import (
 )
 from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Table
 
@@ -68,8 +68,8 @@ class TargetEncode(Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
-        target: str | Sequence[str],
+        cols: Cols,
+        target: Names,
         *,
         folds: int | None = None,
         fold_column: str | None = None,
@@ -86,7 +86,7 @@ class TargetEncode(Fitted):
             check_target_classes(classes, wanted_by=self)
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *self._for_fitting]
 
     @property
@@ -102,7 +102,7 @@ class TargetEncode(Fitted):
     def outputs(self) -> list[str]:
         return [name for _, _, _, name in self._columns()]
 
-    def _columns(self) -> list[tuple[str | Feature, int, Stat, str]]:
+    def _columns(self) -> list[tuple[Col, int, Stat, str]]:
         """For each output its key, which of the averaged numbers it is of, the statistic and the name."""
         found = []
         each = 1 if self.classes is None else len(self.classes)

@@ -16,7 +16,7 @@ from fastrec.features._engine.naming import naming
 from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of
 from fastrec.features._state_shapes import check_state
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, State, Tensors
 from fastrec.features.tokens import Tokens
 from fastrec.table import Column, Table, as_column
 from fastrec.table.key_types import is_text
@@ -60,7 +60,7 @@ class TextSvd(FittedOnLists):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         dims: int = 16,
         *,
         max_words: int = 2000,
@@ -78,7 +78,7 @@ class TextSvd(FittedOnLists):
             Tokens("", pattern)
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property

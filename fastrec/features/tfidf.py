@@ -11,7 +11,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, State, Tensors
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Table
 from fastrec.table.concat_columns import concat_columns
@@ -46,16 +46,14 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
-    def __init__(
-        self, a: str | Feature, b: str | Feature, *, scope: Literal["train", "all"] = "train", name: str | None = None
-    ) -> None:
+    def __init__(self, a: Col, b: Col, *, scope: Literal["train", "all"] = "train", name: str | None = None) -> None:
         super().__init__()
         self.a, self.b, self.scope, self.name = a, b, scope, name
         if scope not in ("train", "all"):
             raise DataError(f"TfIdfSimilarity has no scope {scope!r}", remedy="Use 'train' or 'all'")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.a, self.b]
 
     @property

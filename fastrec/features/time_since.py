@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import Col, Cols, Context, Names
 from fastrec.segments import Groups
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
@@ -40,19 +38,12 @@ class TimeSince(KeepsRows):
 
     own_row = False
 
-    def __init__(
-        self,
-        event: str | Feature | Sequence[str | Feature] | None = None,
-        *,
-        by: str | Sequence[str] | None = None,
-        order: str,
-        first: bool = False,
-    ) -> None:
+    def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
         self.event, self.by, self.order, self.first = event, by, order, first
         one_order(self, "a time")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.event), *as_list(self.by), *as_list(self.order)]
 
     @property

@@ -10,7 +10,7 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Column, Table, as_column
 from fastrec.table.key_types import is_text
 from fastrec.table.offsets import offsets_of, runs
@@ -43,9 +43,7 @@ class Tokens(RowWise):
         [['new', 'deals'], []]
     """
 
-    def __init__(
-        self, col: str | Feature, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None
-    ) -> None:
+    def __init__(self, col: Col, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None) -> None:
         self.col, self.pattern, self.lower, self.name = col, pattern, lower, name
         self._compiled()
 
@@ -65,7 +63,7 @@ class Tokens(RowWise):
         return compiled
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col]
 
     @property
