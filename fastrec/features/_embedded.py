@@ -12,7 +12,7 @@ import torch
 from fastrec._core.device import resolve_device
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.features._inputs import name_of
+from fastrec.features._inputs import masked, name_of
 from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.features.vector_columns import unit
 from fastrec.table import Column, Table
@@ -36,10 +36,6 @@ class Embedded(RowWise):
     def check_options(self) -> None:
         if self.bs < 1:
             raise DataError(f"{type(self).__name__}: {self.bs} values in a batch", remedy="Give 1 or more")
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -67,9 +63,8 @@ class Embedded(RowWise):
         return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made, name = self.apply(self.prepare(table)), self.outputs[0]
-        missing = made["missing"] if bool(made["missing"].any()) else None
-        return {name: Column("vector", made[name], name=name, missing=missing)}
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
     def _values(self, table: Table) -> tuple[list[str], torch.Tensor]:
         """Return the distinct values, and each row's number among them from 1 (0: missing), on the host."""

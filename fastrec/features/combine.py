@@ -6,8 +6,7 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
-from fastrec.features._inputs import name_of, number_of
+from fastrec.features._inputs import check_choices, name_of, number_of
 from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Table
 
@@ -32,8 +31,7 @@ class Combine(RowWise):
 
     def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None:
         self.a, self.how, self.b, self.name = a, how, b, name
-        if how not in _WORDS:
-            raise DataError(f"Combine cannot do {how!r}", remedy="Use '+', '-', '*' or '/'")
+        check_choices(self, "operation", how, list(_WORDS))
 
     @property
     def sources(self) -> list[Col]:

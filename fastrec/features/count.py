@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts, count_keys, merge_counts
 from fastrec.features._engine.keyed import sum_by_cell, sum_kept
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Col, Cols, Names, State
+from fastrec.features.base import Cells, Col, Cols, Names, Scope, State
 from fastrec.table import Keys, Table
 
 
@@ -20,8 +18,7 @@ class CountEncode(KeyCounts):
     Args:
         cols: key columns, or generators of one column each.
         log: give ``log(1 + count)`` instead.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         by: count inside groups, the rows with the row's own values of these columns; 0 where one is missing.
         normalise: give the share instead, ``count / rows``: of all rows, or of the group's with ``by``. Rows without a
             key are rows, too.
@@ -39,13 +36,7 @@ class CountEncode(KeyCounts):
     """
 
     def __init__(
-        self,
-        cols: Cols,
-        *,
-        log: bool = False,
-        scope: Literal["train", "all"] = "train",
-        by: Names | None = None,
-        normalise: bool = False,
+        self, cols: Cols, *, log: bool = False, scope: Scope = "train", by: Names | None = None, normalise: bool = False
     ) -> None:
         self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
         super().__init__()

@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._inputs import as_list, name_of
+from fastrec.features._inputs import as_list, masked, name_of
 from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
@@ -20,8 +20,7 @@ class Cross(OfColumns, Fitted):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
     A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
-    is a hash of the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and
-    equal values in two columns do not cancel out.
+    is a hash of the values in the order of the columns.
 
     Args:
         cols: two columns or more, or generators of one column each: ``Cross('a', 'b')`` or ``Cross(['a', 'b'])``.
@@ -98,12 +97,11 @@ class Cross(OfColumns, Fitted):
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, codes = self.outputs[0], tensors[self.outputs[0]]
-        missing = codes == 0
-        return {name: Column("number", codes, name=name, missing=missing if bool(missing.any()) else None)}
+        return {name: masked(name, codes, codes == 0)}
 
 
 def _joined_text(keys: Keys) -> pa.Array:
-    # Each value is preceded by its length, so that no two different tuples of values read the same.
+    # Each value follows its length: no two tuples of values read the same.
     parts = []
     for column in keys.columns:
         text = key_text(column)

@@ -7,10 +7,9 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, name_of, number_of
+from fastrec.features._inputs import as_list, check_choices, name_of, number_of
 from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import PAIRS, run_starts
@@ -42,9 +41,7 @@ class CumStat(OfGroups, Grouped):
         self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
     ) -> None:
         self.cols, self.by, self.order, self.stats = cols, by, order, stats
-        unknown = set(as_list(stats)) - set(_STATS)
-        if unknown:
-            raise DataError(f"CumStat has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        check_choices(self, "statistic", stats, _STATS)
 
     @property
     def own_row(self) -> bool:  # type: ignore[override]

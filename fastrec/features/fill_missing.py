@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import (
     column_moments,
     count_values,
@@ -19,11 +18,9 @@ from fastrec.features._engine.column_stats import (
     total_moments,
 )
 from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
-from fastrec.features._inputs import number_of
-from fastrec.features.base import Cells, Cols, Fitted, State, Tensors
+from fastrec.features._inputs import check_choices, number_of
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Table
-
-_STRATEGIES = ("median", "mean", "mode", "constant")
 
 
 class FillMissing(OfColumns, Fitted):
@@ -39,7 +36,7 @@ class FillMissing(OfColumns, Fitted):
         value: the constant, a number or column → number; a column that is not named gets 0.
         add_col: add ``{col}_na``, True where the value was missing, for every column (which ones are missing in
             training is not known beforehand).
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The outputs are float64, named ``filled_{col}``, and boolean, named ``{col}_na``.
 
@@ -58,13 +55,12 @@ class FillMissing(OfColumns, Fitted):
         *,
         value: float | Mapping[str, float] = 0.0,
         add_col: bool = True,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
     ) -> None:
         super().__init__()
         self.cols, self.strategy, self.value, self.add_col, self.scope = cols, strategy, value, add_col, scope
         check_scope(self)
-        if strategy not in _STRATEGIES:
-            raise DataError(f"FillMissing has no strategy {strategy!r}", remedy=f"Use one of {', '.join(_STRATEGIES)}")
+        check_choices(self, "strategy", strategy, ("median", "mean", "mode", "constant"))
         if not is_open(cols):
             check_columns_of(self, "value", self.columns)
 

@@ -38,10 +38,6 @@ class RowFunction(_Function, RowWise):
     def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
         self.function, self.cols, self.columns = function, cols, columns
 
-    @property
-    def sources(self) -> list[Col]:
-        return as_list(self.cols)
-
     def prepare(self, table: Table) -> Tensors:
         names = [n for c in as_list(self.cols) for n in names_of(c)]
         return dict(zip(names, self._values(table), strict=True))

@@ -6,9 +6,8 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
-from fastrec.features._inputs import as_list, comparable
+from fastrec.features._inputs import as_list, check_choices, comparable
 from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Table
@@ -43,8 +42,7 @@ class GroupRank(OfGroups, Grouped):
     ) -> None:
         self.cols, self.by, self.method = cols, by, method
         self.descending, self.normalise = descending, normalise
-        if method not in ("min", "max", "average", "dense", "ordinal"):
-            raise DataError(f"GroupRank has no method {method!r}", remedy="Use min, max, average, dense or ordinal")
+        check_choices(self, "method", method, ("min", "max", "average", "dense", "ordinal"))
 
     @property
     def outputs(self) -> list[str]:

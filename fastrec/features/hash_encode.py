@@ -7,7 +7,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Col, Cols, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Table
 from fastrec.table.vocab import hash_codes
 
@@ -39,10 +39,6 @@ class HashEncode(RowWise):
         self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
         if buckets < 1:
             raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
-
-    @property
-    def sources(self) -> list[Col]:
-        return as_list(self.cols)
 
     @property
     def outputs(self) -> list[str]:

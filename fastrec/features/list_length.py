@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fastrec.features._engine.lists import list_of
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Col, Cols, RowWise, Tensors
+from fastrec.features._inputs import as_list, masked, name_of
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of
 
@@ -27,10 +27,6 @@ class ListLength(RowWise):
         self.cols = cols
 
     @property
-    def sources(self) -> list[Col]:
-        return as_list(self.cols)
-
-    @property
     def outputs(self) -> list[str]:
         return [f"length_{name_of(c)}" for c in as_list(self.cols)]
 
@@ -42,10 +38,6 @@ class ListLength(RowWise):
         return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made = self.apply(self.prepare(table))
-        result = {}
-        for col in as_list(self.cols):
-            name = f"length_{name_of(col)}"
-            missing = table[name_of(col)].is_missing().to(made[name].device)
-            result[name] = Column("number", made[name], name=name, missing=missing if bool(missing.any()) else None)
-        return result
+        lengths = self.apply(self.prepare(table))
+        columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
+        return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}

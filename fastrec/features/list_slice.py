@@ -69,10 +69,6 @@ class ListSlice(RowWise):
         return end - self.start if self.end is None or end < 0 else 0
 
     @property
-    def sources(self) -> list[Col]:
-        return [self.col]
-
-    @property
     def outputs(self) -> list[str]:
         return [self.name or f"slice_{self.start}_{'end' if self.end is None else self.end}_{name_of(self.col)}"]
 

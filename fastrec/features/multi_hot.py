@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -11,8 +11,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import as_columns, as_list, name_of
-from fastrec.features.base import Cells, Col, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.table import Column, Keys, Table
 from fastrec.table.offsets import rows_of
 
@@ -30,8 +31,7 @@ class MultiHot(FittedOnLists):
         values: text, numbers or booleans, the values to look for; None: learn them.
         max_size: how many values are learned at most.
         min_count: learn only values that are in this many training rows' lists.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the outputs' first word; None: the column's.
 
     Example:
@@ -51,14 +51,13 @@ class MultiHot(FittedOnLists):
         *,
         max_size: int = 64,
         min_count: int = 1,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         name: str | None = None,
     ) -> None:
         super().__init__()
         self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
         self.scope, self.name = scope, name
-        if scope not in ("train", "all"):
-            raise DataError(f"MultiHot has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
         if max_size < 1:
             raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
         if values is not None:
@@ -78,10 +77,6 @@ class MultiHot(FittedOnLists):
             )
         found = found.cast(pa.large_string()) if pa.types.is_string(found.type) else found
         return Keys((found,), (name_of(self.col),))
-
-    @property
-    def sources(self) -> list[Col]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:

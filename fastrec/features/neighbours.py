@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, comparable, name_of, number_of
+from fastrec.features._inputs import as_list, check_choices, comparable, name_of, number_of
 from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import Groups, shift_in_group
 from fastrec.table import Column, Table
@@ -57,9 +57,7 @@ class Neighbours(OfGroups, Grouped):
         what: What | Sequence[What] = ("previous", "next"),
     ) -> None:
         self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
-        unknown = [w for w in as_list(what) if w not in _WHAT]
-        if unknown:
-            raise DataError(f"Neighbours does not know {unknown[0]!r}", remedy=f"Use one of {', '.join(_WHAT)}")
+        check_choices(self, "value what=", what, _WHAT)
         if any(i < 1 for i in as_list(n)):
             raise DataError(
                 f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says on which side"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from fastrec.features._engine.column_stats import column_moments, merge_column_moments, total_moments
 from fastrec.features._engine.options import OfColumns, check_scope
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Cells, Cols, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Table
 
 
@@ -22,7 +20,7 @@ class Normalize(OfColumns, Fitted):
 
     Args:
         cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The outputs are float64, named ``norm_{col}``. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
@@ -33,7 +31,7 @@ class Normalize(OfColumns, Fitted):
         [-1.0, 1.0]
     """
 
-    def __init__(self, cols: Cols, *, scope: Literal["train", "all"] = "train") -> None:
+    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None:
         super().__init__()
         self.cols, self.scope = cols, scope
         check_scope(self)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import count_keys
 from fastrec.features._engine.keyed import spread, union_keys
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfGroups, check_scope
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, Scope, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Keys, Table
 
@@ -25,8 +23,7 @@ class NUnique(OfGroups, Fitted):
     Args:
         cols: columns of any kind that can be a key, or generators of one column each.
         by: the columns of the group.
-        scope: ``'all'`` takes the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -36,13 +33,12 @@ class NUnique(OfGroups, Fitted):
         [2, 2, 2, 0]
     """
 
-    def __init__(self, cols: Cols, *, by: Names, scope: Literal["train", "all"] = "train") -> None:
+    def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
         super().__init__()
         self.cols, self.by, self.scope = cols, by, scope
         if not as_list(by):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
-        if scope not in ("train", "all"):
-            raise DataError(f"NUnique has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @property
     def outputs(self) -> list[str]:

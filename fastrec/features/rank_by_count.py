@@ -6,11 +6,10 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts
 from fastrec.features._engine.keyed import sum_kept
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Col, Cols, State
+from fastrec.features._inputs import as_list, check_choices, name_of
+from fastrec.features.base import Col, Cols, Scope, State
 from fastrec.segments import rank_in_group
 
 
@@ -22,8 +21,7 @@ class RankByCount(KeyCounts):
         method: keys of one frequency share the best place (``min``: one more than there are keys that are more
             frequent), or places count frequencies (``dense``), or each key has a place of its own, the smaller key
             before the larger (``ordinal``).
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -34,16 +32,11 @@ class RankByCount(KeyCounts):
     """
 
     def __init__(
-        self,
-        cols: Cols,
-        *,
-        method: Literal["min", "dense", "ordinal"] = "min",
-        scope: Literal["train", "all"] = "train",
+        self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
     ) -> None:
         self.cols, self.method, self.scope = cols, method, scope
         super().__init__()
-        if method not in ("min", "dense", "ordinal"):
-            raise DataError(f"RankByCount has no method {method!r}", remedy="Use 'min', 'dense' or 'ordinal'")
+        check_choices(self, "method", method, ("min", "dense", "ordinal"))
 
     def _name(self, col: Col) -> str:
         word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]

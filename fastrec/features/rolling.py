@@ -12,7 +12,7 @@ from fastrec.features._engine.durations import positive, seconds_in, short
 from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
-from fastrec.features._inputs import as_list, number_of
+from fastrec.features._inputs import as_list, check_choices, number_of
 from fastrec.features.base import Cols, Context, Names
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
@@ -28,7 +28,6 @@ from fastrec.table import Column, Table
 
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 _STATS = ("mean", "sum", "count", "std", "min", "max", "median")
-_CLOSED = ("left", "right", "both", "neither")
 
 
 class Rolling(OfGroups, KeepsRows):
@@ -73,11 +72,8 @@ class Rolling(OfGroups, KeepsRows):
     ) -> None:
         self.cols, self.stats, self.by, self.order = cols, stats, by, order
         self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
-        unknown = [s for s in as_list(stats) if s not in _STATS]
-        if unknown:
-            raise DataError(f"Rolling has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}")
-        if closed not in _CLOSED:
-            raise DataError(f"Rolling cannot be closed {closed!r}", remedy=f"Use one of {', '.join(_CLOSED)}")
+        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "end named closed=", closed, ("left", "right", "both", "neither"))
         if min_count < 0:
             raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Cells, Col, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Table
 from fastrec.table.concat_columns import concat_columns
@@ -31,8 +30,7 @@ class TfIdfSimilarity(FittedOnLists):
     Args:
         a: a column of lists, or a generator of one (``Tokens('title', 'words')``).
         b: likewise, of the same kind of elements.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the output's name; None: ``tfidf_{a}__{b}``.
 
     Source: Salton, Buckley 1988, "Term-weighting approaches in automatic text retrieval"; smoothed as in scikit-learn.
@@ -46,11 +44,10 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
-    def __init__(self, a: Col, b: Col, *, scope: Literal["train", "all"] = "train", name: str | None = None) -> None:
+    def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None:
         super().__init__()
         self.a, self.b, self.scope, self.name = a, b, scope, name
-        if scope not in ("train", "all"):
-            raise DataError(f"TfIdfSimilarity has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @property
     def sources(self) -> list[Col]:

@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import Bucketize, Cross, FeatureSet, TargetEncode, search_crosses
 from fastrec.features.base import Cells
-from fastrec.features.cross_search import _auc, _logistic, _ridge, _Trial
+from fastrec.features.cross_search import _auc, _CrossTrial, _logistic, _ridge
 from fastrec.table import Table
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -182,7 +182,7 @@ def test_folds_may_be_given_or_named_and_a_key_keeps_rows_together():
 def trial(df, metric="r2", smooth=3.0, folds=3):
     y = torch.tensor(df["y"].to_numpy(), dtype=torch.float64)
     cells = Cells(torch.arange(len(df)) % folds, folds)
-    return _Trial(Table.read(df).with_columns({"y": y}), y, cells, metric, smooth)
+    return _CrossTrial(Table.read(df).with_columns({"y": y}), y, cells, metric, smooth)
 
 
 def test_encodings_are_those_of_a_plain_loop():

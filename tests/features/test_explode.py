@@ -230,7 +230,7 @@ def test_scikit_learns_manners():
     feature = Explode(["x"], sep=",", position="place", numbers=("x",))
     assert feature.get_params() == {"cols": ["x"], "sep": ",", "position": "place", "row": None, "numbers": ("x",)}
     other = clone(feature)
-    assert repr(other) == repr(feature) == "Explode(cols=['x'], sep=',', position='place', numbers=('x',))"
+    assert repr(other) == repr(feature) == "Explode(cols=['x'], sep=',', position='place', numbers=['x'])"
     assert other.set_params(sep=";") is other
     assert other.fit({"x": ["1;2"], "k": [0]}).get_feature_names_out() == ["k", "x", "place"]
     assert [list(v) for v in other.transform({"x": ["1;2"], "k": [0]}).values()] == [[0, 0], [1.0, 2.0], [1, 2]]

@@ -22,7 +22,7 @@ from fastrec.features import (
 )
 from fastrec.features.base import Cells, Fitted, Grouped
 from fastrec.features.leakage.check import LeakageReport
-from fastrec.features.leakage.rows import Choice, cut_places, key_sizes, probe_rows, sample_rows
+from fastrec.features.leakage.rows import CheckedRows, cut_places, key_sizes, probe_rows, sample_rows
 from fastrec.features.leakage.runs import moved, with_rows_of
 from fastrec.table import Column, Table
 from tests.features.examples import CAUSAL, ENCODERS, EXAMPLES
@@ -517,7 +517,7 @@ def test_of_a_large_frame_a_part_is_checked_and_rows_keep_their_numbers():
 
 
 def choice_of(df, **names):
-    return Choice.of(df, names.get("targets", ["clicked"]), names.get("order", []), names.get("keys", []), 0)
+    return CheckedRows.of(df, names.get("targets", ["clicked"]), names.get("order", []), names.get("keys", []), 0)
 
 
 def test_the_part_holds_whole_keys_or_the_earliest_rows():

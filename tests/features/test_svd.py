@@ -12,8 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError
-from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode, svd
+from fastrec.features import CountEncode, FeatureSet, GroupStats, SvdEncode
 from fastrec.features.base import Cells
 from fastrec.table import Table
 
@@ -207,7 +208,7 @@ def test_cuml_takes_small_matrices_of_a_gpu(monkeypatch):
     there = values.double().as_subclass(OnGpu)
     np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
     assert _DenseSVD.made == [{"n_components": 2, "algorithm": "full", "random_state": 0, "output_type": "numpy"}]
-    monkeypatch.setattr(svd, "_DENSE", 5)
+    monkeypatch.setattr(limits, "SVD_DENSE_CELLS", 5)
     np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
     assert len(_DenseSVD.made) == 1
 
