@@ -40,7 +40,9 @@ LEAK_CUTS = 3  # times at which the future is changed; not measured: bounds the 
 LEAK_RELATIVE = 1e-9  # of a value: moves below are rounding; float64 sums in another order differ by about 1e-13
 LEAK_ABSOLUTE = 1e-12  # of a column's typical value: moves below are rounding
 LEAK_LEAST_ROWS = 20  # rows without which a statistic of the target is chance; not measured
-SVD_DENSE_CELLS = 1 << 27  # matrix cells; not measured: bounds the dense float64 matrix that cuML needs to 1 GiB
+ROW_STATS_NUMBERS = 1 << 21  # numbers as float64 at a time; not measured: bounds memory to 16 MiB per copy
+JACCARD_CELLS = 1 << 22  # pairs times properties marked at a time; not measured: 4 MiB of marks stay in the cache
+TFIDF_ELEMENTS = 1 << 20  # elements compared at a time; not measured: their sort stays in the cache
 LEAK_LEAST_KEYS = 8  # keys without which a statistic by key is chance; not measured
 
 # ----

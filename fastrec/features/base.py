@@ -255,12 +255,13 @@ class Fitted(Feature):
     def prepare(self, state: State, table: Table) -> Tensors:
         """Return the inputs as tensors: keys as codes of the learned keys, numbers as floats."""
 
-    @abstractmethod
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
         """Map inputs to outputs by tensor operations only: the same function in training and in an exported graph."""
+        codes = {name: tensors[key] for name, key in self.lookups().items()}
+        return {name: fit[name].to(c.device).index_select(0, c) for name, c in codes.items()}
 
     def lookups(self) -> dict[str, str] | None:
-        """Map each output to the tensor of ``prepare`` with its codes, if ``apply`` is a look-up in ``fit``; else None.
+        """Map each output to the tensor of ``prepare`` with its codes; None if ``apply`` is no such look-up in ``fit``.
 
         Look-ups gather from all folds' tables, concatenated, at once.
         """

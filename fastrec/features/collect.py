@@ -14,18 +14,16 @@ from fastrec.table import Column, Table
 class Collect(Grouped):
     """The values of the events strictly before the row in its group as a list, the latest last.
 
-    An event at the row's own place in the order is not in the list; of several events at one place the one with the
-    larger row number comes later. Lists of several columns are equally long: a missing value is a missing element.
+    Events at one place in the order are in row order. Lists of several columns are equally long: a missing value is a
+    missing element. The list is empty without events before, or with a missing group.
 
     Args:
         cols: the columns to collect, of numbers, times or text; generators only of the frame's own rows.
         by: the columns of the group, in rows and log.
-        order: the columns that order events and rows, both having them; None, without ``table``: the rows' own order.
-        max_len: how many events back a list reaches.
+        order: the order columns of events and rows; None (only without ``table``): the rows' own order.
+        max_len: the largest length of a list.
         table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
         name: the outputs' first word.
-
-    The list is empty where nothing happened before, or the group is missing.
 
     Example:
         >>> import pandas as pd
@@ -90,7 +88,7 @@ class Collect(Grouped):
         return result
 
     def _lists(self, found: Earlier) -> tuple[torch.Tensor, torch.Tensor]:
-        """The lists' offsets (int64 ``[n + 1]``) and the row numbers of their events, one list after the other."""
+        """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
         torch.cumsum(lengths, 0, out=offsets[1:])

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
+from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import as_list, masked, name_of
 from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
@@ -60,9 +61,7 @@ class Cross(OfColumns, Fitted):
         return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        keys, left, right = union_keys(a["keys"], b["keys"])
-        cells = max(len(a["count"]), len(b["count"]))
-        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
         return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -81,9 +80,7 @@ class Cross(OfColumns, Fitted):
         return {self.outputs[0]: "key"} if self.buckets is None else None
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        if self.buckets is not None:
-            return {self.outputs[0]: tensors["hash"]}
-        return {self.outputs[0]: fit[self.outputs[0]].to(tensors["key"].device).index_select(0, tensors["key"])}
+        return super().apply(fit, tensors) if self.buckets is None else {self.outputs[0]: tensors["hash"]}
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.buckets is None and self.min_count <= 1:

@@ -1,4 +1,4 @@
-"""``CumStat`` and ``LastKnown``: what the rows before a row in its group add up to, and the last value known."""
+"""``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class CumStat(OfGroups, Grouped):
         cols: number columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max`` (with no value before: 0, 0 and NaN), and ``smaller``:
-            how many of the values before are below the row's own (NaN where it has none).
+        stats: any of ``count``, ``sum``, ``mean``, ``min``, ``max`` (without a value before: 0, 0 and NaN), and
+            ``smaller``: the number of values before that are below the row's own (NaN if it has none).
 
     Example:
         >>> import pandas as pd
@@ -79,12 +79,12 @@ class CumStat(OfGroups, Grouped):
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
-    """Largest or smallest known value before each row in its group: float64 ``[n]``, NaN where there is none."""
+    """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
     n = len(values)
     if not n:
         return values
-    # Values become whole ranks, with one block of ranks per group above those of the groups before: a running maximum
-    # over all rows then starts anew in every group.
+    # Values become ranks, in a block per group above those of the groups before: one running maximum over all rows
+    # then restarts in every group.
     signed = torch.where(known, values if largest else -values, 0)
     distinct, rank = torch.unique(signed, return_inverse=True)
     ordered = torch.where(groups.sort(known), groups.sort(rank) + 1, 0)
@@ -97,11 +97,9 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 
 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """How many known values before each row in its group are below its own: int64 ``[n]``.
-
-    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left half,
-    which a sort by block and value brings before it. That takes log2 of the largest group many sorts.
-    """
+    """Count the known values before each row in its group that are below its own: int64 ``[n]``."""
+    # Groups are halved repeatedly: at each level a row of a right half counts the smaller ones of its left half, which
+    # a sort by block and value puts before it. That takes log2(largest group) sorts.
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
@@ -133,8 +131,7 @@ class LastKnown(OfGroups, Grouped):
         cols: columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        ahead: look at the rows after the row instead: the nearest that is known (the future, unless the order is not
-            one of time).
+        ahead: take the nearest known value after the row instead (the future, if the order is one of time).
 
     Example:
         >>> import pandas as pd
@@ -172,7 +169,7 @@ class LastKnown(OfGroups, Grouped):
 
 
 def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """The nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 where there is none."""
+    """Return the nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one."""
     n = len(marks)
     order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
     turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole

@@ -1,4 +1,4 @@
-"""``@feature``: a function of one's own as a generator."""
+"""``@feature``: your own function as a generator."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fastrec.table import Column, Table, as_column
 
 
 class RowFunction(_Function, RowWise):
-    """A function of a row's own values, of all rows at once; made by ``@feature``.
+    """A function of a row's values, called with all rows; built by ``@feature``.
 
     Args:
         function: takes one argument per column and returns one value per row (several outputs: a tuple or a dict).
-            Numbers, booleans and times (seconds since 1970 in UTC) arrive as float64 tensors ``[n]``, NaN where
-            missing; text as a list, None where missing.
+            Numbers, booleans and times (seconds since 1970 in UTC) are float64 tensors ``[n]``, NaN where missing; text
+            is a list, None where missing.
         cols: the columns it reads, in the order of its arguments, or generators.
         columns: the name(s) of the columns it makes.
 
@@ -51,12 +51,12 @@ class RowFunction(_Function, RowWise):
 
 
 class GroupFunction(_Function, Grouped):
-    """A function of the rows of a row's group, in order; made by ``@feature(by=…)``.
+    """A function of the rows of a row's group, in order; built by ``@feature(by=…)``.
 
     Args:
-        function: called once for each group with its rows' values in order (as ``RowFunction`` says); it returns one
-            value per row, or one for the whole group. A function with an argument ``groups`` is called once for all
-            rows in their own order, and gets a ``fastrec.segments.Groups``: many times faster with many groups.
+        function: called for each group with its rows' values in order (see ``RowFunction``); returns one value per row,
+            or one for the group. A function with an argument ``groups`` (``fastrec.segments.Groups``) is called once,
+            for all rows in their own order: many times faster with many groups.
         cols: the columns it reads, in the order of its arguments, or generators.
         columns: the name(s) of the columns it makes.
         by: the columns of the group. Rows without a group get missing values.
@@ -104,7 +104,7 @@ class GroupFunction(_Function, Grouped):
         return columns
 
     def _each(self, values: list[Any], groups: Groups, outside: torch.Tensor) -> list[torch.Tensor]:
-        """The function called group by group: one float64 tensor ``[n]`` per output."""
+        """Call the function group by group: one float64 tensor ``[n]`` per output."""
         n = len(groups.codes)
         order = torch.arange(n) if groups.order is None else groups.order.cpu()
         starts = (groups.place == 0).nonzero().squeeze(1).tolist() if n else []
@@ -129,11 +129,10 @@ class GroupFunction(_Function, Grouped):
 def feature(
     *, inputs: Cols, outputs: Names, by: Names | None = None, order: Names | None = None, uses_future: bool = False
 ) -> Callable[[Callable[..., Any]], RowFunction | GroupFunction]:
-    """Make a generator of a function; a row's value may depend on the row alone or, with ``by``, on its group.
+    """Make a generator of a function of the row or, with ``by``, of its group.
 
-    A generator of a function that a module holds by its own name can be saved: the module's and the function's name are
-    kept. Loading looks into modules that are imported, and imports those that ``trust=`` names. ``check_leakage`` tells
-    whether it gives away a target or the future.
+    A module's function can be saved, by the names of both. Loading looks into imported modules, and imports those that
+    ``trust=`` names. Test it for leaks by ``check_leakage``.
 
     Args:
         inputs: the columns it reads, in the order of its arguments, or generators.

@@ -51,7 +51,7 @@ class JoinTable(Grouped):
         name: str | None = None,
     ) -> None:
         self.table, self.on, self.columns, self.duplicates, self.name = table, on, columns, duplicates, name
-        check_choices(self, "choice duplicates=", duplicates, ("error", "first", "last"))
+        check_choices(self, "rule for duplicates", duplicates, ("error", "first", "last"))
         if not self.sources or not as_list(columns):
             raise DataError("JoinTable needs a key and columns to fetch", remedy="Name at least one of each")
 

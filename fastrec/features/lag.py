@@ -28,11 +28,10 @@ class Lag(OfGroups, KeepsRows):
         cols: columns of numbers, times, text or categories, or generators of one column each.
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        n: how many rows back, or several; below 0: ahead (the future).
-        horizon: count from the last row that is known this long before the row: ``'42D'``, ``'12h'``, ``'30min'`` …, or
-            a number in the unit of ``order`` (seconds for times; an order of numbers is taken as seconds where a text
-            is given). With 1 it is the last row whose order is at most the row's own less the horizon. None: the row
-            before, however close.
+        n: the number of rows back, or several; below 0: ahead (the future).
+        horizon: count back from the last row at least this much earlier: ``'42D'``, ``'12h'``, ``'30min'``, or a number
+            in the unit of ``order`` (seconds for times; with a text an order of numbers is in seconds). None: from the
+            row before.
 
     Example:
         >>> import pandas as pd
@@ -100,14 +99,13 @@ class Lag(OfGroups, KeepsRows):
         return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
     def _span(self, per_second: int) -> Fraction:
-        """The horizon in the unit of the order column."""
         name = type(self).__name__
         if isinstance(self.horizon, str):
             return seconds_in(self.horizon, wanted_by=name, what="horizon") * per_second
         return positive(self.horizon, wanted_by=name, what="horizon") * per_second
 
     def _known(self, table: Table, groups: Groups) -> torch.Tensor:
-        """For each sorted row the place after the last one of its group that is known a horizon before it."""
+        """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         bounds = keys_before(timeline.keys, self._span(timeline.per_second), beyond=True)
         return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
@@ -117,7 +115,7 @@ class Lag(OfGroups, KeepsRows):
 
 
 def _rows_before(groups: Groups, end: torch.Tensor, n: int) -> torch.Tensor:
-    """The row ``n`` places before ``end`` (int64 ``[n]``, for sorted rows) in the group: row numbers, -1 for none."""
+    """Return the row ``n`` places before ``end`` (int64 ``[n]``, of sorted rows) in the group; -1 for none."""
     place = end - n
     found = place >= groups.start
     place = place.clamp_min(0)

@@ -62,7 +62,7 @@ class ListSlice(RowWise):
 
     @property
     def width(self) -> int:
-        """The most elements that a slice can have where both bounds count from the same end; else 0."""
+        """The largest length of a slice if both bounds count from the same end; else 0."""
         if self.start >= 0:
             return self.end - self.start if self.end is not None and self.end >= 0 else 0
         end = 0 if self.end is None else self.end
@@ -76,7 +76,7 @@ class ListSlice(RowWise):
         return {"offsets": list_of(table, name_of(self.col), wanted_by=self).values}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        """New offsets, and each new element's place among the old ones; where ``pad`` goes, one past the last."""
+        """Return new offsets, and each new element's place among the old ones; for ``pad`` one past the last."""
         offsets = tensors["offsets"]
         lengths = lengths_of(offsets)
         first = self._bound(self.start, lengths)
@@ -107,7 +107,7 @@ class ListSlice(RowWise):
         return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
 
     def _with_pad(self, column: Column) -> Column:
-        """The elements and ``pad`` after them, in the elements' type; where they show none, in that of ``pad``."""
+        """Return the elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``."""
         elements = column.elements
         if elements.kind == "category":
             return self._after_keys(column)
@@ -129,7 +129,7 @@ class ListSlice(RowWise):
         return replace(elements, values=values, missing=missing)
 
     def _number(self, kind: torch.dtype) -> torch.Tensor | None:
-        """``pad`` as a number of this type, ``[1]``; None if the type does not hold it."""
+        """Return ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it."""
         if kind.is_floating_point:
             return torch.tensor([self.pad], dtype=kind)
         if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.keyed import sort_keys, sum_by_cell
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import as_columns, as_list, name_of
@@ -19,18 +20,17 @@ from fastrec.table.offsets import rows_of
 
 
 class MultiHot(FittedOnLists):
-    """Which of some values a row's list holds, as int8 0 or 1: a column for each given value, or one vector.
+    """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
-    With ``values`` there is a column for each. Without, the values that are in most training rows' lists are learned
-    (equally many: the smaller value first), and the output is one vector column of ``max_size`` places, those past the
-    last learned value always 0: its width is known before the data. Missing and empty lists, unseen and missing
-    elements give 0. A list may hold a value several times: it counts once.
+    Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
+    vector column of ``max_size`` places, those past the last learned value 0. Missing and empty lists, unseen and
+    missing elements give 0.
 
     Args:
         col: a column of lists or vectors, or a generator of one.
         values: text, numbers or booleans, the values to look for; None: learn them.
-        max_size: how many values are learned at most.
-        min_count: learn only values that are in this many training rows' lists.
+        max_size: the largest number of values learned.
+        min_count: the least number of training rows' lists with a value.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the outputs' first word; None: the column's.
 
@@ -87,7 +87,7 @@ class MultiHot(FittedOnLists):
 
     @property
     def learned(self) -> list[Any]:
-        """The values that the places of the vector stand for, in their order; those given, where they were."""
+        """The values of the vector's places, in order; or the given ones."""
         if self.values is not None:
             return as_list(self.values)
         state, fit = self._learned()
@@ -109,15 +109,13 @@ class MultiHot(FittedOnLists):
         return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        cells = max(len(a["count"]), len(b["count"]))
         if self.values is not None:
-            return a if len(a["count"]) == cells else b
-        keys, left, right = union_keys(a["keys"], b["keys"])
-        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+            return max(a, b, key=lambda s: len(s["count"]))
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
         return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Each known key's place, from 1; 0: it has none."""
+        """Return each known key's place, from 1; 0: none."""
         count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
         total = count.sum(0)
         place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)

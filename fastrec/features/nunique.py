@@ -74,6 +74,3 @@ class NUnique(OfGroups, Fitted):
 
     def lookups(self) -> dict[str, str]:
         return dict.fromkeys(self.outputs, "group")
-
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        return {name: fit[name].to(tensors["group"].device)[tensors["group"]] for name in self.outputs}

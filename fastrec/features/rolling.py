@@ -73,7 +73,7 @@ class Rolling(OfGroups, KeepsRows):
         self.cols, self.stats, self.by, self.order = cols, stats, by, order
         self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
         check_choices(self, "statistic", stats, _STATS)
-        check_choices(self, "end named closed=", closed, ("left", "right", "both", "neither"))
+        check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
         if min_count < 0:
             raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):

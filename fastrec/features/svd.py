@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any
-
 import numpy as np
 import torch
 
-from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
@@ -26,8 +22,8 @@ class SvdEncode(FittedOnLists):
 
     The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
     singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S`` as ``dims`` float64 columns:
-    scikit-learn's ``TruncatedSVD``, or cuML's for a table on a GPU with a matrix small enough to be dense. Each
-    component's largest entry is positive; components past the rank, and keys missing or not seen, are 0.
+    scikit-learn's ``TruncatedSVD``. Each component's largest entry is positive; components past the rank, and keys
+    missing or not seen, are 0.
 
     Args:
         rows: the column whose keys become vectors, or a generator of one: ``'item'``.
@@ -171,20 +167,13 @@ def _components(
     values: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int, seed: int
 ) -> np.ndarray:
     """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0."""
+    from scipy.sparse import csr_matrix
+    from sklearn.decomposition import TruncatedSVD
+
     dims = min(dims, *shape)
     shape = (shape[0], max(shape[1], 2))  # scikit-learn wants two columns; one of zeros changes nothing
-    if values.is_cuda and shape[0] * shape[1] <= limits.SVD_DENSE_CELLS and importlib.util.find_spec("cuml"):
-        from cuml.decomposition import TruncatedSVD
-
-        matrix: Any = torch.zeros(shape, dtype=torch.float64, device=values.device)
-        matrix[row, col] = values
-        svd = TruncatedSVD(n_components=dims, algorithm="full", random_state=seed, output_type="numpy")
-    else:
-        from scipy.sparse import csr_matrix
-        from sklearn.decomposition import TruncatedSVD
-
-        matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
-        svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
+    matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
+    svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
     with np.errstate(invalid="ignore", divide="ignore"):  # of the explained variance, where a matrix has none
         made = np.asarray(svd.fit_transform(matrix), dtype=np.float64)
     size = np.sqrt((made**2).sum(0))

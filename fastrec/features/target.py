@@ -194,10 +194,6 @@ class TargetEncode(Fitted):
     def lookups(self) -> dict[str, str]:
         return {name: name_of(col) for col, _, _, name in self._columns()}
 
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
-
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
     """Return a statistic of keys, float64 ``[K]``, from their own and all rows' totals."""
