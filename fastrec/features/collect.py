@@ -79,7 +79,15 @@ class Collect(Grouped):
         log = None if self.table is None else context.table(self.table, wanted_by="Collect")
         source = table if log is None else log
         for col in as_list(self.cols):
-            _check_elements(source[name_of(col)], name_of(col))
+            column = source[name_of(col)]
+            if column.kind not in ("number", "datetime", "category"):
+                known = (~column.is_missing()).nonzero()
+                raise DataError(
+                    f"Collect: holds {column.kind} values, which cannot be the elements of a list",
+                    column=name_of(col),
+                    row=int(known[0]) if len(known) else None,
+                    remedy="Choose a column of numbers, times or text",
+                )
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
         result = {}
         for col in as_list(self.cols):
@@ -95,14 +103,3 @@ class Collect(Grouped):
         # The last event of a list stands at ``last``: places grow by one inside a list.
         shift = torch.repeat_interleave(found.last + 1 - offsets[1:], lengths)
         return offsets, found.events[shift + torch.arange(len(shift), device=shift.device)]
-
-
-def _check_elements(column: Column, name: str) -> None:
-    if column.kind not in ("number", "datetime", "category"):
-        known = (~column.is_missing()).nonzero()
-        raise DataError(
-            f"Collect: holds {column.kind} values, which cannot be the elements of a list",
-            column=name,
-            row=int(known[0]) if len(known) else None,
-            remedy="Choose a column of numbers, times or text",
-        )

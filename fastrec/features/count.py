@@ -1,4 +1,4 @@
-"""``CountEncode``: how often a key occurs."""
+"""``CountEncode``: the count of a key."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ class CountEncode(KeyCounts):
 
     Args:
         cols: key columns, or generators of one column each.
-        log: give ``log(1 + count)`` instead.
+        log: return ``log(1 + count)``.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
-        by: count inside groups, the rows with the row's own values of these columns; 0 where one is missing.
-        normalise: give the share instead, ``count / rows``: of all rows, or of the group's with ``by``. Rows without a
-            key are rows, too.
+        by: the columns of groups to count in; 0 where one is missing.
+        normalise: return the share ``count / rows`` of all rows, or of the group's; rows without a key count as rows.
 
     Example:
         >>> import pandas as pd

@@ -163,7 +163,13 @@ def search_crosses(
     table = _read(df, sources, [target, *as_list(key), *fold_names])
     cell = row_folds(table, as_list(key), max(folds, 1)) if isinstance(folds, int) else given_folds(df, folds, table)
     known = (~table[target].is_missing()).nonzero().squeeze(1)
-    table, cells = table.take(known), _cells(cell[known])
+    present, codes = torch.unique(cell[known], return_inverse=True)
+    if len(present) < 2:
+        raise DataError(
+            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
+            remedy="Use 2 folds or more, and more rows than folds",
+        )
+    table, cells = table.take(known), Cells(codes, len(present))
     y, metric = _target(table[target], target, metric)
     trial = _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
     pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
@@ -202,7 +208,7 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
     if short is not None:
         raise DataError(f"search_crosses: {list(short)} is no pair to extend", remedy="Name two columns or more")
     larger = [{*known, n} for known in extend for n in names if n not in known]
-    return list(dict.fromkeys(tuple(n for n in names if n in found) for found in larger))
+    return list(dict.fromkeys(tuple(n for n in names if n in s) for s in larger))
 
 
 def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
@@ -217,16 +223,6 @@ def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
     plain = [n for n, s in sources.items() if isinstance(s, str)]
     table = Table.read(df, list(dict.fromkeys([*plain, *generators.fit_inputs, *others])))
     return generators.fit_transform(table) if generators.features else table
-
-
-def _cells(cell: torch.Tensor) -> Cells:
-    present, codes = torch.unique(cell, return_inverse=True)
-    if len(present) < 2:
-        raise DataError(
-            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
-            remedy="Use 2 folds or more, and more rows than folds",
-        )
-    return Cells(codes, len(present))
 
 
 def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:

@@ -87,7 +87,7 @@ class DatePart(RowWise):
         return columns
 
     def _by_day(self, clock: Calendar) -> Tensors:
-        """The outputs, what a day alone decides computed once for every day of the times' span; {}: it is too long."""
+        # Parts of the day alone are computed once per day of the times' span, if that is short: {} if it is too long.
         days = clock.days
         low, high = (int(days.min()), int(days.max())) if len(days) else (0, 0)
         if high - low >= len(days) // 4:

@@ -1,4 +1,4 @@
-"""``DeviationFromGroup``: how far a row's value is from what is usual in its group."""
+"""``DeviationFromGroup``: a row's value against its group's centre."""
 
 from __future__ import annotations
 

@@ -66,8 +66,12 @@ class FeatureSet(Parameters):
     def features(self, given: Sequence[Feature | FeatureSet]) -> None:
         odd = next((f for f in as_list(given) if not isinstance(f, Feature | FeatureSet)), None)
         if odd is not None:
-            name = odd.__name__ if isinstance(odd, type) else repr(odd)
-            raise DataError(f"FeatureSet: {name} is not a generator", remedy=_generator_instead_of(odd))
+            name, kind = (odd.__name__, odd) if isinstance(odd, type) else (repr(odd), type(odd))
+            remedy = "List generators, as in CountEncode('city')"
+            # A proc of fastrec.tabular has the name of a generator.
+            if not issubclass(kind, Feature) and kind.__name__ in GENERATORS:
+                remedy = f"Use the generator: from fastrec import features, then features.{kind.__name__}('city')"
+            raise DataError(f"FeatureSet: {name} is not a generator", remedy=remedy)
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
         if all(selector.names_ for selector in selectors_of(self.steps)):
@@ -403,13 +407,6 @@ def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
         if isinstance(source, Feature):
             _add_step(found, source)
     found.setdefault((type(feature), feature.signature), feature)
-
-
-def _generator_instead_of(odd: Any) -> str:
-    kind = odd if isinstance(odd, type) else type(odd)
-    if issubclass(kind, Feature) or kind.__name__ not in GENERATORS:
-        return "List generators, as in CountEncode('city')"
-    return f"Use the generator of that name: from fastrec import features, then features.{kind.__name__}('city')"
 
 
 Feature._set_class = FeatureSet  # a single generator fits and transforms as a set of one

@@ -24,9 +24,9 @@ from fastrec.table import Table
 
 
 class FillMissing(OfColumns, Fitted):
-    """The column with every missing value replaced by one that training rows decide, and a mark where it was missing.
+    """The column with missing values filled by one learned from training rows, and a mask.
 
-    The median is exact, whatever the partitions. A column without any training value is filled with the constant. For a
+    The median is exact in any partitions. A column without any training value is filled with the constant. For a
     ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes its columns in place.
 
     Args:
@@ -34,8 +34,7 @@ class FillMissing(OfColumns, Fitted):
         strategy: ``'median'`` (of an even number of values the mean of the middle two), ``'mean'`` (infinite values do
             not count), ``'mode'`` (among equals the smallest) or ``'constant'``.
         value: the constant, a number or column → number; a column that is not named gets 0.
-        add_col: add ``{col}_na``, True where the value was missing, for every column (which ones are missing in
-            training is not known beforehand).
+        add_col: add ``{col}_na``, True where the value was missing, for every column.
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The outputs are float64, named ``filled_{col}``, and boolean, named ``{col}_na``.
@@ -92,7 +91,6 @@ class FillMissing(OfColumns, Fitted):
         }
 
     def _fill(self, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
-        """float64 ``[]``, NaN where there is no value to learn from."""
         if self.strategy == "constant":
             return torch.tensor(torch.nan, dtype=torch.float64)
         if self.strategy == "mean":

@@ -13,10 +13,9 @@ from fastrec.table import Column, Table
 
 
 class GroupPick(OfGroups, Grouped):
-    """The value that a column has in the first (or last) row of the row's group, in the order of another column.
+    """The value of a column in the first (or last) row of the row's group, ordered by another column.
 
-    Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row.
-    Of rows at the same place the first one by row number is first, the last one is last.
+    Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
 
     Args:
         cols: number columns, or generators, to take the value of.

@@ -15,9 +15,8 @@ from fastrec.table.vocab import hash_codes
 class HashEncode(RowWise):
     """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
 
-    The hash is FNV-1a of the value's text, so that it is the same on every machine and in every library, and does not
-    depend on the type a number is held in. Several hashes of one column with other seeds, side by side, tell values
-    apart that collide in one.
+    The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
+    Several hashes with other seeds tell values apart that collide in one.
 
     Args:
         cols: key columns of any type, or generators of one column each.

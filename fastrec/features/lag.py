@@ -86,7 +86,13 @@ class Lag(OfGroups, KeepsRows):
         end = None if self.horizon is None else self._known(table, groups)
         result = {}
         for n in as_list(self.n):
-            rows = shift_in_group(groups, n) if end is None else _rows_before(groups, end, n)
+            if end is None:
+                rows = shift_in_group(groups, n)
+            else:
+                place = end - n
+                at = place.clamp_min(0)
+                at = at if groups.order is None else groups.order[at]
+                rows = groups.unsort(torch.where(place >= groups.start, at, -1))
             rows = torch.where(outside, -1, rows)
             for col in as_list(self.cols):
                 made = self._value(table, name_of(col), rows)
@@ -112,14 +118,6 @@ class Lag(OfGroups, KeepsRows):
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         return take_or_missing(table[col], rows)
-
-
-def _rows_before(groups: Groups, end: torch.Tensor, n: int) -> torch.Tensor:
-    """Return the row ``n`` places before ``end`` (int64 ``[n]``, of sorted rows) in the group; -1 for none."""
-    place = end - n
-    found = place >= groups.start
-    place = place.clamp_min(0)
-    return groups.unsort(torch.where(found, place if groups.order is None else groups.order[place], -1))
 
 
 class Diff(Lag):

@@ -1,4 +1,4 @@
-"""``NaNPattern``: which of a row's values are missing, as one code."""
+"""``NaNPattern``: a row's missing values as one code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrec.table import Table
 class NaNPattern(OfColumns, RowWise):
     """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
 
-    Which fields were left out often says where a row comes from; one code lets a tree or an embedding see it at once.
+    Missing fields often tell a row's source; one code shows them to a tree or an embedding at once.
 
     Args:
         cols: columns of any type (an empty list is not missing), or generators; at most 62 of them.

@@ -14,9 +14,9 @@ from fastrec.table import Table
 class Normalize(OfColumns, Fitted):
     """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
 
-    Both are taken in two passes and merged by Chan's formula: 1e8 ± 1 becomes ±1. Missing and infinite training values
-    do not count. A column that is constant in training becomes 0, and a later value that differs is not scaled. For a
-    ``TabularFrame`` use ``fastrec.tabular.Normalize``, which changes its columns in place.
+    Exact in any partitions: 1e8 ± 1 becomes ±1. Missing and infinite training values do not count. A column constant in
+    training becomes 0, and later values that differ are not scaled. For a ``TabularFrame`` use
+    ``fastrec.tabular.Normalize``, which changes its columns in place.
 
     Args:
         cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.

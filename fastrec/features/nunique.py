@@ -15,10 +15,9 @@ from fastrec.table import Keys, Table
 
 
 class NUnique(OfGroups, Fitted):
-    """How many different values a column has in the training rows of the row's group; missing values do not count.
+    """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
-    A group that is missing or was not seen has 0. The distinct pairs of group and value are kept, so that the count is
-    exact however the rows were parted.
+    Missing values do not count. A group that is missing or was not seen has 0.
 
     Args:
         cols: columns of any kind that can be a key, or generators of one column each.

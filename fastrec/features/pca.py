@@ -72,7 +72,7 @@ class Pca(Fitted):
                 )
             b = {n: v.new_zeros(len(v), *a[n].shape[1:]) for n, v in b.items()}
         cells = max(len(a["count"]), len(b["count"]))
-        a, b = ({n: _padded(v, cells) for n, v in s.items()} for s in (a, b))
+        a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v), *v.shape[1:])]) for n, v in s.items()} for s in (a, b))
         return _merged(a, b)
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -122,10 +122,6 @@ def _merged(a: State, b: State) -> State:
     delta = b["mean"] - a["mean"]
     outer = delta[:, :, None] * delta[:, None, :] * (a["count"] * share)[:, None, None]
     return {"count": count, "mean": a["mean"] + delta * share[:, None], "scatter": a["scatter"] + b["scatter"] + outer}
-
-
-def _padded(values: torch.Tensor, cells: int) -> torch.Tensor:
-    return torch.cat([values, values.new_zeros(cells - len(values), *values.shape[1:])])
 
 
 def signed(vectors: torch.Tensor) -> torch.Tensor:

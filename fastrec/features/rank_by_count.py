@@ -1,4 +1,4 @@
-"""``RankByCount``: how a key stands among all keys by how often it occurs."""
+"""``RankByCount``: the rank of a key by its count."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ class RankByCount(KeyCounts):
 
     Args:
         cols: key columns, or generators of one column each.
-        method: keys of one frequency share the best place (``min``: one more than there are keys that are more
-            frequent), or places count frequencies (``dense``), or each key has a place of its own, the smaller key
-            before the larger (``ordinal``).
+        method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
+            its own rank, the smaller key first (``ordinal``).
         scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:

@@ -14,17 +14,15 @@ from fastrec.table import Column, Table
 
 
 class TimeSince(KeepsRows):
-    """The time since the last earlier row of the row's group in which an event happened; NaN if there is none.
+    """The time since the last strictly earlier row of the row's group with an event; NaN without one.
 
-    Only strictly earlier rows count: rows at the same time do not see each other. float64, in seconds where the order
-    is a time, else in its own unit.
+    float64, in seconds if the order is a time, else in its own unit.
 
     Args:
-        event: columns, or generators, that are true or above 0 in the rows where the event happened (missing: it did
-            not); None: every row is an event, so that it is the time since the row before.
+        event: columns, or generators, that are true or above 0 in rows with the event; None: every row is an event.
         by: the columns of the group; None: all rows are one group.
         order: the column of times, or of numbers that time is counted in.
-        first: the time since the first such row instead.
+        first: take the first such row instead.
 
     Example:
         >>> import pandas as pd
@@ -74,13 +72,12 @@ class TimeSince(KeepsRows):
         return rows[torch.unique(torch.cat([p[:1] if self.first else p[-1:] for p in places]))]
 
     def _marks(self, table: Table, event: str | None) -> torch.Tensor:
-        """The rows in which an event happened: bool ``[n]``."""
         if event is None:
             return torch.ones(len(table), dtype=torch.bool, device=table.device)
         return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
-        """Each sorted row's time less that of the marked row it looks back to: float64 ``[n]``."""
+        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
         places, counts = marks.nonzero().squeeze(1), count_before(marks)
         begin, end = counts[groups.start], counts[timeline.tied]
         if not len(places):

@@ -261,24 +261,21 @@ def _exact(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -
         if _line(stat, value, close) is not None:
             yield name
     # Rounding steps must be small next to the means' standard error: else a good guess comes as near.
+    several = len(torch.unique(value)) >= limits.LEAK_LEAST_KEYS
     error = (stats.squares / (stats.n - 1) / stats.n).sqrt()[at].median()
     for digits in range(1, 7):
         near = (value - (stats.total / stats.n)[at]).abs() <= 0.50001 * 10.0**-digits
-        if bool(near.all()) and 2.5 * 10.0**-digits <= error and _has_digits(value, digits):
+        scaled = value * 10.0**digits
+        rounded = bool(((scaled - scaled.round()).abs() <= 1e-6 * scaled.abs().clamp_min(1)).all())
+        if bool(near.all()) and 2.5 * 10.0**-digits <= error and rounded and several:
             yield "the mean, rounded,"
     # (S + m p) / (n + m) = v for some m and p: then v n - S = m p - m v, which is a line in v.
     n, total = stats.n[at], stats.total[at]
     rest = value * n - total
-    if len(torch.unique(total / n)) >= limits.LEAK_LEAST_KEYS and len(torch.unique(value)) >= limits.LEAK_LEAST_KEYS:
+    if len(torch.unique(total / n)) >= limits.LEAK_LEAST_KEYS and several:
         slope = _line(value, rest, close)
         if slope is not None and slope < 0 and len(torch.unique(n)) > 1:
             yield "a smoothed mean"
-
-
-def _has_digits(value: torch.Tensor, digits: int) -> bool:
-    scaled = value * 10.0**digits
-    several = len(torch.unique(value)) >= limits.LEAK_LEAST_KEYS
-    return several and bool(((scaled - scaled.round()).abs() <= 1e-6 * scaled.abs().clamp_min(1)).all())
 
 
 def _of_counts(value: torch.Tensor, at: torch.Tensor, stats: _Stats, close: float) -> str | None:

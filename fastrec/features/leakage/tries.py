@@ -120,7 +120,7 @@ class LeakCheck:
         return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
-        """Whether a row's value goes with its own target farther than those of most others, or against it."""
+        # A row's value follows its own target if it moves farther, or against it, than those of most others.
         target, held = next(iter(self.held.items()))
         shares = [
             share_below(change(self.base[name], t.made[name]), t.row, float((t.targets[target] - held.y)[t.row].sign()))
@@ -130,7 +130,7 @@ class LeakCheck:
         return one_sided(shares)
 
     def future(self) -> None:
-        """Rows at or after a time dropped, then mixed up."""
+        """Drop, then shuffle, the rows at or after a time."""
         cuts = cut_places(self.choice, self.frame)
         self.checked.append(f"the future of {len(cuts)} times" if cuts else "no future, as there is one time only")
         fixed = self.runner.fixed(self.frame) if cuts else None
