@@ -112,9 +112,6 @@ def test_a_function_of_another_number_of_columns_is_named(kind):
     assert kind(max, "a", "most", **more).function is max  # a built-in one, whose arguments are not known
 
 
-# Two generators, one name --------------------------------------------------------------------------------------------
-
-
 def test_the_remedy_for_two_encodings_of_one_column_can_be_had():
     df = pd.DataFrame({"a": list("xxyy") * 3, "y": [0, 1] * 6})
     light, heavy = TargetEncode("a", "y", smooth=1), TargetEncode("a", "y", smooth=100)
@@ -147,8 +144,6 @@ def test_another_name_helps_wherever_it_is_advised(name, i):
         again = FeatureSet([one, type(one)(**{**one.get_params(), "name": "another"})])
         assert len(set(again.outputs)) == 2 * len(one.outputs)
 
-
-# Remedies ------------------------------------------------------------------------------------------------------------
 
 SHARED = {  # what takes the keywords of helpers
     "base": ["FeatureSet.fit_transform"],

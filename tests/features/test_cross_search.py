@@ -176,9 +176,6 @@ def test_folds_may_be_given_or_named_and_a_key_keeps_rows_together():
         assert p.gain == pytest.approx(q.gain, rel=1e-6, abs=1e-9)
 
 
-# Nested throughout ---------------------------------------------------------------------------------------------------
-
-
 def trial(df, metric="r2", smooth=3.0, folds=3):
     y = torch.tensor(df["y"].to_numpy(), dtype=torch.float64)
     cells = Cells(torch.arange(len(df)) % folds, folds)
@@ -222,9 +219,6 @@ def test_a_shuffled_target_gains_nothing():
     assert len(kept) <= 3  # of 60
 
 
-# The small models ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def sample():
     rng = np.random.default_rng(0)
@@ -266,9 +260,6 @@ def test_auc_is_that_of_scikit_learn():
     variance = above.mean(1).var() / (y == 1).sum() + above.mean(0).var() / (y == 0).sum()
     assert float(rows.var() / len(rows)) == pytest.approx(variance, rel=0.02)
     assert float(rows.mean()) == pytest.approx(0, abs=1e-12)
-
-
-# What it says --------------------------------------------------------------------------------------------------------
 
 
 def test_it_prints_and_tabulates():

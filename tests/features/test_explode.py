@@ -158,8 +158,6 @@ def test_numbers_too_large_are_infinite_as_in_python():
     assert explode({"x": ["1e400"]}, "x", numbers=["x"])["x"].values.tolist() == [math.inf]
 
 
-# Explode -------------------------------------------------------------------------------------------------------------
-
 ROWS = {"id": [7, 8, 9, 10], "items": [["a", None], [], None, ["b"]], "prices": [[1, 2], [], None, [3]]}
 EXPLODED = {"id": [7, 7, 10], "item": ["a", None, "b"], "prices": [1, 2, 3], "position": [1, 2, 1], "r": [0, 0, 3]}
 

@@ -47,9 +47,6 @@ def kinds(report):
     return {(leak.column, leak.kind) for leak in report.leaks}
 
 
-# Planted: a row's own target -----------------------------------------------------------------------------------------
-
-
 def in_fold_mean(df):
     return df.assign(
         rate=df.groupby("item")["clicked"].transform("mean"),
@@ -148,9 +145,6 @@ def test_a_leave_one_out_mean_is_a_kind_of_its_own_however_it_rounds():
 
     report = check_leakage(pipeline, df, "y", probes=30)
     assert kinds(report) == {("others", "leave-one-out")}
-
-
-# Planted: the future -------------------------------------------------------------------------------------------------
 
 
 def uses_future(d):
@@ -259,9 +253,6 @@ def test_looking_ahead_behind_a_fitted_step_is_a_leak_still():
     assert kinds(check_leakage(fs, data(), "clicked", "t")) == {("lead1_count_user__item", "future")}
 
 
-# Planted: the targets of an outer fold -------------------------------------------------------------------------------
-
-
 def folded(df, *, prior_too):
     parts = []
     for k, inside in df.groupby("fold"):
@@ -303,9 +294,6 @@ def test_earlier_targets_of_the_fold_are_found_by_the_outer_folds_alone():
     fs = FeatureSet([Lag("clicked", by="user", order="t"), CountEncode("item")])
     report = check_leakage(fs, data(), "clicked", "t", folds="fold")
     assert kinds(report) == {("lag1_clicked__user", "outer fold")}
-
-
-# Clean ---------------------------------------------------------------------------------------------------------------
 
 
 def uses_target(make):
@@ -367,9 +355,6 @@ def leak_frame(n=40):
     return frame
 
 
-# What is told first --------------------------------------------------------------------------------------------------
-
-
 def test_columns_that_differ_from_run_to_run_are_named_as_such():
     rng = np.random.default_rng(0)
     report = check_leakage(lambda d: d.assign(noise=rng.random(len(d)), x=d["price"]), data(), "clicked", "t")
@@ -385,8 +370,6 @@ def test_a_copy_of_the_target_is_named(form):
     assert report.leaks[0].row is None
     assert check_leakage(lambda d: d[["price"]] * 2, df, "clicked").ok  # what is not returned is not used
 
-
-# Frames and functions ------------------------------------------------------------------------------------------------
 
 PLAIN = {n: v.tolist() for n, v in data(60).items()}
 
@@ -497,9 +480,6 @@ def test_a_column_that_is_not_made_every_time_is_noted():
     assert "'kind_late' could not be compared" in report.notes[0]
 
 
-# Large frames --------------------------------------------------------------------------------------------------------
-
-
 def test_of_a_large_frame_a_part_is_checked_and_rows_keep_their_numbers():
     df = data(3000)
 
@@ -586,9 +566,6 @@ def test_frames_of_two_rows_and_one_time():
     assert "no future" in " ".join(report.checked)
 
 
-# Comparing -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -644,9 +621,6 @@ def test_values_from_other_rows_keep_type_and_index(library):
         assert made.schema.equals(frame.schema)
     assert list(made["a"].to_pylist() if library == "pyarrow" else made["a"]) == ["y", "y", "x"]
     assert list(made["c"].to_pylist() if library == "pyarrow" else made["c"]) == [1, 2, 3]
-
-
-# The report, errors --------------------------------------------------------------------------------------------------
 
 
 def test_the_report_says_what_where_and_what_to_do():

@@ -105,9 +105,6 @@ def test_a_plain_call_runs_the_pipeline_some_twenty_times():
     assert runs <= 20
 
 
-# The parts, against plain loops --------------------------------------------------------------------------------------
-
-
 def test_every_row_is_changed_in_some_runs_and_in_none_at_the_same_rate_as_another():
     known = torch.ones(4000, dtype=torch.bool)
     known[::7] = False
