@@ -222,12 +222,15 @@ class Fitted(Feature):
     overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides. One that has
     ``compute_after``, too, gets the rows of a Dask frame in ranges of its ``order``, each with what it collected of
     the ranges before.
+    ``by_key``: names of a state's keys (or list of keys), each followed by those of the parts whose last dimension the
+    keys are. Dask merges such a state in buckets if the keys are many, any other state whole.
     ``whole_groups``: what it learns is made from rows of one group together, so that a partition, of rows and of other
     tables alike, must hold its groups (``within``) whole.
     """
 
     kind = "fitted"
     online = "fitted"
+    by_key: tuple[tuple[str, ...], ...] = ()
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
 
@@ -328,10 +331,7 @@ class Fitted(Feature):
         return dict(self._learned()[0])
 
     def set_state(self, state: State) -> None:
-        from fastrec.features._state_shapes import checked
-
-        with checked(self, state):
-            self.learn(state)
+        self.learn(state)
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:

@@ -50,6 +50,8 @@ class Categorify(Fitted):
         ['#na#', '#rare#', 'A', 'C']
     """
 
+    by_key = (("keys", "count", "place"),)
+
     def __init__(
         self,
         cols: str | Feature | Sequence[str | Feature],

@@ -39,6 +39,8 @@ class Cross(OfColumns, Fitted):
         [1, 2, 3]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(
         self,
         cols: str | Feature | Sequence[str | Feature],

@@ -37,6 +37,8 @@ class NUnique(OfGroups, Fitted):
         [2, 2, 2, 0]
     """
 
+    by_key = (("groups",), ("pairs", "seen"))
+
     def __init__(
         self,
         cols: str | Feature | Sequence[str | Feature],

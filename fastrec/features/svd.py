@@ -12,7 +12,6 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._inputs import name_of, names_of, number_of
-from fastrec.features._state_shapes import check_state
 from fastrec.features.base import Cells, Feature, State, Tensors
 from fastrec.table import Table
 from fastrec.table.offsets import rows_of
@@ -164,7 +163,6 @@ class SvdEncode(FittedOnLists):
         return {**state, "vectors": fit["vectors"]}
 
     def set_state(self, state: State) -> None:
-        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n != "vectors"}
         self.fit_ = {"vectors": state["vectors"]}
 

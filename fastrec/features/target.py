@@ -66,6 +66,8 @@ class TargetEncode(Fitted):
 
     uses_target = True
 
+    by_key = (("keys", "columns"),)
+
     def __init__(
         self,
         cols: str | Feature | Sequence[str | Feature],

@@ -46,6 +46,8 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(
         self, a: str | Feature, b: str | Feature, *, scope: Literal["train", "all"] = "train", name: str | None = None
     ) -> None:
