@@ -213,11 +213,14 @@ class Fitted(Feature):
     ``causal``: training rows get values from the rows before them, not from other folds. Such a generator overrides
     ``compute_out_of_cell``; its cells are then those that an outer fold hides. With ``compute_after`` it gets the rows
     of a Dask frame in ranges of its ``order``, each with the state of the ranges before.
+    ``by_key``: names of a state's keys (or list of keys), each followed by those of the parts whose last dimension the
+    keys are. Dask merges such a state in buckets if the keys are many, any other state whole.
     ``whole_groups``: it learns from the rows of a group together, so partitions must hold groups (``within``) whole.
     """
 
     kind = "fitted"
     online = "fitted"
+    by_key: tuple[tuple[str, ...], ...] = ()
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
 
@@ -320,10 +323,7 @@ class Fitted(Feature):
         return dict(self._learned()[0])
 
     def set_state(self, state: State) -> None:
-        from fastrec.features._state_shapes import checked
-
-        with checked(self, state):
-            self.learn(state)
+        self.learn(state)
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:

@@ -49,6 +49,8 @@ class Categorify(Fitted):
         ['#na#', '#rare#', 'A', 'C']
     """
 
+    by_key = (("keys", "count", "place"),)
+
     def __init__(
         self,
         cols: Cols,

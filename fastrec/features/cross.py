@@ -37,6 +37,8 @@ class Cross(OfColumns, Fitted):
         [1, 2, 3]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
         super().__init__()
         self.cols = [*as_list(cols), *more] if more else cols

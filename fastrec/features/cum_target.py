@@ -56,6 +56,8 @@ class CumTarget(Fitted):
     uses_target = True
     causal = True
 
+    by_key = (("keys", "columns"),)
+
     def __init__(
         self,
         cols: Cols,

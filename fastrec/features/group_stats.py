@@ -115,6 +115,11 @@ class GroupStats(OfGroups, Fitted):
         return as_list(self.stats)
 
     @property
+    def by_key(self) -> tuple[tuple[str, ...], ...]:
+        # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
+        return (("keys", "columns"),) if all(s in PARTS for s in self._wanted) else ()
+
+    @property
     def within(self) -> list[str] | None:
         return as_list(self.by) if self.over == "group" else None
 

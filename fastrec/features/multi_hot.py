@@ -44,6 +44,8 @@ class MultiHot(FittedOnLists):
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(
         self,
         col: Col,

@@ -32,6 +32,8 @@ class NUnique(OfGroups, Fitted):
         [2, 2, 2, 0]
     """
 
+    by_key = (("groups",), ("pairs", "seen"))
+
     def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
         super().__init__()
         self.cols, self.by, self.scope = cols, by, scope

@@ -10,7 +10,6 @@ from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
 from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of, names_of, number_of
-from fastrec.features._state_shapes import check_state
 from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.features.pca import signed
 from fastrec.table import Table
@@ -158,7 +157,6 @@ class SvdEncode(FittedOnLists):
         return {**state, "vectors": fit["vectors"]}
 
     def set_state(self, state: State) -> None:
-        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n != "vectors"}
         self.fit_ = {"vectors": state["vectors"]}
 

@@ -63,6 +63,8 @@ class TargetEncode(Fitted):
 
     uses_target = True
 
+    by_key = (("keys", "columns"),)
+
     def __init__(
         self,
         cols: Cols,

@@ -13,7 +13,6 @@ from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_o
 from fastrec.features._engine.naming import naming
 from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of
-from fastrec.features._state_shapes import check_state
 from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.features.pca import signed
 from fastrec.features.tokens import Tokens
@@ -153,7 +152,6 @@ class TextSvd(FittedOnLists):
         return {**state, **fit}
 
     def set_state(self, state: State) -> None:
-        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n not in _LEARNED}
         self.fit_ = {n: state[n] for n in _LEARNED}
 

@@ -43,6 +43,8 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None:
         super().__init__()
         self.a, self.b, self.scope, self.name = a, b, scope, name
