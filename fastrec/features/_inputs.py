@@ -99,10 +99,7 @@ def _order_key(table: Table, name: str) -> torch.Tensor:
     values, missing = comparable(table, name)
     if bool(missing.any()):
         raise DataError(
-            "an order value is missing",
-            column=name,
-            row=int(missing.nonzero()[0]),
-            remedy="Fill or drop such rows first",
+            "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows"
         )
     return values
 

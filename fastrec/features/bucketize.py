@@ -58,8 +58,7 @@ class Bucketize(Fitted):
         shares = self._shares()
         if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
             raise DataError(
-                f"Bucketize: {quantiles} makes no quantiles",
-                remedy="Give a whole number from 2, or ascending shares from 0 to 1",
+                f"Bucketize: {quantiles} makes no quantiles", remedy="Give 2 or more, or ascending shares from 0 to 1"
             )
 
     @property

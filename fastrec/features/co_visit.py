@@ -205,7 +205,7 @@ class CoVisit(Fitted):
         earlier = torch.full((len(table), self.last), _NONE, dtype=torch.int32, device=table.device)
         # An item that was not learned is no item of a pair, but two of them may still be one item.
         same = theirs.codes if log is None else theirs.recode(mine.keys)
-        for i in range(self.last):
+        for i in range(self.last):  # column by column: `last` is small, rows are many
             rows = found.back(i + 1)
             at = rows.clamp_min(0)
             other = (rows >= 0) & (same[at] != mine.codes) if len(there) else rows >= 0

@@ -239,7 +239,7 @@ class CumTarget(Fitted):
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        if len(patterns) == 1:
+        if len(patterns) == 1:  # all rows see the same cells: one pass
             return self.wrap(self._causal(table, ~patterns[0].to(cells.codes.device)[cells.codes]))
         results: Tensors = {}
         of_row = pattern_of.to(cells.codes.device)[cells.codes]
@@ -287,7 +287,7 @@ class CumTarget(Fitted):
         self, earlier: Earlier, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
-        if clock is None and bool((weight == 1).all()):
+        if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums
             sums, age = earlier.sums(y[None], weight > 0)
             return earlier.count(), sums[0], age
         sums, age = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)

@@ -63,6 +63,7 @@ class CumStat(OfGroups, Grouped):
             known = ~(values.isnan() | outside)
             wanted, every = set(as_list(self.stats)), bool(known.all())
             count = total = None
+            # Copies for missing values are left out where there are none.
             if wanted & {"sum", "mean"}:
                 total = cumsum_in_group(values if every else torch.where(known, values, 0), groups)
             if wanted & {"count", "mean"}:
@@ -103,7 +104,7 @@ def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
-    if len(count) <= PAIRS:
+    if len(count) <= PAIRS:  # few rows: comparing all pairs takes less than the sorts
         rank, known = groups.sort(torch.where(known, values, torch.inf)), groups.sort(known)
         before = (groups.codes[:, None] == groups.codes) & known & (rank < rank[:, None])
         return groups.unsort(before.tril_(-1).sum(1))

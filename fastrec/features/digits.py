@@ -43,7 +43,7 @@ class Digits(OfColumns, RowWise):
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
             raise DataError(
                 f"Digits: {digits} digits of numbers with {decimals} decimals",
-                remedy="Use 1 to 18 digits and 0 to 9 decimals",
+                remedy="Use 1 to 18, and 0 to 9 decimals",
             )
 
     @property

@@ -157,6 +157,7 @@ class _Decayed:
         left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
         own = self.found.double()
         when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
+        # The last known value sets the clock, of this table or of the earlier ones.
         return _Decayed(
             own * self.total + left * past.total,
             own * self.weight + left * past.weight,

@@ -173,9 +173,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
     unknown = [n for n in as_list(numbers) if n not in names]
     if unknown:
         raise DataError(
-            "is to hold numbers, but is not among the list columns",
-            column=unknown[0],
-            remedy="Use the column's old name",
+            "is to hold numbers, but is not among the list columns", column=unknown[0], remedy="Use the old name"
         )
     result = [*(n for n in given if n not in names), *names.values(), *made]
     twice = sorted({n for n in result if result.count(n) > 1})
@@ -243,10 +241,6 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
         raise DataError(
-            f"{text!r} is not a number",
-            file=file,
-            column=name,
-            row=int(origin[at]),
-            remedy="Mend the value, or drop the row",
+            f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it or drop the row"
         )
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)

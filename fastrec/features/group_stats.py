@@ -152,7 +152,7 @@ class GroupStats(OfGroups, Fitted):
     ) -> dict[str, dict[str, Any]]:
         """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
         wanted, made = self._wanted, {}
-        if any(s not in _NEED_NO_NUMBERS for s in wanted):
+        if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
             values = number_of(table, col, wanted_by=self)
             known = ~values.isnan()
         else:

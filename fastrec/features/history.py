@@ -186,6 +186,7 @@ def _sum(
     if not len(events.codes):
         return marks.new_zeros(len(place))
     ordered = events.sort(marks)
+    # Differences of float sums over all rows would round: they run within groups instead.
     if marks.is_floating_point():
         return torch.where(found, running_sum(ordered, events)[place], 0)
     total = torch.cumsum(ordered, 0)  # integers wrap round both ways, so that taking the start away is exact

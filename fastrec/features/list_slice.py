@@ -82,7 +82,7 @@ class ListSlice(RowWise):
         first = self._bound(self.start, lengths)
         last = lengths if self.end is None else self._bound(self.end, lengths)
         count = (last - first).clamp_min(0)
-        if self.pad is None:
+        if self.pad is None:  # ragged: runs of places, without a matrix
             new, places = runs(offsets[:-1] + first, count)
             return {"offsets": new, "places": places}
         place = torch.arange(self.width, device=offsets.device)

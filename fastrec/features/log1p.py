@@ -49,7 +49,7 @@ class Log1p(OfColumns, RowWise):
                     f"Log1p: {values[row].item()} has no log(1 + x)",
                     column=name,
                     row=row,
-                    remedy="Set signed=True, or clip the column first",
+                    remedy="Use signed=True or Clip",
                 )
         return tensors
 

@@ -104,7 +104,7 @@ class MultiHot(FittedOnLists):
         column = list_of(table, name_of(self.col), wanted_by=self)
         keys, codes = sort_keys(coded_elements(column, wanted_by=self))
         rows = rows_of(column.values)
-        # One pair of row and value each, however often the value is in the list.
+        # One pair of row and value, however often the value is in the list.
         pairs = torch.unique(rows * (len(keys) + 1) + codes)
         rows, codes = pairs // (len(keys) + 1), pairs % (len(keys) + 1)
         of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)

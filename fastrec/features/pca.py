@@ -77,6 +77,7 @@ class Pca(Fitted):
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
         """Return the mean ``[d]`` and components ``[d, dims]``, float64."""
+        # Cells are merged one by one: differences of sums would cancel.
         chosen = [k for k in range(len(state["count"])) if keep is None or bool(keep[k])]
         total = {n: v[:1] * 0 for n, v in state.items()}
         for k in chosen:

@@ -98,9 +98,7 @@ class JaccardToHistory(Grouped):
         column = catalogue[self.properties]
         if column.kind != "list":
             raise DataError(
-                "JaccardToHistory needs lists of properties",
-                column=self.properties,
-                remedy="Split the text into lists first",
+                "JaccardToHistory needs lists of properties", column=self.properties, remedy="Split the text first"
             )
         coded = column.elements.coded()
         sizes = column.values[1:] - column.values[:-1]

@@ -148,10 +148,10 @@ class TargetEncode(Fitted):
         """Return count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
         where, cells = places
         known = ~y.isnan()
-        if not bool(known.all()):
+        if not bool(known.all()):  # a target without missing values needs no copies
             y = torch.where(known, y, 0)
             weight = known.double() if weight is None else torch.where(known, weight, 0)
-        if weight is None:
+        if weight is None:  # faster than a sum of ones
             count = torch.bincount(where, minlength=cells * size).double()
         else:
             count = segment_sum(weight, where, cells * size)

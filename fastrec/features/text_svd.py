@@ -92,7 +92,7 @@ class TextSvd(FittedOnLists):
                 "TextSvd needs text, or lists of words",
                 column=name,
                 row=int(known[0]),
-                remedy="Convert the column to text first, or choose another one",
+                remedy="Convert it to text first",
             )
         return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
 

@@ -84,7 +84,7 @@ class Tokens(RowWise):
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
         """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
         texts, codes = self._texts(table)
-        find = self._compiled().findall
+        find = self._compiled().findall  # on distinct texts only: the slowest part
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
         lengths = np.fromiter((0, *map(len, found)), dtype=np.int64, count=len(found) + 1)  # first: a missing text
         pieces = [piece.lower() if self.lower else piece for some in found for piece in some]
@@ -99,10 +99,5 @@ class Tokens(RowWise):
             return column.distinct, column.values.long()
         known = (~column.is_missing()).nonzero()
         if len(known):
-            raise DataError(
-                "Tokens needs text",
-                column=name,
-                row=int(known[0]),
-                remedy="Convert the column to text first, or choose another one",
-            )
+            raise DataError("Tokens needs text", column=name, row=int(known[0]), remedy="Convert it to text first")
         return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)

@@ -220,7 +220,7 @@ def _with_names(steps: Sequence[Feature]) -> list[Feature]:
 def copy_of(frame: Any) -> Any:
     """Copy a frame, unless it is immutable."""
     if isinstance(frame, Table | pa.Table | pa.RecordBatch) or library_of(frame) == "polars":
-        return frame
+        return frame  # immutable
     return copy.deepcopy(frame) if isinstance(frame, Mapping) else frame.copy()
 
 

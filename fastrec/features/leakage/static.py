@@ -62,7 +62,7 @@ def one_to_one(column: Column, held: HeldTarget) -> str | None:
     n, targets = len(a), len(torch.unique(a))
     if targets < 2 or n < limits.LEAK_LEAST_ROWS:
         return None
-    if n - targets >= limits.LEAK_LEAST_ROWS:
+    if n - targets >= limits.LEAK_LEAST_ROWS:  # repeated targets: a map; else only a line tells
         pairs = torch.unique(a * (int(b.max()) + 1) + b)
         if len(pairs) == targets == len(torch.unique(b)):
             return f"its {targets} values stand one to one for those of {held.name!r}"
