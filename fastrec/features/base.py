@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -22,8 +23,15 @@ State = dict[str, Any]
 
 Tensors = dict[str, torch.Tensor]
 
-# The library's own generators by class name, registered when defined; saved features name them.
+# The library's own generators by class name, registered when their modules are loaded; saved features name them.
 GENERATORS: dict[str, type[Feature]] = {}
+
+
+def generator_named(name: str) -> type[Feature] | None:
+    """Return the library's generator of that name, loading its module; None: there is none."""
+    if name not in GENERATORS:
+        getattr(import_module("fastrec.features"), name, None)  # a public name is loaded at first use, and registers
+    return GENERATORS.get(name)
 
 
 @dataclass(frozen=True, eq=False)

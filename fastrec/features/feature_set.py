@@ -16,7 +16,7 @@ from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features._inputs import as_list, given_rows
-from fastrec.features.base import GENERATORS, Context, Feature, Names, Parameters
+from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
@@ -69,7 +69,7 @@ class FeatureSet(Parameters):
             name, kind = (odd.__name__, odd) if isinstance(odd, type) else (repr(odd), type(odd))
             remedy = "List generators, as in CountEncode('city')"
             # A proc of fastrec.tabular has the name of a generator.
-            if not issubclass(kind, Feature) and kind.__name__ in GENERATORS:
+            if not issubclass(kind, Feature) and generator_named(kind.__name__):
                 remedy = f"Use the generator: from fastrec import features, then features.{kind.__name__}('city')"
             raise DataError(f"FeatureSet: {name} is not a generator", remedy=remedy)
         self._given = given

@@ -55,7 +55,7 @@ def in_fold_mean(df):
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_functions_in_fold_target_mean_is_named(seed):
     report = check_leakage(in_fold_mean, data(seed=seed), "clicked", seed=seed)
     assert kinds(report) == {("rate", "own target")}
@@ -320,7 +320,8 @@ def test_no_generator_of_the_library_gives_away_a_rows_target(make):
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("feature", CAUSAL, ids=repr)
+# test_leaks tries them all on random frames; here the check itself.
+@pytest.mark.parametrize("feature", CAUSAL[::4], ids=repr)
 def test_no_causal_generator_uses_the_future(feature):
     df = leak_frame()
     report = check_leakage(feature, df, "y", "t", probes=1, key="id")
