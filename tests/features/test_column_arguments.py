@@ -166,7 +166,8 @@ def takers(module):
     if module in SHARED:
         return [inspect.signature(_find(path)) for path in SHARED[module]]
     own = importlib.import_module(f"fastrec.features.{module}")
-    found = [c for c in vars(registry).values() if isinstance(c, type) and issubclass(c, Feature)]
+    public = [getattr(registry, n) for n in registry.__all__]
+    found = [c for c in public if isinstance(c, type) and issubclass(c, Feature)]
     made_here = [c for c in found if c.__module__ == own.__name__]
     users = [c for c in found if any(vars(importlib.import_module(c.__module__)).get(n) is v for n, v in _public(own))]
     return [inspect.signature(c.__init__) for c in made_here or users]
