@@ -1,11 +1,10 @@
-"""What ``TextEmbed`` and ``ImageEmbed`` share: distinct values through a net, once each, to vectors of unit length."""
+"""``Embedded``: the base of ``TextEmbed`` and ``ImageEmbed``."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -13,24 +12,21 @@ import torch
 from fastrec._core.device import resolve_device
 from fastrec._core.oom import naming_out_of_memory
 from fastrec.errors import DataError
-from fastrec.features._engine.encoders import Encoder, Kind, load_encoder
-from fastrec.features._engine.vector_store import VectorStore, digest_of
-from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import masked, name_of
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.features.vector_columns import unit
 from fastrec.table import Column, Table
 from fastrec.table.key_types import is_text
 
 
 class Embedded(RowWise):
-    """A generator of vectors that a net makes of a text column's distinct values.
+    """A generator of unit-length vectors that a net computes from a text column's distinct values, each once.
 
-    Subclasses say what the net is given (``item``), and what decides it (``content``). A net's last digits depend on
-    which values are in a batch; the same values are in the same batches whatever the order of the rows.
+    Subclasses define the net's input (``item``) and the bytes that identify it in the cache (``content``).
     """
 
-    encodes: ClassVar[Kind]
-    col: str | Feature
+    encodes: ClassVar[Literal["text", "image"]]
+    col: Col
     model: str
     cache: str | Path | None
     device: str
@@ -38,13 +34,8 @@ class Embedded(RowWise):
     name: str | None
 
     def check_options(self) -> None:
-        """Refuse options that cannot be."""
         if self.bs < 1:
             raise DataError(f"{type(self).__name__}: {self.bs} values in a batch", remedy="Give 1 or more")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -52,11 +43,11 @@ class Embedded(RowWise):
 
     @abstractmethod
     def content(self, value: str, row: int) -> bytes:
-        """What a vector is made of, and found again by; ``row`` is one that has the value, for messages."""
+        """Return the bytes that decide the vector; ``row`` is a row with the value, for messages."""
 
     @abstractmethod
     def item(self, value: str, row: int) -> Any:
-        """What the net is given of a value."""
+        """Return the net's input for a value."""
 
     def prepare(self, table: Table) -> Tensors:
         values, codes = self._values(table)
@@ -72,12 +63,11 @@ class Embedded(RowWise):
         return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made, name = self.apply(self.prepare(table)), self.outputs[0]
-        missing = made["missing"] if bool(made["missing"].any()) else None
-        return {name: Column("vector", made[name], name=name, missing=missing)}
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
     def _values(self, table: Table) -> tuple[list[str], torch.Tensor]:
-        """The column's distinct values, and each row's, from 1 (0: missing), on the host."""
+        """Return the distinct values, and each row's number among them from 1 (0: missing), on the host."""
         name = name_of(self.col)
         column = table[name]
         if column.kind == "category" and is_text(column.distinct.type):
@@ -91,31 +81,28 @@ class Embedded(RowWise):
         return [], torch.zeros(len(column), dtype=torch.int64)
 
     def _vectors(self, values: list[str], chosen: torch.Tensor, codes: torch.Tensor) -> np.ndarray:
-        """The vectors of some of the values, float32 ``[chosen, dims]``."""
+        # Both are long and few pipelines embed: they are imported at the first use.
+        from fastrec.features._engine.encoders import load_encoder
+        from fastrec.features._engine.vector_store import VectorStore, digest_of
+
         encoder = load_encoder(str(self.model), self.encodes, str(resolve_device(self.device)))
-        first = _first_rows(codes, len(values))
+        # The first row of each value, for messages.
+        first = torch.full((len(values) + 1,), len(codes), dtype=torch.int64)
+        first.scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
         named = [(values[i - 1], int(first[i])) for i in chosen.tolist()]
-        made, known, digests = np.zeros((len(named), encoder.dims), dtype=np.float32), np.zeros(len(named), bool), []
+        vectors, known, digests = np.zeros((len(named), encoder.dims), dtype=np.float32), np.zeros(len(named), bool), []
         store = None if self.cache is None else VectorStore(Path(self.cache) / encoder.digest)
         if store is not None:
             digests = [digest_of(self.content(*n)) for n in named]
-            made, known = store.get(digests, encoder.dims)
-        # Batches hold values of about one length, in an order that is the values' own.
+            vectors, known = store.get(digests, encoder.dims)
+        # A batch holds values of similar length (little padding), in an order that depends on the values alone:
+        # the last digits of a vector depend on its batch, so they must not depend on the order of the rows.
         left = sorted(np.flatnonzero(~known).tolist(), key=lambda i: (len(named[i][0]), named[i][0]))
         for at in range(0, len(left), self.bs):
-            some = left[at : at + self.bs]
-            made[some] = self._encoded(encoder, [self.item(*named[i]) for i in some])
+            batch = left[at : at + self.bs]
+            what = f"a batch of {len(batch)} values through {self.model}"
+            with naming_out_of_memory(what, "Lower bs=, or compute on the CPU (device='cpu')"):
+                vectors[batch] = encoder.encode([self.item(*named[i]) for i in batch]).cpu().numpy()
         if store is not None and left:
-            store.put([digests[i] for i in left], made[left])
-        return made
-
-    def _encoded(self, encoder: Encoder, items: Sequence[Any]) -> np.ndarray:
-        what = f"a batch of {len(items)} values through {self.model}"
-        with naming_out_of_memory(what, "Lower bs=, or compute on the CPU (device='cpu')"):
-            return encoder.encode(items).cpu().numpy()
-
-
-def _first_rows(codes: torch.Tensor, count: int) -> torch.Tensor:
-    """The first row that has each code, int64 ``[1 + count]``; the number of rows where none has."""
-    first = torch.full((count + 1,), len(codes), dtype=torch.int64)
-    return first.scatter_reduce_(0, codes, torch.arange(len(codes)), "amin")
+            store.put([digests[i] for i in left], vectors[left])
+        return vectors

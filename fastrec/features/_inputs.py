@@ -1,11 +1,11 @@
-"""What generators read: names of sources, and columns as numbers or as values to order by."""
+"""Names of a generator's sources, and columns as numbers or as values to order by."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,21 +14,14 @@ from fastrec.features.selectors import Selector
 from fastrec.segments.order import SMALL
 from fastrec.table import Column, Table
 
-if TYPE_CHECKING:
-    from fastrec.features.base import Feature, Tensors
 
-
-def as_columns(tensors: Tensors) -> dict[str, Column]:
-    """Plain tensors as number columns."""
+def as_columns(tensors: Mapping[str, torch.Tensor]) -> dict[str, Column]:
+    """Wrap plain tensors as number columns."""
     return {n: Column("number", t, name=n) for n, t in tensors.items()}
 
 
-def names_of(source: str | Feature | Selector) -> list[str]:
-    """The column names that a source stands for: itself, what a selector chose, or what a generator makes.
-
-    Raises:
-        DataError: it is something else.
-    """
+def names_of(source: Any) -> list[str]:
+    """Return the column names of a source: a name, a selector's choice, or a generator's outputs."""
     if isinstance(source, str):
         return [source]
     if isinstance(source, Selector):
@@ -39,16 +32,12 @@ def names_of(source: str | Feature | Selector) -> list[str]:
 
 
 def no_column(source: Any) -> DataError:
-    """The error about what stands where a column should be named."""
+    """Return the error about a source that names no column."""
     return DataError(f"{source!r} is no column's name", remedy="Name columns by text, or give generators")
 
 
-def name_of(source: str | Feature) -> str:
-    """The one column name that a source stands for.
-
-    Raises:
-        DataError: the generator makes several columns.
-    """
+def name_of(source: Any) -> str:
+    """Return the one column name of a source."""
     names = names_of(source)
     if len(names) != 1:
         raise DataError(f"{source!r} makes {len(names)} columns where one is needed", remedy="Choose one by its name")
@@ -56,7 +45,7 @@ def name_of(source: str | Feature) -> str:
 
 
 def as_list(value: Any) -> list[Any]:
-    """A list from one thing or several; None gives the empty list, a selector the columns that it chose."""
+    """Return one thing or several as a list; None gives the empty list, a selector the columns that it chose."""
     if value is None:
         return []
     if isinstance(value, str):
@@ -64,13 +53,12 @@ def as_list(value: Any) -> list[Any]:
     things = list(value) if isinstance(value, list | tuple) else [value]
     if not any(isinstance(t, Selector) for t in things):
         return things
-    # An open selector stands for itself until the training rows are seen.
-    found = [n for t in things for n in (t.names_ or [t] if isinstance(t, Selector) else [t])]
-    return list(dict.fromkeys(found))
+    # A selector without a choice stays itself until the training rows are seen.
+    return list(dict.fromkeys(n for t in things for n in (t.names_ or [t] if isinstance(t, Selector) else [t])))
 
 
-def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
-    """A column as float64 ``[n]``, NaN where missing, with the generator's name in the error if it is none."""
+def number_of(table: Table, name: str, *, wanted_by: object) -> torch.Tensor:
+    """Return a column as float64 ``[n]``, NaN where missing; an error names the generator."""
     column = table[name]
     try:
         return column.number()
@@ -80,11 +68,18 @@ def number_of(table: Table, name: str, *, wanted_by: Feature) -> torch.Tensor:
         ) from error
 
 
-def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """A column to compare values by: integers and times as int64, exact to 64 bits, others as float64.
+def masked(name: str, values: torch.Tensor, missing: torch.Tensor | None, kind: str = "number", **parts: Any) -> Column:
+    """Return a column with a mask, and numbers of 0 under it; without one if nothing is missing."""
+    if missing is None or not bool(missing.any()):
+        return Column(kind, values, name=name, **parts)
+    values = values.masked_fill(missing, 0) if kind == "number" else values
+    return Column(kind, values, name=name, missing=missing, **parts)
 
-    Returns:
-        The values ``[n]`` and bool ``[n]``, True where one is missing (the value there means nothing).
+
+def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values ``[n]`` to compare, and bool ``[n]`` where one is missing (the value there is undefined).
+
+    Integers and times are int64, exact to 64 bits; others are float64.
     """
     column = table[name].plain()
     if column.kind == "datetime" or (column.kind == "number" and not column.values.is_floating_point()):
@@ -94,12 +89,8 @@ def comparable(table: Table, name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def order_keys(table: Table, names: Sequence[str]) -> list[torch.Tensor]:
-    """Order columns as sortable tensors: integers and times exactly, floats as they are.
-
-    Raises:
-        DataError: an order value is missing: it would have no place in time.
-    """
-    if len(table) > SMALL:  # of larger tables it takes less time than others' memory is worth
+    """Return order columns as sortable tensors: integers and times exactly, floats as they are."""
+    if len(table) > SMALL:  # the keys of a large table cost more memory than computing them again costs time
         return [_order_key(table, name) for name in names]
     return [table.remember(("order", n), [n], partial(_order_key, table, n)) for n in names]
 
@@ -108,14 +99,25 @@ def _order_key(table: Table, name: str) -> torch.Tensor:
     values, missing = comparable(table, name)
     if bool(missing.any()):
         raise DataError(
-            "an order value is missing",
-            column=name,
-            row=int(missing.nonzero()[0]),
-            remedy="Fill or drop such rows first",
+            "an order value is missing", column=name, row=int(missing.nonzero()[0]), remedy="Fill or drop such rows"
         )
     return values
 
 
 def given_rows(df: Any) -> Any:
-    """The rows that were given; of a path, a folder or a pattern of files what is read there, as a pandas frame."""
+    """Return the frame; a path, a folder or a pattern of files is read into a pandas frame."""
     return Table.read(df).to_pandas() if isinstance(df, str | Path) else df
+
+
+def check_choices(generator: object, what: str, chosen: Any, known: Sequence[Any]) -> None:
+    """Refuse options that are not among the known ones.
+
+    Raises:
+        DataError: naming the generator, the option's kind (``what``) and the first unknown choice.
+    """
+    unknown = [c for c in as_list(chosen) if c not in known]
+    if unknown:
+        raise DataError(
+            f"{type(generator).__name__} has no {what} {unknown[0]!r}",
+            remedy=f"Use one of {', '.join(map(repr, known))}",
+        )

@@ -1,10 +1,4 @@
-"""The contract of a feature generator, and its three kinds.
-
-A generator names its inputs and outputs before it sees data. ``RowWise`` needs nothing but the row. ``Fitted`` learns
-statistics from training rows; they are collected per partition, merged in any order, and kept apart by *cell* (a fold,
-or an outer fold and an inner one), so that statistics without a fold are sums over the other cells and nothing is ever
-subtracted. ``Grouped`` looks at the other rows of a row's group, or at the events of a log, in order.
-"""
+"""The contract of a feature generator, and its three kinds: ``RowWise``, ``Fitted`` and ``Grouped``."""
 
 from __future__ import annotations
 
@@ -14,34 +8,39 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from fastrec.errors import DataError, NotFittedError
-from fastrec.table import Column, Table
-
-if TYPE_CHECKING:
-    from fastrec.features.feature_set import FeatureSet
 from fastrec.features._inputs import as_columns, as_list, names_of
+from fastrec.table import Column, Table
 
 State = dict[str, Any]
 
 
 Tensors = dict[str, torch.Tensor]
 
-# Generators by class name: what saved features may name. Each of the library's own registers when it is defined.
+# The library's own generators by class name, registered when their modules are loaded; saved features name them.
 GENERATORS: dict[str, type[Feature]] = {}
+
+
+def generator_named(name: str) -> type[Feature] | None:
+    """Return the library's generator of that name, loading its module; None: there is none."""
+    if name not in GENERATORS:
+        getattr(import_module("fastrec.features"), name, None)  # a public name is loaded at first use, and registers
+    return GENERATORS.get(name)
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Which cell of the training data each row is in.
+    """The cell (a fold, or an outer fold and an inner one) of each training row.
 
     Args:
         codes: int64 ``[n]`` in ``0 … count - 1``.
-        count: how many cells there are.
+        count: the number of cells.
     """
 
     codes: torch.Tensor
@@ -50,22 +49,13 @@ class Cells:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a generator may use besides the frame itself.
-
-    Args:
-        tables: other tables by name, for instance an event log.
-        given: the names of all tables that were given, for errors.
-    """
+    """Other tables by name, for instance an event log; ``given`` names all that were passed, for errors."""
 
     tables: Mapping[str, Table] = field(default_factory=dict)
     given: tuple[str, ...] = ()
 
     def table(self, name: str, *, wanted_by: str) -> Table:
-        """The table of that name.
-
-        Raises:
-            DataError: it was not given.
-        """
+        """Return the table of that name, or raise DataError."""
         if name not in self.tables:
             given = ", ".join(map(repr, self.given or self.tables)) or "none"
             raise DataError(
@@ -75,13 +65,34 @@ class Context:
         return self.tables[name]
 
 
-class Feature(ABC):
-    """A generator of columns.
+class Parameters:
+    """Constructor arguments as scikit-learn handles them: stored unchanged under their own names."""
 
-    Subclasses store their constructor's arguments unchanged under the same names (as scikit-learn asks), and implement
-    ``sources``, ``outputs`` and the methods of their kind. ``uses_future`` says that rows after a row may matter,
-    ``own_row`` that its own values do (a lag's do not: it may read a target). ``online`` says what one new row's values
-    are made of: the ``row`` alone, what was ``fitted`` too, or the ``history`` before it.
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments."""
+        return {name: getattr(self, name) for name in declared_parameters(type(self))}
+
+    def set_params(self, **params: Any) -> Any:
+        """Change constructor's arguments in place."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise DataError(f"{type(self).__name__} has no parameter {name!r}", remedy="See get_params()")
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        defaults = {n: _as_shown(p.default) for n, p in declared_parameters(type(self)).items()}
+        params = {n: _as_shown(v) for n, v in self.get_params().items()}
+        shown = [f"{n}={v!r}" for n, v in params.items() if v is not defaults[n] and v != defaults[n]]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Feature(Parameters, ABC):
+    """A generator of columns: it names its inputs and outputs before it sees data.
+
+    Subclasses implement ``outputs``, the methods of their kind, and ``sources`` if these are more than ``col`` or
+    ``cols``. ``uses_future``: later rows may change a value. ``own_row``: a row's own values do (not a lag's, which may
+    read a target). ``online``: a new row's values need the ``row`` alone, the ``fitted`` state, or the ``history``.
     """
 
     kind: ClassVar[Literal["row", "fitted", "grouped"]]
@@ -89,9 +100,9 @@ class Feature(ABC):
     uses_target: bool = False
     uses_future: bool = False
     own_row: bool = True
-    # FeatureSet, which builds on this class and puts itself here
-    _set_class: ClassVar[type[FeatureSet]]
-    scope: Literal["train", "all"] = "train"
+    # FeatureSet imports this class, so it puts itself here; an import of it would be a circle.
+    _set_class: ClassVar[type[Any]]
+    scope: Scope = "train"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -99,9 +110,9 @@ class Feature(ABC):
             GENERATORS[cls.__name__] = cls
 
     @property
-    @abstractmethod
-    def sources(self) -> list[str | Feature]:
-        """What it reads: column names and other generators."""
+    def sources(self) -> list[Col]:
+        """The column names and other generators that it reads."""
+        return as_list(self.cols if hasattr(self, "cols") else self.col)
 
     @property
     @abstractmethod
@@ -120,7 +131,7 @@ class Feature(ABC):
 
     @property
     def within(self) -> list[str] | None:
-        """The columns of the groups whose rows it looks at together; None: it looks at one row, or at all."""
+        """The columns of the groups whose rows it reads together; None: it reads one row, or all."""
         return None
 
     @property
@@ -128,72 +139,58 @@ class Feature(ABC):
         """Columns it reads from other tables, by table name."""
         return {}
 
-    # What a user calls -----------------------------------------------------------------------------------------------
-
     def fit(self, df: Any, y: Any = None, **options: Any) -> Feature:
-        """Learn from training rows (see ``FeatureSet.fit``)."""
+        """Fit on training rows (see ``FeatureSet.fit``)."""
         self._alone(options).fit(df, y, **options)
         return self
 
     def fit_transform(self, df: Any, y: Any = None, **options: Any) -> Any:
-        """Learn from training rows; give them out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
+        """Fit on training rows and return their out-of-fold or causal values (see ``FeatureSet.fit_transform``)."""
         return self._alone(options).fit_transform(df, y, **options)
 
     def transform(self, df: Any, **options: Any) -> Any:
-        """Give other rows their values, from full statistics and without the target (see ``FeatureSet.transform``)."""
+        """Transform other rows by the fitted statistics, without a target (see ``FeatureSet.transform``)."""
         return self._alone(options).transform(df, **options)
 
     def cross_fit(self, df: Any, folds: Any, **options: Any) -> Iterator[tuple[Any, Any]]:
-        """Nested values for every outer fold (see ``FeatureSet.cross_fit``)."""
+        """Yield nested values for every outer fold (see ``FeatureSet.cross_fit``)."""
         return self._alone(options).cross_fit(df, folds, **options)
 
-    def _alone(self, options: dict[str, Any]) -> FeatureSet:
+    def _alone(self, options: dict[str, Any]) -> Any:
         return self._set_class([self], key=options.pop("key", None))
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """The names of the columns it makes (scikit-learn's name for ``outputs``)."""
+        """Return ``outputs`` (scikit-learn's name for it)."""
         return self.outputs
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {name: getattr(self, name) for name in declared_parameters(type(self))}
-
-    def set_params(self, **params: Any) -> Feature:
-        """Change constructor's arguments in place."""
-        for name, value in params.items():
-            if name not in declared_parameters(type(self)):
-                raise DataError(f"{type(self).__name__} has no parameter {name!r}", remedy="See get_params()")
-            setattr(self, name, value)
-        return self
-
-    def __repr__(self) -> str:
-        defaults = {n: _as_shown(p.default) for n, p in declared_parameters(type(self)).items()}
-        params = {n: _as_shown(v) for n, v in self.get_params().items()}
-        shown = [f"{n}={v!r}" for n, v in params.items() if v is not defaults[n] and v != defaults[n]]
-        return f"{type(self).__name__}({', '.join(shown)})"
 
     @property
     def signature(self) -> str:
-        """Text that two generators share if, and only if, they compute the same."""
+        """The text that two generators share if, and only if, they compute the same."""
         return repr(self)
 
-    # What is saved ---------------------------------------------------------------------------------------------------
-
     def get_state(self) -> State:
-        """What it has learned: tensors, keys and JSON values; empty for a generator that learns nothing."""
+        """Return the fitted state: tensors, keys and JSON values; empty for a generator that learns nothing."""
         return {}
 
-    def set_state(self, state: State) -> None:  # noqa: B027 - most generators learn nothing
-        """The inverse of ``get_state``."""
+    def set_state(self, state: State) -> None:
+        """Restore the state of ``get_state``."""
 
     def save(self, folder: str | Path) -> None:
-        """Write configuration and state as JSON and safetensors; what was at ``folder`` is replaced in one step."""
+        """Write configuration and state as JSON and safetensors; ``folder`` is replaced in one step."""
         self._set_class([self]).save(folder)
 
     @classmethod
     def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> Any:
         """Read what ``save`` wrote (see ``FeatureSet.load``)."""
         return cls._set_class.load(folder, trust=trust).features[0]
+
+
+# What generators take: one column, one or more of them, one or more names.
+Col = str | Feature
+Cols = str | Feature | Sequence[str | Feature]
+Names = str | Sequence[str]
+# The rows that statistics are learned from: training rows, or unlabeled ones of ``fit`` too.
+Scope = Literal["train", "all"]
 
 
 class RowWise(Feature):
@@ -204,30 +201,34 @@ class RowWise(Feature):
 
     @abstractmethod
     def prepare(self, table: Table) -> Tensors:
-        """The inputs as tensors."""
+        """Return the inputs as tensors."""
 
     @abstractmethod
     def apply(self, tensors: Tensors) -> Tensors:
-        """Inputs → outputs, by tensor operations only, so that it can be exported."""
+        """Map inputs to outputs by tensor operations only, so that it can be exported."""
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """The output columns of a table."""
+        """Return the output columns of a table."""
         return as_columns(self.apply(self.prepare(table)))
 
 
 class Fitted(Feature):
     """A generator that learns statistics from training rows.
 
-    ``causal``: training rows get their values from the rows before them, not from other folds; such a generator
-    overrides ``compute_out_of_cell``, whose cells are then only those that an outer fold hides. One that has
-    ``compute_after``, too, gets the rows of a Dask frame in ranges of its ``order``, each with what it collected of
-    the ranges before.
-    ``whole_groups``: what it learns is made from rows of one group together, so that a partition, of rows and of other
-    tables alike, must hold its groups (``within``) whole.
+    They are collected per partition, merged in any order, and kept apart by *cell*: statistics without a fold are sums
+    over the other cells, and nothing is subtracted.
+
+    ``causal``: training rows get values from the rows before them, not from other folds. Such a generator overrides
+    ``compute_out_of_cell``; its cells are then those that an outer fold hides. With ``compute_after`` it gets the rows
+    of a Dask frame in ranges of its ``order``, each with the state of the ranges before.
+    ``by_key``: names of a state's keys (or list of keys), each followed by those of the parts whose last dimension the
+    keys are. Dask merges such a state in buckets if the keys are many, any other state whole.
+    ``whole_groups``: it learns from the rows of a group together, so partitions must hold groups (``within``) whole.
     """
 
     kind = "fitted"
     online = "fitted"
+    by_key: tuple[tuple[str, ...], ...] = ()
     causal: ClassVar[bool] = False
     whole_groups: ClassVar[bool] = False
 
@@ -237,7 +238,7 @@ class Fitted(Feature):
 
     @contextmanager
     def using(self, context: Context) -> Iterator[None]:
-        """While it lasts, ``self.context`` holds the other tables, for a generator that learns from one."""
+        """Hold the other tables in ``self.context`` for the duration."""
         self._context = context
         try:
             yield
@@ -246,68 +247,70 @@ class Fitted(Feature):
 
     @property
     def context(self) -> Context:
-        """The other tables given; none outside of ``using``."""
+        """The other tables; none outside of ``using``."""
         return getattr(self, "_context", None) or Context()
 
     @abstractmethod
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        """One partition's share of the statistics, kept apart by cell."""
+        """Return one partition's statistics, kept apart by cell."""
 
     @abstractmethod
     def merge(self, a: State, b: State) -> State:
-        """Two partitions' statistics as one: associative and commutative."""
+        """Merge two partitions' statistics: associative and commutative."""
 
     @abstractmethod
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """What ``apply`` needs, from the cells where ``keep`` (bool ``[cells]``) is True; None: from all."""
+        """Return the tables of ``apply`` from the cells where ``keep`` (bool ``[cells]``) is True; None: all cells."""
 
     @abstractmethod
     def prepare(self, state: State, table: Table) -> Tensors:
-        """The inputs as tensors: keys as codes of the learned keys, numbers as floats."""
+        """Return the inputs as tensors: keys as codes of the learned keys, numbers as floats."""
 
-    @abstractmethod
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        """Inputs → outputs, by tensor operations only: the same function in training and in an exported graph."""
+        """Map inputs to outputs by tensor operations only: the same function in training and in an exported graph."""
+        codes = {name: tensors[key] for name, key in self.lookups().items()}
+        return {name: fit[name].to(c.device).index_select(0, c) for name, c in codes.items()}
 
     def lookups(self) -> dict[str, str] | None:
-        """Output → the tensor of ``prepare`` that holds its rows' codes, where ``apply`` only looks them up in ``fit``.
+        """Map each output to the tensor of ``prepare`` with its codes; None if ``apply`` is no such look-up in ``fit``.
 
-        Then every fold's table is laid beside the others, and one gather serves all rows; None: ``apply`` does more.
+        Look-ups gather from all folds' tables, concatenated, at once.
         """
         return None
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
-        """Output tensors → columns."""
+        """Return output tensors as columns."""
         return as_columns(tensors)
 
     def learn(self, state: State) -> None:
-        """Take merged statistics as what was learned."""
+        """Store merged statistics as the fitted state."""
         self.state_, self.fit_ = state, self.finalize(state)
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """The output columns of rows that were not trained on."""
+        """Return the output columns of rows that were not trained on."""
         state, fit = self._learned()
         return self.wrap(self.apply(fit, self.prepare(state, table)))
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
-        """The output columns of a table from statistics that are not (yet) what was learned."""
+        """Return the output columns of a table from the given statistics."""
         return self.wrap(self.apply(self.finalize(state), self.prepare(state, table)))
 
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
-        """The output columns of training rows, each from the cells that its own cell does not exclude.
+        """Return the output columns of training rows, each from the cells that its own cell does not exclude.
 
         Args:
             table: the rows.
             state: statistics by cell.
             cells: each row's cell.
-            excluded: bool ``[cells, cells]``: row ``c`` says which cells rows in cell ``c`` must not see.
+            excluded: bool ``[cells, cells]``: True where rows in cell ``c`` (row) must not see a cell (column).
         """
         if not bool(excluded.any()):
             return self.compute_from(table, state)
         tensors = self.prepare(state, table)
         results: Tensors = {}
+        # Rows whose cells exclude the same cells share one finalized state.
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
         of_row = pattern_of.to(cells.codes.device).index_select(0, cells.codes)
         lookups = self.lookups()
@@ -317,8 +320,8 @@ class Fitted(Feature):
             rows = (of_row == i).nonzero().squeeze(1)
             if not len(rows):
                 continue
-            made = self.apply(self.finalize(state, ~pattern), {n: t[rows] for n, t in tensors.items()})
-            for name, values in made.items():
+            columns = self.apply(self.finalize(state, ~pattern), {n: t[rows] for n, t in tensors.items()})
+            for name, values in columns.items():
                 if name not in results:
                     results[name] = values.new_empty(len(table), *values.shape[1:])
                 results[name].index_copy_(0, rows, values)
@@ -328,10 +331,7 @@ class Fitted(Feature):
         return dict(self._learned()[0])
 
     def set_state(self, state: State) -> None:
-        from fastrec.features._state_shapes import checked
-
-        with checked(self, state):
-            self.learn(state)
+        self.learn(state)
 
     def _learned(self) -> tuple[State, State]:
         if self.state_ is None or self.fit_ is None:
@@ -340,40 +340,40 @@ class Fitted(Feature):
 
 
 class Grouped(Feature):
-    """A generator that looks at the other rows of a row's group, or at a log's events, in order."""
+    """A generator that reads the other rows of a row's group, or a log's events, in order."""
 
     kind = "grouped"
     online = "history"
 
     @property
     def within(self) -> list[str] | None:
-        """See ``Feature.within``; the columns of ``by`` unless a generator looks further."""
+        """The columns of ``by``, unless a subclass reads further."""
         return as_list(getattr(self, "by", None))
 
     @abstractmethod
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
-        """The output columns of a table whose groups are whole."""
+        """Return the output columns of a table whose groups are whole."""
 
 
 def _look_up(fits: list[State], lookups: dict[str, str], of_row: torch.Tensor, tensors: Tensors) -> Tensors:
-    """Every row's outputs from the table that is its own: ``of_row`` int64 ``[n]`` says which of ``fits``."""
+    """Gather each row's outputs from its table: ``of_row`` int64 ``[n]`` is its place in ``fits``."""
     places: Tensors = {}
-    made = {}
+    columns = {}
     for name, codes in lookups.items():
         tables = [fit[name].to(of_row.device) for fit in fits]
         if codes not in places:
             places[codes] = (of_row * len(tables[0])).add_(tensors[codes])
-        made[name] = torch.cat(tables).index_select(0, places[codes])
-    return made
+        columns[name] = torch.cat(tables).index_select(0, places[codes])
+    return columns
 
 
 def _as_shown(value: Any) -> Any:
-    """Tuples as lists: what was saved and loaded again looks as it did."""
+    # Tuples as lists: JSON knows no tuples, and a loaded generator must look as the saved one.
     return [_as_shown(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 @cache
 def declared_parameters(cls: type) -> dict[str, inspect.Parameter]:
-    """The parameters of a generator's constructor."""
-    found = inspect.signature(cls.__init__).parameters.items()
-    return {n: p for n, p in found if n != "self" and p.kind is not inspect.Parameter.VAR_POSITIONAL}
+    """Return the parameters of a constructor."""
+    parameters = inspect.signature(cls.__init__).parameters.items()
+    return {n: p for n, p in parameters if n != "self" and p.kind is not inspect.Parameter.VAR_POSITIONAL}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
 from fastrec.features._engine.options import ascending, check_scope
-from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features._inputs import as_list, masked, name_of, number_of
+from fastrec.features.base import Cells, Col, Fitted, Scope, State, Tensors
 from fastrec.table import Column, Table
 
 
@@ -26,7 +25,7 @@ class Bucketize(Fitted):
         quantiles: learn the edges from training rows instead: exact quantiles (linear between neighbours, as numpy's),
             at ``1/k … (k-1)/k`` for a whole number ``k``, or at the shares given. Equal edges become one.
         name: the output's name; None: ``{col}_bucket``, with quantiles ``{col}_qbucket``.
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -40,12 +39,12 @@ class Bucketize(Fitted):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         edges: Sequence[float] | None = None,
         *,
         quantiles: int | Sequence[float] | None = None,
         name: str | None = None,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
     ) -> None:
         super().__init__()
         self.col, self.edges, self.quantiles, self.name, self.scope = col, edges, quantiles, name, scope
@@ -59,8 +58,7 @@ class Bucketize(Fitted):
         shares = self._shares()
         if edges is None and not (shares and ascending(shares) and shares[0] >= 0 and shares[-1] <= 1):
             raise DataError(
-                f"Bucketize: {quantiles} makes no quantiles",
-                remedy="Give a whole number from 2, or ascending shares from 0 to 1",
+                f"Bucketize: {quantiles} makes no quantiles", remedy="Give 2 or more, or ascending shares from 0 to 1"
             )
 
     @property
@@ -70,10 +68,6 @@ class Bucketize(Fitted):
     @property
     def online(self) -> str:  # type: ignore[override]
         return self.kind
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -116,10 +110,4 @@ class Bucketize(Fitted):
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, bucket = self.outputs[0], tensors[self.outputs[0]]
-        missing = bucket < 0
-        gone = bool(missing.any())
-        return {
-            name: Column(
-                "number", bucket.clamp_min(0) if gone else bucket, name=name, missing=missing if gone else None
-            )
-        }
+        return {name: masked(name, bucket, bucket < 0)}

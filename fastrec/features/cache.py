@@ -1,4 +1,4 @@
-"""``FeatureCache``: what generators have learned and made, kept so that a set grown by one refits that one only."""
+"""``FeatureCache``: fitted states and output columns by digest."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ _PARTS = ("kind", "values", "missing", "distinct", "ordered", "elements", "unit"
 
 
 class FeatureCache:
-    """Learned states and made columns, by generator, parameters and the contents of all that it reads.
+    """Fitted states and output columns, keyed by generator, parameters and the contents of all that it reads.
 
-    Give one to ``FeatureSet(…, cache=)``, to several sets if need be: with a generator added or changed, only that one,
-    and what reads it, is fitted again, in ``fit``, ``fit_transform``, ``transform`` and ``cross_fit`` alike. A value
-    in the data, a fold, a key or a parameter that differs makes another entry; so does a class or function of one's
-    own: its code, and all that the code uses from outside (functions, objects, frames, attributes of modules; of an
-    installed library the name and version). What says nothing lasting about itself, a random generator or an open file,
-    say, is not kept, with a warning. What code reads from files, or draws at random by a library, is not seen.
+    Pass one to ``FeatureSet(…, cache=)``, also to several sets: only a new or changed generator, and those that read
+    it, are fitted again, in every method. Another value in the data, fold, key or parameter makes another entry. Your
+    own classes and functions count by their code and all that it uses from outside (of an installed library the name
+    and version). Objects without a lasting identity (random generators, open files) are not cached, with a warning.
+    Files that code reads, and random draws of a library, are not seen.
 
     Args:
-        folder: keep entries there (JSON and safetensors), for other runs too; None: in memory.
-        max_bytes: entries beyond this size together are dropped, those used longest ago first; None: none is.
+        folder: the folder for entries (JSON and safetensors), shared between runs; None: in memory.
+        max_bytes: the size beyond which the least recently used entries are dropped; None: no limit.
 
     Example:
         >>> import pandas as pd
@@ -63,7 +62,7 @@ class FeatureCache:
 
     @classmethod
     def of(cls, given: FeatureCache | str | Path | None) -> FeatureCache | None:
-        """The cache that a user gave as one, or as a folder."""
+        """Return the cache of a ``cache=`` argument: one, a folder, or None."""
         if given is None or isinstance(given, FeatureCache):
             return given
         if isinstance(given, str | Path):
@@ -88,18 +87,18 @@ class FeatureCache:
         where = "in memory" if self.folder is None else f"at {self.folder}"
         return f"FeatureCache({len(self)} entries {where}, {self.hits} hits, {self.misses} misses)"
 
-    # Entries ---------------------------------------------------------------------------------------------------------
-
     def get(self, key: str) -> dict[str, Any] | None:
-        """The entry of a key, None where there is none or it cannot be read (a warning says so)."""
-        found = None if self.folder is None else self._from_folder(key)
+        """Return the entry of a key; None if there is none, or it cannot be read (with a warning)."""
+        entry = None if self.folder is None else self._from_folder(key)  # files are read outside the lock
         with self._lock:
-            found = self._from_memory(key) if self.folder is None else found
-            self.hits, self.misses = self.hits + (found is not None), self.misses + (found is None)
-        return found
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                entry = self._kept[key][0]
+            self.hits, self.misses = self.hits + (entry is not None), self.misses + (entry is None)
+        return entry
 
     def put(self, key: str, entry: dict[str, Any]) -> None:
-        """Keep an entry: nested dicts and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values."""
+        """Store an entry: nested dicts and lists of tensors, Arrow arrays, ``Keys``, columns and JSON values."""
         with self._lock:
             if self.folder is None:
                 self._to_memory(key, entry)
@@ -107,19 +106,13 @@ class FeatureCache:
                 self._to_folder(key, entry)
 
     def tell(self, step: Feature, why: NoDigestError) -> None:
-        """Say once that what a generator learns and makes is not kept."""
+        """Warn once that a generator is not cached."""
         text = f"{type(step).__name__} of {', '.join(map(repr, step.outputs[:3]))} is not kept in the cache ({why})"
         with self._lock:
             new = text not in self._told
             self._told.add(text)
         if new:
             warnings.warn(text, DataWarning, stacklevel=2)
-
-    def _from_memory(self, key: str) -> dict[str, Any] | None:
-        if key not in self._kept:
-            return None
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
 
     def _to_memory(self, key: str, entry: dict[str, Any]) -> None:
         size = size_of(entry)
@@ -142,7 +135,7 @@ class FeatureCache:
         return [e for e in self.folder.glob("[0-9a-f][0-9a-f]/*") if len(e.name) == 32 and (e / "state.json").exists()]
 
     def _tidy(self) -> None:
-        """Remove what killed processes left half written, whichever entry it was to be: it counts in no size."""
+        # Killed processes leave half-written entries, which no size counts.
         if self.folder is not None:
             for shelf in self.folder.glob("[0-9a-f][0-9a-f]"):
                 remove_leftovers(shelf)
@@ -183,12 +176,12 @@ class FeatureCache:
     def _drop_oldest(self) -> None:
         if self.max_bytes is None:
             return
-        found: dict[Path, tuple[float, int]] = {}
+        used: dict[Path, tuple[float, int]] = {}
         for entry in self._entries():
             with suppress(OSError):  # another process may drop entries, too
-                found[entry] = (entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()))
-        total = sum(size for _, size in found.values())
-        for entry, (_, size) in sorted(found.items(), key=lambda item: item[1][0]):
+                used[entry] = (entry.stat().st_mtime, sum(f.stat().st_size for f in entry.iterdir()))
+        total = sum(size for _, size in used.values())
+        for entry, (_, size) in sorted(used.items(), key=lambda item: item[1][0]):
             if total <= self.max_bytes:
                 return
             total -= size
@@ -196,7 +189,7 @@ class FeatureCache:
 
 
 def _remove(entry: Path) -> None:
-    """Drop an entry; another process sees it whole or not at all."""
+    # Renamed first: another process sees the entry whole or not at all.
     gone = entry.with_name(f".{entry.name}.{secrets.token_hex(6)}.old")
     with suppress(OSError):
         entry.rename(gone)
@@ -204,7 +197,7 @@ def _remove(entry: Path) -> None:
 
 
 def packed(value: Any) -> Any:
-    """An entry without columns: each as a dict of its parts, as files hold them."""
+    """Replace the columns of an entry by dicts of their parts, which files can hold."""
     if isinstance(value, Column):
         parts = {p: packed(getattr(value, p)) for p in _PARTS}
         return {"column": {**parts, "name": value.name}}
@@ -214,7 +207,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The inverse of ``packed``."""
+    """Restore the columns of ``packed``."""
     if isinstance(value, dict) and set(value) == {"column"} and isinstance(value["column"], dict):
         return Column(**{n: unpacked(v) for n, v in value["column"].items()})
     if isinstance(value, dict):
@@ -223,7 +216,7 @@ def unpacked(value: Any) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """The bytes of an entry's tensors and arrays, about."""
+    """Estimate the bytes of an entry's tensors and arrays."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Column):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -12,7 +12,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text, spread, sum_by_cell, union_keys
 from fastrec.features._engine.options import check_columns_of, check_scope, is_open
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Column, Table, Vocab
 from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 
@@ -20,21 +20,20 @@ from fastrec.table.vocab import MISSING, RARE, UNSEEN, hash_codes
 class Categorify(Fitted):
     """Codes as fastai's: 0 for missing or never seen, then 1, 2, … for the training rows' values in sorted order.
 
-    The codes equal ``TabularPandas``'s: a categorical keeps its own order, and its categories without a row. Elements
-    of a list column are coded one by one, and a list of codes comes out. ``vocabs`` tells what the codes mean. For a
-    ``TabularFrame`` use ``fastrec.tabular.Categorify``, which changes its columns in place.
+    The codes equal ``TabularPandas``'s: a categorical keeps its order, and its categories without a row. A list column
+    gives lists of codes. ``vocabs`` maps codes to values. For a ``TabularFrame`` use ``fastrec.tabular.Categorify``,
+    which changes its columns in place.
 
     Args:
         cols: key or list columns of any type, or generators of one column each.
-        min_count: values seen less often in training share a code of their own, ``#rare#``, before the others; a
-            number, or column → number. The elements of lists count one by one.
-        max_size: keep the codes of at most this many values, the most frequent (ties: the first in order); the others
-            are rare. A number, or column → number.
-        buckets: hash rare and never seen values into this many codes (1 … buckets) instead; the kept values follow.
-        shared: one vocabulary for all ``cols`` together, so that a value has one code in all of them; a text gives it
-            that name in ``vocabs``.
-        unseen: give values never seen in training a code of their own, ``#unseen#``, apart from missing.
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        min_count: values (elements of lists) seen less often in training share the code ``#rare#``, before the others;
+            a number, or column → number.
+        max_size: the largest number of values with codes, the most frequent (ties: the first in order); others are
+            rare. A number, or column → number.
+        buckets: hash rare and never seen values into this many codes (1 … buckets) instead; other values follow.
+        shared: use one vocabulary for all ``cols``; a text names it in ``vocabs``.
+        unseen: give values never seen in training the code ``#unseen#``, apart from missing.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the outputs' first word.
 
     The outputs are int64, named ``code_{col}``.
@@ -50,16 +49,18 @@ class Categorify(Fitted):
         ['#na#', '#rare#', 'A', 'C']
     """
 
+    by_key = (("keys", "count", "place"),)
+
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         min_count: int | Mapping[str, int] = 1,
         max_size: int | Mapping[str, int] | None = None,
         buckets: int | None = None,
         shared: bool | str = False,
         unseen: bool = False,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         name: str = "code",
     ) -> None:
         super().__init__()
@@ -86,10 +87,6 @@ class Categorify(Fitted):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
-
-    @property
     def columns(self) -> list[str]:
         """The names of the columns that are coded."""
         return [name_of(c) for c in as_list(self.cols)]
@@ -100,11 +97,7 @@ class Categorify(Fitted):
 
     @property
     def vocabs(self) -> dict[str, Vocab]:
-        """What the codes mean: column → ``Vocab``, or the shared vocabulary's name → it (``'shared'`` if it has none).
-
-        Raises:
-            NotFittedError: nothing was fitted.
-        """
+        """The fitted vocabularies by column, or the shared one by its name (``'shared'`` without one)."""
         return {n: Vocab.from_state(s) for n, s in zip(self._vocab_names(), self._learned()[1]["vocabs"], strict=True)}
 
     def _vocab_names(self) -> list[str]:
@@ -114,8 +107,6 @@ class Categorify(Fitted):
 
     def _vocab_of(self, state: State, place: int) -> Any:
         return state["vocabs"][0 if self.shared else place]
-
-    # Learning --------------------------------------------------------------------------------------------------------
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         found = []
@@ -134,12 +125,13 @@ class Categorify(Fitted):
         return {"vocabs": found, "lists": [table[n].kind == "list" for n in self.columns]}
 
     def _count(self, column: Column, cells: Cells | None) -> State:
-        """Sorted keys, their counts ``[cells, K]``, and their places in a categorical's own order (-1: it has none)."""
+        """Return sorted keys, counts ``[cells, K]``, and places in a categorical's own order (-1: without one)."""
         coded = column.coded()
-        if cells is None or cells.count == 1:
+        if cells is None or cells.count == 1:  # bincount is faster than a sum by cell
             count = torch.bincount(coded.codes, minlength=coded.size)[None, 1:]
         else:
             count = sum_by_cell(torch.ones_like(coded.codes), coded.codes, cells, coded.size)[:, 1:]
+        # Several columns with one vocabulary may have orders that contradict each other.
         own = column.ordered is not None and not (self.shared and len(self.columns) > 1)
         order = coded.keys.sort_order()
         if not own:  # a dictionary may hold values that no row has
@@ -158,7 +150,7 @@ class Categorify(Fitted):
         return {"tables": [t for t, _ in made], "vocabs": [v for _, v in made], "lists": state["lists"]}
 
     def _codes(self, learned: State, name: str, keep: torch.Tensor | None) -> tuple[torch.Tensor, State]:
-        """The code of every place that ``prepare`` tells apart, and what the codes mean."""
+        """Return the code of every place of ``prepare``, and the vocabulary."""
         minimum = self.min_count.get(name, 1) if isinstance(self.min_count, Mapping) else self.min_count
         largest = self.max_size.get(name) if isinstance(self.max_size, Mapping) else self.max_size
         keys, place = learned["keys"], learned["place"]
@@ -171,7 +163,9 @@ class Categorify(Fitted):
         if largest is not None and int(kept.sum()) > largest:
             ranked = torch.sort(torch.where(kept, count, -1), descending=True, stable=True).indices
             kept = torch.zeros_like(kept).index_fill_(0, ranked[:largest], value=True)
-        reserved = self._reserved(rare=minimum > 1 or largest is not None)
+        reserved = (MISSING, *([UNSEEN] * self.unseen), *([RARE] * (minimum > 1 or largest is not None)))
+        if self.buckets is not None:
+            reserved = (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
         tail = torch.tensor([reserved.index(UNSEEN) if self.unseen else 0])
         codes = torch.full_like(count, int(tail[0]))
         gone = (~kept & ((count > 0) | own)) if RARE in reserved else torch.zeros_like(kept)
@@ -187,18 +181,11 @@ class Categorify(Fitted):
         vocab = Vocab(keys.take(order[kept]).columns[0], reserved=reserved, rare=rare, name=name)
         return torch.cat([table, tail]), vocab.to_state()
 
-    def _reserved(self, *, rare: bool) -> tuple[str, ...]:
-        if self.buckets is not None:
-            return (MISSING, *(f"#hash{i}#" for i in range(1, self.buckets + 1)))
-        return (MISSING, *((UNSEEN,) if self.unseen else ()), *((RARE,) if rare else ()))
-
     def _hashed(self, values: pa.Array) -> torch.Tensor:
         return torch.from_numpy(hash_codes(key_text(values), self.buckets)) + 1
 
-    # Applying --------------------------------------------------------------------------------------------------------
-
     def prepare(self, state: State, table: Table) -> Tensors:
-        """Each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
+        """Return each value's place: 0 missing, 1 … K a learned key, from K + 1 any other value (its hash bucket)."""
         tensors = {}
         for i, name in enumerate(self.columns):
             if name not in table:
@@ -241,7 +228,7 @@ class Categorify(Fitted):
     def _each(
         self, table: Table, state: State, make: Callable[[Table, torch.Tensor | None], dict[str, Column]]
     ) -> dict[str, Column]:
-        """The output columns: ``make`` sees plain columns together, then the elements of each list column."""
+        """Return the output columns: ``make`` gets plain columns together, then each list column's elements."""
         plain, made = [], {}
         for name, was_list in zip(self.columns, state["lists"], strict=True):
             if name not in table:  # a list's elements are coded by themselves
@@ -267,7 +254,7 @@ def _merged(a: State, b: State) -> State:
 
 
 def _elements(column: Column) -> tuple[torch.Tensor, Column]:
-    """The row that each of a list column's elements is in (int64 ``[m]``), and the elements; else nothing."""
+    """Return each element's row (int64 ``[m]``) and the elements of a list column; of another one none."""
     if column.kind != "list":
         nothing = torch.zeros(0, dtype=torch.int64, device=column.values.device)
         return nothing, column.take(nothing)
@@ -280,7 +267,7 @@ def _elements(column: Column) -> tuple[torch.Tensor, Column]:
 
 
 def _list_of(column: Column, elements: Column, name: str) -> Column:
-    """A column's lists with other elements; a column without any value gives missing lists."""
+    """Return a column's lists with other elements; a column without any value gives missing lists."""
     if column.kind == "list":
         offsets, missing = column.values - column.values[0], column.missing
     else:

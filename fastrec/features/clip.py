@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import count_values, merge_values, quantiles, total_counts
 from fastrec.features._engine.options import OfColumns, ascending, check_scope
-from fastrec.features._inputs import number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features._inputs import masked, number_of
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Column, Table
 
 
@@ -27,7 +25,7 @@ class Clip(OfColumns, Fitted):
         low: the lower bound, in the columns' unit (seconds since 1970 for times); None: open, if ``high`` is given.
         high: the upper bound; None: open, if ``low`` is given.
         quantiles: the shares of the training values that the learned bounds stand at.
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The result is float64; with given bounds that are whole, columns of integers stay integers (int64).
 
@@ -43,12 +41,12 @@ class Clip(OfColumns, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         low: float | None = None,
         high: float | None = None,
         *,
         quantiles: tuple[float, float] = (0.01, 0.99),
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
     ) -> None:
         super().__init__()
         self.cols, self.low, self.high, self.quantiles, self.scope = cols, low, high, quantiles, scope
@@ -65,8 +63,7 @@ class Clip(OfColumns, Fitted):
         return self.low is not None or self.high is not None
 
     def _bounds(self) -> tuple[float, float]:
-        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
-        return low, high
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     @property
     def kind(self) -> str:  # type: ignore[override]
@@ -135,9 +132,5 @@ class Clip(OfColumns, Fitted):
         return made
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
-        made = {}
-        for name in self.columns:
-            missing = tensors.get(f"missing {name}")
-            missing = missing if missing is not None and bool(missing.any()) else None
-            made[f"clip_{name}"] = Column("number", tensors[f"clip_{name}"], name=f"clip_{name}", missing=missing)
-        return made
+        names = {f"clip_{c}": tensors.get(f"missing {c}") for c in self.columns}
+        return {output: masked(output, tensors[output], missing) for output, missing in names.items()}

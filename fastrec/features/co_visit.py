@@ -13,8 +13,8 @@ from fastrec.errors import DataError
 from fastrec.features._engine.earlier import earlier_events
 from fastrec.features._engine.item_pairs import Pairs, find_pairs, merge_pairs, near_pairs
 from fastrec.features._engine.keyed import key_text, sort_keys, spread, sum_by_cell, union_keys
-from fastrec.features._inputs import as_list, order_keys
-from fastrec.features.base import Cells, Fitted, State, Tensors
+from fastrec.features._inputs import as_list, check_choices, order_keys
+from fastrec.features.base import Cells, Fitted, Names, State, Tensors
 from fastrec.segments import Groups
 from fastrec.table import Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -22,20 +22,19 @@ from fastrec.table.vocab import hash_codes
 
 Stat = Literal["sum", "max", "mean"]
 _STATS = ("sum", "max", "mean")
-_HASHES, _SEED = 1 << 62, 2
+_NONE = -2  # no event, or a missing item; -1 is an item that was not learned
 
 
 class CoVisit(Fitted):
     """How often groups (sessions) had the row's item together with the items before it in the row's own group.
 
-    Two different items of a group that are at most ``window`` events apart are a pair; it weighs the product of its
-    events' weights, halved with every ``half_life`` between them. The score of two items is the sum of their pairs'
-    weights over the root of the product of both items' own, ``w(a, b) / √(w(a) · w(b))`` with ``w(a)`` the sum of the
-    squared weights of the events on ``a``: the cosine of item-based neighbourhoods.
+    Two items of a group at most ``window`` events apart are a pair; it weighs the product of its events' weights,
+    halved with every ``half_life`` between them. Two items score ``w(a, b) / √(w(a) · w(b))``, with ``w(a, b)`` the
+    weight of their pairs and ``w(a)`` the sum of the squared weights of events on ``a``: the cosine of item-based
+    neighbourhoods. Only events strictly before the row are compared with it.
 
-    Groups are kept in folds by a hash of ``by``. A row whose group was learned from gets its scores from the other
-    folds, so that no row meets its own group's pairs; only events strictly before the row are compared with it. Rows of
-    all other groups get the scores of all folds.
+    Groups are in folds by a hash of ``by``. Rows of training groups get their scores from the other folds, so no row
+    meets its own group's pairs; rows of other groups get the scores of all folds.
 
     Args:
         item: the item's column, in rows and log.
@@ -73,8 +72,8 @@ class CoVisit(Fitted):
         self,
         item: str,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str],
+        by: Names,
+        order: Names,
         table: str | None = None,
         window: int = 5,
         last: int = 5,
@@ -89,9 +88,7 @@ class CoVisit(Fitted):
         self.item, self.by, self.order, self.table = item, by, order, table
         self.window, self.last, self.half_life, self.event, self.weights = window, last, half_life, event, weights
         self.stats, self.folds, self.name = stats, folds, name
-        unknown = [s for s in as_list(stats) if s not in _STATS]
-        if unknown:
-            raise DataError(f"CoVisit has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        check_choices(self, "statistic", stats, _STATS)
         for word, value, least in (("window", window, 1), ("last", last, 1), ("folds", folds, 2)):
             if value < least:
                 raise DataError(f"CoVisit: {word} is {value}", remedy=f"Use {least} or more")
@@ -123,8 +120,6 @@ class CoVisit(Fitted):
     @property
     def outputs(self) -> list[str]:
         return [f"{self.name}_{s}" for s in as_list(self.stats)]
-
-    # Learning --------------------------------------------------------------------------------------------------------
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         log = self._log()
@@ -163,7 +158,6 @@ class CoVisit(Fitted):
         return (order - first).double() / UNITS_PER_SECOND[events[as_list(self.order)[0]].unit or "s"]
 
     def _weights(self, events: Table) -> torch.Tensor:
-        """The weight of each event: float64 ``[n]``."""
         if self.weights is None:
             return torch.ones(len(events), dtype=torch.float64, device=events.device)
         coded = events[self.event].coded()
@@ -182,7 +176,7 @@ class CoVisit(Fitted):
         return {"items": items, "own": own, "groups": groups, **pairs._asdict()}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Scores of every pair: from all folds, then without fold 0, 1, …"""
+        """Score every pair: from all folds, then without fold 0, 1, …."""
         low, high = state["low"], state["high"]
         own, weight = (self._without_folds(state[n], keep) for n in ("own", "weight"))
         norm = torch.sqrt(own[:, low] * own[:, high])
@@ -190,14 +184,12 @@ class CoVisit(Fitted):
         return {"pair": low * len(state["items"]) + high, "score": score, "size": len(state["items"])}
 
     def _without_folds(self, values: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
-        """Sums ``[folds + 1, …]`` over all folds, and over all but each one: from ``[cells · folds, …]``."""
+        """Sum ``[cells · folds, …]`` over all folds, and over all but each one: ``[folds + 1, …]``."""
         by_fold = values.view(len(values) // self.folds, self.folds, values.shape[1])
         # The events of a log are in no cell: no fold of the rows hides them.
         by_fold = (by_fold if keep is None or self.table is not None else by_fold[keep.to(values.device)]).sum(0)
         others = 1 - torch.eye(self.folds, dtype=torch.float64, device=values.device)
         return torch.cat([by_fold.sum(0, keepdim=True), others @ by_fold])
-
-    # Rows ------------------------------------------------------------------------------------------------------------
 
     def prepare(self, state: State, table: Table) -> Tensors:
         log = self._log()
@@ -213,13 +205,14 @@ class CoVisit(Fitted):
         earlier = torch.full((len(table), self.last), _NONE, dtype=torch.int32, device=table.device)
         # An item that was not learned is no item of a pair, but two of them may still be one item.
         same = theirs.codes if log is None else theirs.recode(mine.keys)
-        for i in range(self.last):
+        for i in range(self.last):  # column by column: `last` is small, rows are many
             rows = found.back(i + 1)
             at = rows.clamp_min(0)
             other = (rows >= 0) & (same[at] != mine.codes) if len(there) else rows >= 0
             earlier[:, i] = torch.where(other, there[at] if len(there) else -1, _NONE).int()
         group = _group_hash(table, by)
-        fold = torch.where(_is_in(group, state["groups"]), group % self.folds + 1, 0)
+        learned = torch.isin(group, state["groups"].to(group.device))
+        fold = torch.where(learned, group % self.folds + 1, 0)
         item = torch.where(mine.codes > 0, mine.recode(items) - 1, _NONE)
         return {"item": item, "earlier": earlier, "fold": fold}
 
@@ -242,22 +235,11 @@ class CoVisit(Fitted):
         return {f"{self.name}_{s}": torch.where(count > 0, made[s], torch.nan) for s in as_list(self.stats)}
 
 
-_NONE = -2  # no event there, or an item that is missing; -1 is an item that was not learned
-
-
 def _group_hash(table: Table, by: Sequence[str]) -> torch.Tensor:
-    """A number for each row's group that depends on its key alone: int64 ``[n]``, -1 = the key is missing."""
+    """Hash each row's group by its key alone: int64 ``[n]``, -1 where the key is missing."""
     coded = table.coded(list(by))
     text = [key_text(c) for c in coded.keys.columns]
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     hashes = torch.full((coded.size,), -1, dtype=torch.int64)
-    hashes[1:] = torch.from_numpy(hash_codes(joined, _HASHES, seed=_SEED))
+    hashes[1:] = torch.from_numpy(hash_codes(joined, 1 << 62, seed=2))
     return hashes.to(coded.codes.device).index_select(0, coded.codes)
-
-
-def _is_in(values: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    """Bool ``[n]``: whether each value is among the ``known`` ones (sorted)."""
-    known = known.to(values.device)
-    if not len(known):
-        return torch.zeros_like(values, dtype=torch.bool)
-    return known[torch.searchsorted(known, values).clamp_max(len(known) - 1)] == values

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.earlier import Earlier, earlier_events
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Feature, Grouped, Names
 from fastrec.table import Column, Table
 
 
 class Collect(Grouped):
     """The values of the events strictly before the row in its group as a list, the latest last.
 
-    An event at the row's own place in the order is not in the list; of several events at one place the one with the
-    larger row number comes later. Lists of several columns are equally long: a missing value is a missing element.
+    Events at one place in the order are in row order. Lists of several columns are equally long: a missing value is a
+    missing element. The list is empty without events before, or with a missing group.
 
     Args:
         cols: the columns to collect, of numbers, times or text; generators only of the frame's own rows.
         by: the columns of the group, in rows and log.
-        order: the columns that order events and rows, both having them; None, without ``table``: the rows' own order.
-        max_len: how many events back a list reaches.
+        order: the order columns of events and rows; None (only without ``table``): the rows' own order.
+        max_len: the largest length of a list.
         table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
         name: the outputs' first word.
-
-    The list is empty where nothing happened before, or the group is missing.
 
     Example:
         >>> import pandas as pd
@@ -41,10 +37,10 @@ class Collect(Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         max_len: int = 20,
         table: str | None = None,
         name: str = "past",
@@ -63,7 +59,7 @@ class Collect(Grouped):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.by), *as_list(self.order), *(as_list(self.cols) if self.table is None else [])]
 
     @property
@@ -76,14 +72,22 @@ class Collect(Grouped):
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"{self.name}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
         log = None if self.table is None else context.table(self.table, wanted_by="Collect")
         source = table if log is None else log
         for col in as_list(self.cols):
-            _check_elements(source[name_of(col)], name_of(col))
+            column = source[name_of(col)]
+            if column.kind not in ("number", "datetime", "category"):
+                known = (~column.is_missing()).nonzero()
+                raise DataError(
+                    f"Collect: holds {column.kind} values, which cannot be the elements of a list",
+                    column=name_of(col),
+                    row=int(known[0]) if len(known) else None,
+                    remedy="Choose a column of numbers, times or text",
+                )
         offsets, events = self._lists(earlier_events(table, log, as_list(self.by), as_list(self.order)))
         result = {}
         for col in as_list(self.cols):
@@ -92,21 +96,10 @@ class Collect(Grouped):
         return result
 
     def _lists(self, found: Earlier) -> tuple[torch.Tensor, torch.Tensor]:
-        """The lists' offsets (int64 ``[n + 1]``) and the row numbers of their events, one list after the other."""
+        """Return the lists' offsets (int64 ``[n + 1]``) and the row numbers of their events."""
         lengths = torch.where(found.last >= 0, found.last - found.start + 1, 0).clamp_max(self.max_len)
         offsets = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
         torch.cumsum(lengths, 0, out=offsets[1:])
         # The last event of a list stands at ``last``: places grow by one inside a list.
         shift = torch.repeat_interleave(found.last + 1 - offsets[1:], lengths)
         return offsets, found.events[shift + torch.arange(len(shift), device=shift.device)]
-
-
-def _check_elements(column: Column, name: str) -> None:
-    if column.kind not in ("number", "datetime", "category"):
-        known = (~column.is_missing()).nonzero()
-        raise DataError(
-            f"Collect: holds {column.kind} values, which cannot be the elements of a list",
-            column=name,
-            row=int(known[0]) if len(known) else None,
-            remedy="Choose a column of numbers, times or text",
-        )

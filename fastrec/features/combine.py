@@ -6,9 +6,8 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
-from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import check_choices, name_of, number_of
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Table
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "over"}
@@ -30,15 +29,12 @@ class Combine(RowWise):
         [0.25, nan]
     """
 
-    def __init__(
-        self, a: str | Feature, how: Literal["+", "-", "*", "/"], b: str | Feature, *, name: str | None = None
-    ) -> None:
+    def __init__(self, a: Col, how: Literal["+", "-", "*", "/"], b: Col, *, name: str | None = None) -> None:
         self.a, self.how, self.b, self.name = a, how, b, name
-        if how not in _WORDS:
-            raise DataError(f"Combine cannot do {how!r}", remedy="Use '+', '-', '*' or '/'")
+        check_choices(self, "operation", how, list(_WORDS))
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.a, self.b]
 
     @property

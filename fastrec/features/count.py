@@ -1,9 +1,6 @@
-"""``CountEncode``: how often a key occurs."""
+"""``CountEncode``: the count of a key."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Literal
 
 import torch
 
@@ -11,7 +8,7 @@ from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts, count_keys, merge_counts
 from fastrec.features._engine.keyed import sum_by_cell, sum_kept
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, State
+from fastrec.features.base import Cells, Col, Cols, Names, Scope, State
 from fastrec.table import Keys, Table
 
 
@@ -20,12 +17,10 @@ class CountEncode(KeyCounts):
 
     Args:
         cols: key columns, or generators of one column each.
-        log: give ``log(1 + count)`` instead.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
-        by: count inside groups, the rows with the row's own values of these columns; 0 where one is missing.
-        normalise: give the share instead, ``count / rows``: of all rows, or of the group's with ``by``. Rows without a
-            key are rows, too.
+        log: return ``log(1 + count)``.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
+        by: the columns of groups to count in; 0 where one is missing.
+        normalise: return the share ``count / rows`` of all rows, or of the group's; rows without a key count as rows.
 
     Example:
         >>> import pandas as pd
@@ -40,13 +35,7 @@ class CountEncode(KeyCounts):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        log: bool = False,
-        scope: Literal["train", "all"] = "train",
-        by: str | Sequence[str] | None = None,
-        normalise: bool = False,
+        self, cols: Cols, *, log: bool = False, scope: Scope = "train", by: Names | None = None, normalise: bool = False
     ) -> None:
         self.cols, self.log, self.scope, self.by, self.normalise = cols, log, scope, by, normalise
         super().__init__()
@@ -54,14 +43,14 @@ class CountEncode(KeyCounts):
             raise DataError("CountEncode: a share has no logarithm of 1 + count", remedy="Use log or normalise, or two")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.by)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         word = "share" if self.normalise else "log_count" if self.log else "count"
         return f"{word}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
-    def _key(self, col: str | Feature) -> list[str]:
+    def _key(self, col: Col) -> list[str]:
         return [*as_list(self.by), *names_of(col)]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:

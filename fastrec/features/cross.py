@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, spread, sum_kept, union_keys
+from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.keyed import count_by_cell, key_text, sort_keys, sum_kept
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features._inputs import as_list, masked, name_of
+from fastrec.features.base import Cells, Col, Cols, Fitted, State, Tensors
 from fastrec.table import Coded, Column, Keys, Table
 from fastrec.table.vocab import hash_codes
 
@@ -22,8 +21,7 @@ class Cross(OfColumns, Fitted):
     """One integer code per combination of values: 1, 2, … in sorted order of the combinations seen in training.
 
     A combination that was not seen, or with a part missing, is missing. With ``buckets`` nothing is learned: the code
-    is a hash of the values in the order of the columns, so that ``Cross('a', 'b')`` and ``Cross('b', 'a')`` differ and
-    equal values in two columns do not cancel out.
+    is a hash of the values in the order of the columns.
 
     Args:
         cols: two columns or more, or generators of one column each: ``Cross('a', 'b')`` or ``Cross(['a', 'b'])``.
@@ -39,14 +37,9 @@ class Cross(OfColumns, Fitted):
         [1, 2, 3]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *more: str | Feature,
-        min_count: int = 1,
-        buckets: int | None = None,
-        seed: int = 0,
-    ) -> None:
+    by_key = (("keys", "count"),)
+
+    def __init__(self, cols: Cols, *more: Col, min_count: int = 1, buckets: int | None = None, seed: int = 0) -> None:
         super().__init__()
         self.cols = [*as_list(cols), *more] if more else cols
         self.min_count, self.buckets, self.seed = min_count, buckets, seed
@@ -70,9 +63,7 @@ class Cross(OfColumns, Fitted):
         return {"keys": keys, "count": count_by_cell(codes, cells, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        keys, left, right = union_keys(a["keys"], b["keys"])
-        cells = max(len(a["count"]), len(b["count"]))
-        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
         return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
@@ -91,9 +82,7 @@ class Cross(OfColumns, Fitted):
         return {self.outputs[0]: "key"} if self.buckets is None else None
 
     def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        if self.buckets is not None:
-            return {self.outputs[0]: tensors["hash"]}
-        return {self.outputs[0]: fit[self.outputs[0]].to(tensors["key"].device).index_select(0, tensors["key"])}
+        return super().apply(fit, tensors) if self.buckets is None else {self.outputs[0]: tensors["hash"]}
 
     def compute_from(self, table: Table, state: State) -> dict[str, Column]:
         if self.buckets is None and self.min_count <= 1:
@@ -107,12 +96,11 @@ class Cross(OfColumns, Fitted):
 
     def wrap(self, tensors: Tensors) -> dict[str, Column]:
         name, codes = self.outputs[0], tensors[self.outputs[0]]
-        missing = codes == 0
-        return {name: Column("number", codes, name=name, missing=missing if bool(missing.any()) else None)}
+        return {name: masked(name, codes, codes == 0)}
 
 
 def _joined_text(keys: Keys) -> pa.Array:
-    # Each value is preceded by its length, so that no two different tuples of values read the same.
+    # Each value follows its length: no two tuples of values read the same.
     parts = []
     for column in keys.columns:
         text = key_text(column)

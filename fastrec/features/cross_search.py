@@ -1,4 +1,4 @@
-"""``search_crosses``: which columns say more together than apart, found by cross-validation."""
+"""``search_crosses``: find the column pairs whose crosses improve a cross-validated score."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.folds import given_folds, row_folds
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Cells, Feature
+from fastrec.features.base import Cells, Col, Feature, Names
 from fastrec.features.cross import Cross
 from fastrec.features.feature_set import FeatureSet
 from fastrec.features.target import TargetEncode
@@ -22,24 +23,21 @@ from fastrec.segments import rank_in_group
 from fastrec.table import Column, Table
 
 Metric = Literal["auto", "logloss", "auc", "r2"]
-_STEPS, _RIDGE = 20, 1e-4  # of Newton's method; a share of the rows, against columns that say the same
 _FIGURES = ("alone", "together", "gain", "error", "kept")
-_FIT_ROWS = 200_000  # as many rows tell a model's three or four weights well enough
 
 
 @dataclass(frozen=True)
 class CrossGain:
-    """What a pair of columns adds, or three columns and more.
+    """The gain of a cross of two columns or more.
 
     Args:
         columns: the columns' names.
-        alone: the score of the two columns' encodings, added up, on rows that they were not fitted on; of three
-            columns that of their three pairs' encodings.
-        together: the score with the encoding of all together besides.
-        gain: the mean over the folds of how much better that is; above 0 is better whatever the metric.
-        error: the standard error of that mean, over the folds or, if that is more, the rows; corrected for what
-            the folds' models have in common.
-        kept: whether the gain is large enough to count.
+        alone: the held-out score of a model of the columns' encodings; of three columns, of their pairs' encodings.
+        together: the score with the cross's encoding added.
+        gain: the mean improvement over the folds; above 0 is better for every metric.
+        error: the standard error of that mean, over the folds or, if larger, the rows, corrected for the training rows
+            that folds share.
+        kept: whether the gain passes the thresholds.
     """
 
     columns: tuple[str, ...]
@@ -52,31 +50,31 @@ class CrossGain:
 
 @dataclass(frozen=True)
 class CrossSearch:
-    """What ``search_crosses`` found.
+    """The result of ``search_crosses``.
 
     Args:
-        pairs: all pairs tried, or with ``extend=`` all triples, the largest gain first.
-        metric: what the scores are.
+        pairs: all pairs tried (triples with ``extend=``), the largest gain first.
+        metric: the scores' metric.
         target: the target column.
-        sources: each column's name, and the column or generator that it stands for.
+        sources: column or generator by column name.
     """
 
     pairs: list[CrossGain]
     metric: str
     target: str
-    sources: dict[str, str | Feature] = field(default_factory=dict)
+    sources: dict[str, Col] = field(default_factory=dict)
 
     @property
     def kept(self) -> list[tuple[str, ...]]:
-        """The pairs that are worth a column, the best first."""
+        """The pairs that pass the thresholds, the best first."""
         return [p.columns for p in self.pairs if p.kept]
 
     def crosses(self) -> list[Cross]:
-        """A ``Cross`` of each pair kept, the best first."""
+        """Return a ``Cross`` of each pair kept, the best first."""
         return [Cross(*(self.sources.get(n, n) for n in pair)) for pair in self.kept]
 
     def features(self, target: str | None = None, **options: Any) -> list[TargetEncode]:
-        """A target encoding of each pair kept.
+        """Return a target encoding of each pair kept.
 
         Args:
             target: the target column; None: the one searched with.
@@ -85,10 +83,7 @@ class CrossSearch:
         return [TargetEncode(cross, target or self.target, **options) for cross in self.crosses()]
 
     def table(self) -> Any:
-        """All pairs as a pandas frame: ``a``, ``b``, ``alone``, ``together``, ``gain``, ``error``, ``kept``.
-
-        The third column of triples is ``c``, and so on.
-        """
+        """Return all pairs as a pandas frame: ``a``, ``b`` (``c``, …), ``alone``, ``together``, ``gain``, …."""
         import pandas as pd
 
         most = max((len(p.columns) for p in self.pairs), default=2)
@@ -110,11 +105,11 @@ class CrossSearch:
 
 def search_crosses(
     df: Any,
-    cols: Sequence[str | Feature],
+    cols: Sequence[Col],
     target: str,
     *,
     folds: Any = 5,
-    key: str | Sequence[str] | None = None,
+    key: Names | None = None,
     metric: Metric = "auto",
     max_pairs: int | None = None,
     min_gain: float = 0.0,
@@ -122,38 +117,37 @@ def search_crosses(
     smooth: float = 20.0,
     extend: Sequence[Sequence[str]] | None = None,
 ) -> CrossSearch:
-    """Try all pairs of columns as crosses, and keep those whose target encoding says more than the two apart.
+    """Try all pairs of columns as crosses, and keep those whose target encoding improves on the two columns'.
 
-    For each pair a small model of the two columns' target encodings is compared with one of the same and the pair's
-    own encoding: a logistic regression on log-odds for 0/1 targets, a ridge regression for others. Everything is
-    nested: rows of fold k are encoded from the other folds, the other rows out of fold among themselves, and the model
-    is fitted without fold k, which it is then scored on. A pair is kept if its mean gain is above ``min_gain`` and
-    above ``errors`` standard errors (over the folds, or over the rows where that is more). Scores of the pairs kept are
-    those that they were chosen by: validate the model that they end in for itself.
+    A small model of the two columns' target encodings is compared with one that has the pair's encoding too: a logistic
+    regression on log-odds for 0/1 targets, else a ridge regression. All is nested: rows of fold k are encoded from the
+    other folds, the other rows out of fold among themselves, and the model is scored on fold k, fitted without it. A
+    pair is kept if its mean gain is above ``min_gain`` and ``errors`` standard errors. The scores of kept pairs are
+    selected ones: validate the final model by itself.
 
     Source: Nadeau, Bengio 2003, "Inference for the generalization error", section 4 (the corrected standard error).
 
     Args:
         df: training rows of any supported library.
-        cols: columns to pair (text, categories, codes; numbers by way of a generator, as in ``Bucketize('age')``), or
+        cols: columns to pair (text, categories, codes; numbers through a generator: ``Bucketize('age')``), or
             generators of one column each that use no target.
-        target: the target column: 0/1, bool or numbers; rows where it is missing do not count.
-        folds: how many folds, by a hash of ``key``; or integers ``[n]`` from 0, or a column's name.
+        target: the target column: 0/1, bool or numbers; rows without one are dropped.
+        folds: the number of folds, by a hash of ``key``; or integers ``[n]`` from 0, or a column's name.
         key: the column(s) of rows that belong together; None: the row's number.
         metric: ``logloss`` or ``auc`` (0/1 targets), ``r2``; ``'auto'``: ``logloss`` for 0/1 targets, else ``r2``.
-        max_pairs: at most this many pairs are kept, the best; None: all that pass.
-        min_gain: the least gain that is worth a column, in the metric's unit.
-        errors: how many standard errors the gain must be above 0.
-        smooth: of the target encodings.
-        extend: pairs that are worth a column, such as another search's ``kept``: instead of all pairs, each of these is
-            tried with every other of ``cols``. Three columns are kept if they say more than their three pairs.
+        max_pairs: the largest number of pairs kept, the best; None: all that pass.
+        min_gain: the least gain, in the metric's unit.
+        errors: the least gain in standard errors.
+        smooth: the smoothing of the target encodings.
+        extend: pairs, such as another search's ``kept``: each is tried with every other of ``cols`` instead, and three
+            columns are kept if they improve on their three pairs.
 
     Returns:
         The search: ``print(search)``, ``search.kept``, ``search.table()``, and ``search.features()`` for a FeatureSet.
 
     Raises:
-        DataError: fewer than two columns, a column twice, a target that does not fit the metric, fewer than two folds,
-            ``extend`` that names other columns.
+        DataError: fewer than two columns or folds, a column twice, a target that does not fit the metric, or
+            ``extend`` with other columns.
 
     Example:
         >>> import pandas as pd
@@ -169,9 +163,15 @@ def search_crosses(
     table = _read(df, sources, [target, *as_list(key), *fold_names])
     cell = row_folds(table, as_list(key), max(folds, 1)) if isinstance(folds, int) else given_folds(df, folds, table)
     known = (~table[target].is_missing()).nonzero().squeeze(1)
-    table, cells = table.take(known), _cells(cell[known])
+    present, codes = torch.unique(cell[known], return_inverse=True)
+    if len(present) < 2:
+        raise DataError(
+            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
+            remedy="Use 2 folds or more, and more rows than folds",
+        )
+    table, cells = table.take(known), Cells(codes, len(present))
     y, metric = _target(table[target], target, metric)
-    trial = _Trial(table.with_columns({"y": y}), y, cells, metric, smooth)
+    trial = _CrossTrial(table.with_columns({"y": y}), y, cells, metric, smooth)
     pairs = [trial.gain(*names) for names in _sets(list(sources), extend)]
     pairs = sorted(pairs, key=lambda p: (-p.gain, p.columns))
     room = len(pairs) if max_pairs is None else max_pairs
@@ -183,9 +183,9 @@ def search_crosses(
     return CrossSearch(result, metric, target, sources)
 
 
-def _sources(cols: Sequence[str | Feature]) -> dict[str, str | Feature]:
+def _sources(cols: Sequence[Col]) -> dict[str, Col]:
     listed = as_list(cols)
-    odd = next((c for c in listed if not isinstance(c, str | Feature)), None)
+    odd = next((c for c in listed if not isinstance(c, Col)), None)
     if odd is not None:
         raise DataError(f"search_crosses: {odd!r} is neither a column nor a generator", remedy="List names")
     names = [name_of(c) for c in listed]
@@ -198,7 +198,7 @@ def _sources(cols: Sequence[str | Feature]) -> dict[str, str | Feature]:
 
 
 def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tuple[str, ...]]:
-    """Which columns are tried together, each set once, in the order of the columns."""
+    """Return the column sets to try, each once, in the order of the columns."""
     if extend is None:
         return list(itertools.combinations(names, 2))
     odd = next((n for known in extend for n in known if n not in names), None)
@@ -208,35 +208,25 @@ def _sets(names: list[str], extend: Sequence[Sequence[str]] | None) -> list[tupl
     if short is not None:
         raise DataError(f"search_crosses: {list(short)} is no pair to extend", remedy="Name two columns or more")
     larger = [{*known, n} for known in extend for n in names if n not in known]
-    return list(dict.fromkeys(tuple(n for n in names if n in found) for found in larger))
+    return list(dict.fromkeys(tuple(n for n in names if n in s) for s in larger))
 
 
-def _read(df: Any, sources: dict[str, str | Feature], others: Sequence[str]) -> Table:
-    """The columns to pair, those that generators make among them, and the others."""
-    made = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
-    using = next((s for s in made.steps if s.uses_target), None)
+def _read(df: Any, sources: dict[str, Col], others: Sequence[str]) -> Table:
+    """Read the columns to pair, compute those of generators, and read the others."""
+    generators = FeatureSet([s for s in sources.values() if isinstance(s, Feature)])
+    using = next((s for s in generators.steps if s.uses_target), None)
     if using is not None:
         raise DataError(
-            f"search_crosses: {using!r} uses a target, which would not be kept from its own rows",
+            f"search_crosses: {using!r} uses a target, which would leak into its own rows",
             remedy="Pair columns and generators that use none",
         )
     plain = [n for n, s in sources.items() if isinstance(s, str)]
-    table = Table.read(df, list(dict.fromkeys([*plain, *made.fit_inputs, *others])))
-    return made.fit_transform(table) if made.features else table
-
-
-def _cells(cell: torch.Tensor) -> Cells:
-    present, codes = torch.unique(cell, return_inverse=True)
-    if len(present) < 2:
-        raise DataError(
-            f"search_crosses: the rows are in {len(present)} fold{'' if len(present) == 1 else 's'}",
-            remedy="Use 2 folds or more, and more rows than folds",
-        )
-    return Cells(codes, len(present))
+    table = Table.read(df, list(dict.fromkeys([*plain, *generators.fit_inputs, *others])))
+    return generators.fit_transform(table) if generators.features else table
 
 
 def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, str]:
-    """The target as float64 ``[n]``, and the metric that is meant."""
+    """Return the target as float64 ``[n]``, and the metric."""
     if metric not in ("auto", "logloss", "auc", "r2"):
         raise DataError(f"search_crosses has no metric {metric!r}", remedy="Use 'auto', 'logloss', 'auc' or 'r2'")
     try:
@@ -259,8 +249,8 @@ def _target(column: Column, name: str, metric: Metric) -> tuple[torch.Tensor, st
     return y, ("logloss" if binary else "r2") if metric == "auto" else metric
 
 
-class _Trial:
-    """Nested encodings of columns, pairs and triples, and the small models that are made of them.
+class _CrossTrial:
+    """Nested encodings of columns, pairs and triples, and small models of them.
 
     Args:
         table: the rows, their target as ``y``.
@@ -274,10 +264,10 @@ class _Trial:
         self.encoded: dict[tuple[str, ...], torch.Tensor] = {}
         mixed = torch.randperm(len(y), generator=torch.Generator().manual_seed(0)).to(y.device)
         self.fold_rows = [(cells.codes == k).nonzero().squeeze(1) for k in range(cells.count)]
-        self.fit_rows = [mixed[cells.codes[mixed] != k][:_FIT_ROWS] for k in range(cells.count)]
+        self.fit_rows = [mixed[cells.codes[mixed] != k][: limits.CROSS_FIT_ROWS] for k in range(cells.count)]
 
     def gain(self, *names: str) -> CrossGain:
-        """What columns together add to what is told without one of them: a pair to its columns, a triple to pairs."""
+        """Score a cross against its parts: a pair against its columns, a triple against its pairs."""
         parts = list(itertools.combinations(names, len(names) - 1))
         for part in parts:
             if part not in self.encoded:
@@ -286,7 +276,7 @@ class _Trial:
         alone, base = self._scores(apart)
         together, rows = self._scores(torch.cat([apart, self._together(names).unsqueeze(2)], 2))
         gains = together - alone
-        # A few folds may agree by chance: the rows tell how much that is worth. The folds' models share training rows.
+        # A few folds may agree by chance, so the rows bound the error too; then corrected as folds share training rows.
         error = max(float(gains.std()) / len(gains) ** 0.5, float((rows - base).std()) / len(rows) ** 0.5)
         error *= (1 + len(gains) / (len(gains) - 1)) ** 0.5
         sign = -1.0 if self.metric == "logloss" else 1.0
@@ -294,40 +284,40 @@ class _Trial:
         return CrossGain(names, *scores, float(gains.mean()), error, False)
 
     def _together(self, names: tuple[str, ...]) -> torch.Tensor:
-        """The encoding of a column, or of what several make together."""
+        """Encode a column, or the cross of several."""
         if len(names) == 1:
             return self._encode(self.table[names[0]])
-        joint = self.table.select([*names]).coded([*names])  # a table of its own: codes of all pairs would not fit
+        joint = self.table.select([*names]).coded([*names])  # a new table: the codes of all pairs would fill its memory
         numbers = pa.array(range(len(joint.keys)))
         return self._encode(Column("category", joint.codes.int(), name="together", distinct=numbers))
 
     def _encode(self, column: Column) -> torch.Tensor:
-        """The target encoding of a column for every outer fold: float64 ``[folds, n]``."""
+        """Return the target encoding of a column for every outer fold: float64 ``[folds, n]``."""
         table = Table({"x": column, "y": self.y})
         encode = TargetEncode("x", "y", smooth=self.smooth)
         state = encode.collect(table, self.cells)
-        found = []
+        folds = []
         for k in range(self.cells.count):
             excluded = torch.eye(self.cells.count, dtype=torch.bool)
             excluded[:, k] = True
-            made = encode.compute_out_of_cell(table, state, self.cells, excluded)["te_x__y"].values
-            found.append(torch.logit(made, eps=1e-6) if self.metric != "r2" else made)
-        return torch.stack(found)
+            means = encode.compute_out_of_cell(table, state, self.cells, excluded)["te_x__y"].values
+            folds.append(torch.logit(means, eps=1e-6) if self.metric != "r2" else means)
+        return torch.stack(folds)
 
     def _scores(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """How well a model of encodings ``x`` (``[folds, n, columns]``) does on rows that it was not fitted on.
+        """Score models of encodings ``x`` (``[folds, n, columns]``) on held-out rows.
 
         Returns:
-            The score of each fold ``[folds]``, and what each row adds to it ``[n]``, but for a constant.
+            The score of each fold ``[folds]``, and each row's part of it ``[n]``, up to a constant.
         """
         scores, parts = [], []
         for k in range(self.cells.count):
             train, valid = x[k][self.fit_rows[k]], x[k][self.fold_rows[k]]
             mean, spread = train.mean(0), train.std(0).nan_to_num(0)
             spread = torch.where(spread > 1e-12, spread, 1)
+            inputs, y = _with_one((train - mean) / spread), self.y[self.fit_rows[k]]
             fit = _ridge if self.metric == "r2" else _logistic
-            y = self.y[self.fit_rows[k]]
-            raw = _with_one((valid - mean) / spread) @ fit(_with_one((train - mean) / spread), y)
+            raw = _with_one((valid - mean) / spread) @ fit(inputs, y)
             score, rows = self._score(raw, self.y[self.fold_rows[k]], y.mean())
             scores.append(score)
             parts.append(rows)
@@ -349,7 +339,8 @@ def _with_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def _penalty(x: torch.Tensor) -> torch.Tensor:
-    scale = x.new_full((x.shape[1],), _RIDGE * len(x))
+    # A weak ridge: encodings of columns that agree would make the system singular.
+    scale = x.new_full((x.shape[1],), 1e-4 * len(x))
     scale[-1] = 1e-9 * len(x)  # the constant is free
     return torch.diag(scale)
 
@@ -359,7 +350,7 @@ def _ridge(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Weights of a logistic regression, by Newton's method with steps halved until the loss falls."""
+    """Fit a logistic regression by Newton's method, steps halved until the loss falls."""
     penalty, weights = _penalty(x), x.new_zeros(x.shape[1])
 
     def loss(w: torch.Tensor) -> torch.Tensor:
@@ -367,7 +358,7 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return fitted + w @ penalty @ w / 2
 
     now = loss(weights)
-    for _ in range(_STEPS):
+    for _ in range(limits.CROSS_NEWTON_STEPS):
         p = torch.sigmoid(x @ weights)
         slope = x.T @ (p - y) + penalty @ weights
         bend = (x * (p * (1 - p)).unsqueeze(1)).T @ x + penalty
@@ -384,7 +375,7 @@ def _logistic(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _auc(scores: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The AUC, and how far each row moves it times the number of rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
+    """Return the AUC, and each row's influence times the rows (DeLong, DeLong, Clarke-Pearson 1988, eq. 5)."""
     positive = y > 0
     count = positive.sum()
     others = len(y) - count

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.order import ordered_groups
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Context, Grouped, Names
 from fastrec.table import Column, Table
 
 
@@ -28,13 +26,13 @@ class CumCount(Grouped):
         [2, 0, 0, 1]
     """
 
-    def __init__(self, by: str | Sequence[str], *, order: str | Sequence[str] | None = None) -> None:
+    def __init__(self, by: Names, *, order: Names | None = None) -> None:
         self.by, self.order = by, order
         if not as_list(by):
             raise DataError("CumCount: no column says which rows are a group", remedy="Name one: CumCount(by='user')")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.by), *as_list(self.order)]
 
     @property

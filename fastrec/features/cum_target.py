@@ -14,7 +14,7 @@ from fastrec.features._engine.keyed import accurate_sum, cell_places, sort_keys,
 from fastrec.features._engine.running import Clock, Earlier, TimeRanks, decay
 from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
 from fastrec.segments import segment_max, segment_sum
 from fastrec.table import Column, Table
 
@@ -24,22 +24,20 @@ Sums = dict[str, torch.Tensor]
 class CumTarget(Fitted):
     """A key's mean target in earlier rows, ``(sum + smooth · prior) / (count + smooth)``; the prior is that of all.
 
-    Training rows get values made from the training rows at strictly earlier points of ``order``, prior included: rows
-    at one point do not see each other, and where nothing is earlier the value is 0. Other rows get values made from all
-    training rows, as they follow them; then the target is not needed, nor ``order`` unless sums decay. A key that is
-    missing or was not seen before gets the prior.
+    Training rows get values of the training rows at strictly earlier points of ``order``, prior included; without
+    earlier rows the value is 0. Other rows get values of all training rows, and need no target, nor ``order`` unless
+    sums decay. A key that is missing or was not seen before gets the prior.
 
     Args:
         cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
-        target: the column(s) to average: 0/1, bool or numbers; rows where it is missing do not count.
-        order: the columns that say what is earlier, none of them missing in a row.
-        smooth: how many rows' worth of prior each key gets.
+        target: the column(s) to average: 0/1, bool or numbers; rows without one do not count.
+        order: the order columns, without missing values.
+        smooth: the prior's weight in rows.
         half_life: the age at which a row counts half, in seconds for times, else in the order column's unit; None: all
             rows count alike.
         weight: a column of sample weights.
-        classes: the values of a target of classes: each has a column of its own, ``cumte_item__y_a``, for whether the
-            target is it; None: the target is a number.
-        name: the word that the outputs' names begin with; None: ``cumte``.
+        classes: the values of a target of classes, each with a column ``cumte_item__y_a`` of 0/1; None: a number.
+        name: the outputs' first word; None: ``cumte``.
 
     Source: Prokhorenkova et al. 2018, "CatBoost: unbiased boosting with categorical features", section 3.2, ordered
         target statistics, in the order of time instead of a random one.
@@ -58,12 +56,14 @@ class CumTarget(Fitted):
     uses_target = True
     causal = True
 
+    by_key = (("keys", "columns"),)
+
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
-        target: str | Sequence[str],
+        cols: Cols,
+        target: Names,
         *,
-        order: str | Sequence[str],
+        order: Names,
         smooth: float = 20.0,
         half_life: float | None = None,
         weight: str | None = None,
@@ -90,7 +90,7 @@ class CumTarget(Fitted):
             )
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.target), *as_list(self.order), *as_list(self.weight)]
 
     @property
@@ -105,22 +105,20 @@ class CumTarget(Fitted):
 
     @property
     def averaged(self) -> list[str]:
-        """A name for each number that is averaged: the targets, or their classes."""
+        """The names of the averaged numbers: the targets, or their classes."""
         return [t if c is None else f"{t}_{c}" for t in as_list(self.target) for c in self.classes or [None]]
 
-    def _name(self, col: str | Feature, target: str) -> str:
+    def _name(self, col: Col, target: str) -> str:
         return f"{self.name or 'cumte'}_{name_of(col)}__{target}"
 
     def _counted(self, table: Table) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each target its weight and its values (0 where it is missing): float64 ``[n]``."""
+        """Return each target's weights and values (both 0 where it is missing): float64 ``[n]``."""
         given = row_weights(table, self.weight, wanted_by=self)
         targets = averaged_numbers(table, as_list(self.target), self.classes, wanted_by=self)
         return [(torch.where(y.isnan(), 0, given), y.nan_to_num(0)) for y in targets]
 
     def _clock(self, table: Table) -> Clock | None:
         return None if self.half_life is None else Clock.of(table, as_list(self.order)[0])
-
-    # Sums of all rows ------------------------------------------------------------------------------------------------
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         counted, clock = self._counted(table), self._clock(table)
@@ -143,7 +141,7 @@ class CumTarget(Fitted):
         cells: Cells | None,
         size: int,
     ) -> Sums:
-        """Counts and sums by cell and code, ``[cells, size]``, decaying ones as at the last row that counts."""
+        """Return counts and sums by cell and code, ``[cells, size]``; decaying ones as of the last row that counts."""
         places, count = cell_places(codes, cells, size)
         if clock is None:
             rows = segment_sum(weight, places, size * count)
@@ -182,7 +180,7 @@ class CumTarget(Fitted):
         return merged
 
     def _add(self, a: Sums, b: Sums) -> Sums:
-        """Two partitions' sums together, decaying ones as they are at the later of their last rows."""
+        """Add two partitions' sums; decaying ones as of the later of their last rows."""
         if self.half_life is None:
             return {n: a[n] + b[n] for n in ("count", "sum")}
         here, there = Clock(a["whole"], a["part"]), Clock(b["whole"], b["part"])
@@ -237,13 +235,11 @@ class CumTarget(Fitted):
                 result[name] = smoothed(own["count"], own["sum"], left, prior, self.smooth)
         return result
 
-    # Sums of earlier rows --------------------------------------------------------------------------------------------
-
     def compute_out_of_cell(
         self, table: Table, state: State, cells: Cells, excluded: torch.Tensor
     ) -> dict[str, Column]:
         patterns, pattern_of = torch.unique(excluded, dim=0, return_inverse=True)
-        if len(patterns) == 1:
+        if len(patterns) == 1:  # all rows see the same cells: one pass
             return self.wrap(self._causal(table, ~patterns[0].to(cells.codes.device)[cells.codes]))
         results: Tensors = {}
         of_row = pattern_of.to(cells.codes.device)[cells.codes]
@@ -253,19 +249,19 @@ class CumTarget(Fitted):
         return self.wrap(results)
 
     def compute_after(self, table: Table, state: State, cells: Cells, excluded: torch.Tensor) -> dict[str, Column]:
-        """Values of training rows where the rows before them are in other tables too.
+        """Compute values of training rows that continue earlier tables.
 
         Args:
-            table: training rows; those at one point of ``order``, by its first column, are all here.
-            state: what ``collect`` gave of the rows at earlier points.
-            cells: of this table's rows, with the numbers that the state's have.
-            excluded: bool ``[cells, cells]``: which cells no row sees; the same ones for all.
+            table: training rows; all those at one value of the first order column.
+            state: the ``collect`` of the rows at earlier points.
+            cells: this table's cells, numbered as the state's.
+            excluded: bool ``[cells, cells]``, with equal rows: the cells that no row sees.
         """
         keep = ~excluded[0]
         return self.wrap(self._causal(table, keep.to(cells.codes.device)[cells.codes], (state, keep)))
 
     def _causal(self, table: Table, seen: torch.Tensor, past: tuple[State, torch.Tensor] | None = None) -> Tensors:
-        """Values of all rows from those before them: the ``seen`` (bool ``[n]``), and a state's cells that are kept."""
+        """Compute values from earlier rows: those ``seen`` (bool ``[n]``), and a past state's kept cells."""
         ranks, clock = TimeRanks.of(table, as_list(self.order)), self._clock(table)
         counted = [(torch.where(seen, w, 0), torch.where(seen, y, 0)) for w, y in self._counted(table)]
         every, one = Earlier.of(ranks), torch.ones_like(ranks.rank)
@@ -290,8 +286,8 @@ class CumTarget(Fitted):
     def _before(
         self, earlier: Earlier, weight: torch.Tensor, y: torch.Tensor, clock: Clock | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Count and sum over the rows before each row, float64 ``[n]``, and how long ago the last one was."""
-        if clock is None and bool((weight == 1).all()):
+        """Return count, sum (float64 ``[n]``) and age of the last one, over the rows before each row."""
+        if clock is None and bool((weight == 1).all()):  # counts of equal weights need no sums
             sums, age = earlier.sums(y[None], weight > 0)
             return earlier.count(), sums[0], age
         sums, age = earlier.sums(torch.stack([weight, weight * y]), weight > 0, clock, self.half_life or 1.0)
@@ -305,14 +301,14 @@ class CumTarget(Fitted):
         keep: torch.Tensor,
         clock: Clock | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What ``_before`` found with the sums of a state, whose rows are all earlier.
+        """Add the sums of a past state to the result of ``_before``.
 
         Args:
-            found: of the table's own rows.
-            past: the state's sums.
-            codes: int64 ``[n]``, which of them are a row's, from 1; 0: none.
+            found: the result of ``_before``.
+            past: the state's sums, of earlier rows only.
+            codes: int64 ``[n]``, each row's place among them from 1; 0: none.
             keep: bool ``[cells]``, the cells that rows see.
-            clock: None: nothing decays.
+            clock: the rows' times; None: nothing decays.
         """
         sums = {n: torch.cat([v.new_zeros(1), v])[codes] for n, v in self._over_cells(past, keep).items()}
         count, total, age = found
@@ -335,12 +331,11 @@ def _mean(total: torch.Tensor, count: torch.Tensor, otherwise: torch.Tensor) -> 
 def smoothed(
     count: torch.Tensor, total: torch.Tensor, left: torch.Tensor | float, prior: torch.Tensor, smooth: float
 ) -> torch.Tensor:
-    """``(sum + smooth · prior) / (count + smooth)``; the prior where nothing is known.
+    """Return ``(sum + smooth · prior) / (count + smooth)``, or the prior if both are 0.
 
     Args:
-        count: float64 ``[n]``.
-        total: float64 ``[n]``, the sum.
-        left: what share of both is left by now, float64 ``[n]`` or 1.
+        count, total: float64 ``[n]``, the count and the sum.
+        left: the share of both left after decay, float64 ``[n]`` or 1.
         prior: float64 ``[n]`` or ``[1]``.
         smooth: the prior's weight.
     """

@@ -1,4 +1,4 @@
-"""``CumStat`` and ``LastKnown``: what the rows before a row in its group add up to, and the last value known."""
+"""``CumStat`` and ``LastKnown``: statistics of the rows before a row in its group, and the last known value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features._inputs import as_list, check_choices, name_of, number_of
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, cumsum_in_group, last_in_group
 from fastrec.segments.order import PAIRS, run_starts
 from fastrec.table import Column, Table
@@ -27,8 +26,8 @@ class CumStat(OfGroups, Grouped):
         cols: number columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        stats: of ``count``, ``sum``, ``mean``, ``min``, ``max`` (with no value before: 0, 0 and NaN), and ``smaller``:
-            how many of the values before are below the row's own (NaN where it has none).
+        stats: any of ``count``, ``sum``, ``mean``, ``min``, ``max`` (without a value before: 0, 0 and NaN), and
+            ``smaller``: the number of values before that are below the row's own (NaN if it has none).
 
     Example:
         >>> import pandas as pd
@@ -39,17 +38,10 @@ class CumStat(OfGroups, Grouped):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
-        stats: Stat | Sequence[Stat] = ("mean",),
+        self, cols: Cols, *, by: Names, order: Names | None = None, stats: Stat | Sequence[Stat] = ("mean",)
     ) -> None:
         self.cols, self.by, self.order, self.stats = cols, by, order, stats
-        unknown = set(as_list(stats)) - set(_STATS)
-        if unknown:
-            raise DataError(f"CumStat has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        check_choices(self, "statistic", stats, _STATS)
 
     @property
     def own_row(self) -> bool:  # type: ignore[override]
@@ -71,6 +63,7 @@ class CumStat(OfGroups, Grouped):
             known = ~(values.isnan() | outside)
             wanted, every = set(as_list(self.stats)), bool(known.all())
             count = total = None
+            # Copies for missing values are left out where there are none.
             if wanted & {"sum", "mean"}:
                 total = cumsum_in_group(values if every else torch.where(known, values, 0), groups)
             if wanted & {"count", "mean"}:
@@ -87,12 +80,12 @@ class CumStat(OfGroups, Grouped):
 
 
 def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, *, largest: bool) -> torch.Tensor:
-    """Largest or smallest known value before each row in its group: float64 ``[n]``, NaN where there is none."""
+    """Return the largest or smallest known value before each row in its group: float64 ``[n]``, NaN without one."""
     n = len(values)
     if not n:
         return values
-    # Values become whole ranks, with one block of ranks per group above those of the groups before: a running maximum
-    # over all rows then starts anew in every group.
+    # Values become ranks, in a block per group above those of the groups before: one running maximum over all rows
+    # then restarts in every group.
     signed = torch.where(known, values if largest else -values, 0)
     distinct, rank = torch.unique(signed, return_inverse=True)
     ordered = torch.where(groups.sort(known), groups.sort(rank) + 1, 0)
@@ -105,15 +98,13 @@ def _running_extreme(values: torch.Tensor, known: torch.Tensor, groups: Groups, 
 
 
 def _smaller_before(values: torch.Tensor, known: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """How many known values before each row in its group are below its own: int64 ``[n]``.
-
-    Each group is halved again and again: at every level a row of a right half counts the smaller ones of its left half,
-    which a sort by block and value brings before it. That takes log2 of the largest group many sorts.
-    """
+    """Count the known values before each row in its group that are below its own: int64 ``[n]``."""
+    # Groups are halved repeatedly: at each level a row of a right half counts the smaller ones of its left half, which
+    # a sort by block and value puts before it. That takes log2(largest group) sorts.
     place, count = groups.place, torch.zeros_like(groups.codes)
     if not len(count):
         return count
-    if len(count) <= PAIRS:
+    if len(count) <= PAIRS:  # few rows: comparing all pairs takes less than the sorts
         rank, known = groups.sort(torch.where(known, values, torch.inf)), groups.sort(known)
         before = (groups.codes[:, None] == groups.codes) & known & (rank < rank[:, None])
         return groups.unsort(before.tril_(-1).sum(1))
@@ -141,8 +132,7 @@ class LastKnown(OfGroups, Grouped):
         cols: columns, or generators.
         by: the columns of the group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        ahead: look at the rows after the row instead: the nearest that is known (the future, unless the order is not
-            one of time).
+        ahead: take the nearest known value after the row instead (the future, if the order is one of time).
 
     Example:
         >>> import pandas as pd
@@ -152,14 +142,7 @@ class LastKnown(OfGroups, Grouped):
         [nan, 30.0, 30.0]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
-        ahead: bool = False,
-    ) -> None:
+    def __init__(self, cols: Cols, *, by: Names, order: Names | None = None, ahead: bool = False) -> None:
         self.cols, self.by, self.order, self.ahead = cols, by, order, ahead
 
     own_row = False
@@ -172,7 +155,7 @@ class LastKnown(OfGroups, Grouped):
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"{'next_' if self.ahead else ''}known_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
@@ -187,7 +170,7 @@ class LastKnown(OfGroups, Grouped):
 
 
 def _next_in_group(marks: torch.Tensor, groups: Groups) -> torch.Tensor:
-    """The nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 where there is none."""
+    """Return the nearest marked row after each row in its group: int64 ``[n]`` row numbers, -1 without one."""
     n = len(marks)
     order = torch.arange(n, device=marks.device) if groups.order is None else groups.order
     turned = Groups.of(-groups.codes.flip(0))  # the sorted rows from the last to the first: groups stay whole

@@ -9,17 +9,17 @@ import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
-from fastrec.features._inputs import number_of
+from fastrec.features._inputs import check_choices, number_of
 from fastrec.features.base import RowWise, Tensors
+from fastrec.features.date_part import Calendar
 from fastrec.table import Table
 from fastrec.table.zones import local_seconds, no_date
 
 Period = Literal["hour", "weekday", "month", "dayofyear"]
-_NAMED = ("hour", "weekday", "month", "dayofyear")
 
 
 class Cyclic(RowWise):
-    """``sin(2π·x/period)`` and ``cos(2π·x/period)``: the end of a period lies beside its start; NaN where missing.
+    """``sin(2π·x/period)`` and ``cos(2π·x/period)``: a period's end is next to its start; NaN where missing.
 
     Args:
         col: a column of times or numbers.
@@ -38,9 +38,9 @@ class Cyclic(RowWise):
 
     def __init__(self, col: str, period: float | Period) -> None:
         self.col, self.period = col, period
-        if isinstance(period, str) and period not in _NAMED:
-            raise DataError(f"Cyclic has no period {period!r}", remedy=f"Use a number or one of {', '.join(_NAMED)}")
-        if not isinstance(period, str) and not 0 < period < math.inf:
+        if isinstance(period, str):
+            check_choices(self, "period", period, ("hour", "weekday", "month", "dayofyear"))
+        elif not 0 < period < math.inf:
             raise DataError(f"Cyclic: the period is {period}", remedy="Use a finite number above 0")
 
     @property
@@ -70,13 +70,12 @@ class Cyclic(RowWise):
 
 
 def _on_circle(share: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sine and cosine of a share of the circle, by sums and products of an angle of 45 degrees at most.
-
-    So that every library that computes them gives the same bits: their own sines differ in the last one, and a tree
-    tells 6e-17 from 0.
+    """Return sine and cosine of a share of the circle.
 
     Source: the polynomials of fdlibm's ``__kernel_sin`` and ``__kernel_cos`` (Sun Microsystems 1993), within an ulp.
     """
+    # Sums and products give the same bits in every library; their own sines differ in the last bit, and a tree tells
+    # 6e-17 from 0.
     quarter = torch.round(4 * share)  # 0 … 4
     angle = (4 * share - quarter) * float64(math.pi / 2)
     square = angle * angle
@@ -109,7 +108,6 @@ _COS = (
 
 
 def _polynomial(x: torch.Tensor, factors: tuple[float, ...]) -> torch.Tensor:
-    """``factors[0] + factors[1]·x + …``, from the last one on."""
     result = float64(factors[-1]) * x + float64(factors[-2])
     for factor in reversed(factors[:-2]):
         result = result * x + float64(factor)
@@ -117,31 +115,19 @@ def _polynomial(x: torch.Tensor, factors: tuple[float, ...]) -> torch.Tensor:
 
 
 def calendar_share(seconds: torch.Tensor, part: Period) -> torch.Tensor:
-    """How far round its circle a part of the calendar is, in [0, 1).
+    """Return the share of its circle that a part of the calendar has passed, in [0, 1).
 
     Args:
-        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN, and what is too far away to be a date becomes it.
+        seconds: since 1970-01-01, float64 ``[n]``; NaN stays NaN, and seconds beyond all dates become it.
         part: see ``Cyclic``.
-
-    Source: days → civil date as in H. Hinnant, "chrono-compatible low-level date algorithms".
     """
     seconds = torch.where(no_date(seconds), torch.nan, seconds)
-    days = torch.floor(seconds / 86400)
+    calendar = Calendar(seconds, seconds)
     if part == "hour":
-        return torch.floor((seconds - days * 86400) / 3600) / 24
+        return torch.floor(calendar.second_of_day / 3600) / 24
     if part == "weekday":
-        return torch.remainder(days + 3, 7) / 7  # 1970-01-01 was a Thursday
-    era_day = days + 719468  # days since 0000-03-01
-    era = torch.floor(era_day / 146097)
-    day = era_day - era * 146097
-    year = torch.floor((day - torch.floor(day / 1460) + torch.floor(day / 36524) - torch.floor(day / 146096)) / 365)
-    day = day - (365 * year + torch.floor(year / 4) - torch.floor(year / 100))  # from 1 March
-    march_month = torch.floor((5 * day + 2) / 153)
-    month = torch.remainder(march_month + 2, 12)
+        return calendar.weekday / 7
     if part == "month":
-        return month / 12
-    civil_year = year + era * 400 + (month < 2)
-    fourth, hundredth, fourhundredth = (torch.remainder(civil_year, n) == 0 for n in (4, 100, 400))
-    leap = fourth & (~hundredth | fourhundredth)
-    day_of_year = torch.where(month < 2, day - 306, day + 59 + leap.double())
-    return torch.where(seconds.isnan(), torch.nan, day_of_year / (365 + leap.double()))
+        return (calendar.month - 1) / 12
+    share = (calendar.dayofyear - 1) / (365 + calendar.leap.double())
+    return torch.where(seconds.isnan(), torch.nan, share)

@@ -1,22 +1,19 @@
-"""``DateOf``: the date, or moment, that a row's year, month, day and clock say, as a number."""
+"""``DateOf``: a row's year, month, day and clock as a number."""
 
 from __future__ import annotations
 
 import torch
 
 from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Table
-
-_DAY = 86_400
-_LEAP_YEAR = 2000.0  # so that there is a 29th of February
 
 
 class DateOf(RowWise):
-    """Seconds since 1970 of the day, or minute, that columns of numbers say, as ``DatePart`` reads them.
+    """Seconds since 1970 of the day, or minute, in columns of numbers, as ``DatePart`` reads them.
 
-    Missing where one of the columns is, or is no whole number, or there is no such month, day (1 to 31) or minute of a
-    day. A day past the end of its month counts on into the next one.
+    Missing where a column is, is no whole number, or names no month, day (1 to 31) or minute of a day. A day past the
+    end of its month counts into the next one.
 
     Args:
         month, day: number columns, or generators of one: 1 to 12, 1 to 31.
@@ -38,18 +35,12 @@ class DateOf(RowWise):
     """
 
     def __init__(
-        self,
-        month: str | Feature,
-        day: str | Feature,
-        year: str | Feature | None = None,
-        *,
-        clock: str | Feature | None = None,
-        name: str = "date",
+        self, month: Col, day: Col, year: Col | None = None, *, clock: Col | None = None, name: str = "date"
     ) -> None:
         self.month, self.day, self.year, self.clock, self.name = month, day, year, clock, name
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.month, self.day, *(s for s in (self.year, self.clock) if s is not None)]
 
     @property
@@ -62,7 +53,8 @@ class DateOf(RowWise):
 
     def apply(self, tensors: Tensors) -> Tensors:
         month, day = tensors["month"], tensors["day"]
-        year = tensors.get("year", torch.full_like(month, _LEAP_YEAR))
+        # 2000 is a leap year: without a year there is a 29th of February.
+        year = tensors.get("year", torch.full_like(month, 2000.0))
         clock = tensors.get("clock", torch.zeros_like(month))
         hour = torch.floor(clock / 100)
         minute = clock - 100 * hour
@@ -77,4 +69,4 @@ class DateOf(RowWise):
         month = torch.where(month > 2, month - 3, month + 9)
         of_year = torch.floor((153 * month + 2) / 5) + day - 1
         days = era * 146_097 + year * 365 + torch.floor(year / 4) - torch.floor(year / 100) + of_year - 719_468
-        return {self.name: torch.where(known, days * _DAY + hour * 3_600 + minute * 60, torch.nan)}
+        return {self.name: torch.where(known, days * 86_400 + hour * 3_600 + minute * 60, torch.nan)}

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, Names, RowWise, Tensors
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 from fastrec.table.zones import local_seconds, no_date
-
-_DAY = 86_400
 
 
 class DatePart(RowWise):
@@ -23,7 +21,7 @@ class DatePart(RowWise):
     Args:
         col: a column of times or numbers, or a generator of one. Parts are those of the column's time zone (a
             run converts what it is given to the zone that it has learned); numbers are seconds since 1970 in UTC.
-        parts: of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
+        parts: any of ``year``, ``month`` (1-12), ``week`` (ISO 8601, 1-53; also ``weekofyear``), ``day`` (1-31),
             ``dayofweek`` (Monday 0; also ``weekday``), ``dayofyear`` (1-366), ``is_month_end``, ``is_month_start``,
             ``is_quarter_end``, ``is_quarter_start``, ``is_year_end``, ``is_year_start`` (booleans), ``elapsed`` (whole
             seconds since 1970 in UTC), and ``quarter`` (1-4), ``hour``, ``minute``, ``second``. fastai's spelling
@@ -40,7 +38,7 @@ class DatePart(RowWise):
         [[2024, 60, True, 6], [1969, 365, True, 0]]
     """
 
-    def __init__(self, col: str | Feature, parts: str | Sequence[str] | None = None) -> None:
+    def __init__(self, col: Col, parts: Names | None = None) -> None:
         self.col, self.parts = col, parts
         known = [*_FASTAI, *_MORE]
         unknown = next((p for p in as_list(parts) if str(p).lower() not in known), None)
@@ -50,10 +48,6 @@ class DatePart(RowWise):
     @property
     def _parts(self) -> list[str]:
         return list(_FASTAI) if self.parts is None else [str(p).lower() for p in as_list(self.parts)]
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -74,7 +68,7 @@ class DatePart(RowWise):
     def apply(self, tensors: Tensors) -> Tensors:
         local, utc = tensors["local"], tensors["utc"]
         missing = no_date(local)
-        clock = _Clock(torch.where(missing, 0, local), torch.where(missing, 0, utc))
+        clock = Calendar(torch.where(missing, 0, local), torch.where(missing, 0, utc))
         made = {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
         return {**made, "missing": missing}
 
@@ -83,7 +77,7 @@ class DatePart(RowWise):
         missing = no_date(tensors["local"])
         gone = bool(missing.any())
         local, utc = (torch.where(missing, 0, tensors[n]) if gone else tensors[n] for n in ("local", "utc"))
-        clock = _Clock(local, utc)
+        clock = Calendar(local, utc)
         made = self._by_day(clock) or {o: _MAKERS[p](clock) for o, p in zip(self.outputs, self._parts, strict=True)}
         columns = {}
         for part, (name, values) in zip(self._parts, made.items(), strict=True):
@@ -92,14 +86,14 @@ class DatePart(RowWise):
             columns[name] = Column("number", values, name=name, missing=missing if gone else None)
         return columns
 
-    def _by_day(self, clock: _Clock) -> Tensors:
-        """The outputs, what a day alone decides computed once for every day of the times' span; {}: it is too long."""
+    def _by_day(self, clock: Calendar) -> Tensors:
+        # Parts of the day alone are computed once per day of the times' span, if that is short: {} if it is too long.
         days = clock.days
         low, high = (int(days.min()), int(days.max())) if len(days) else (0, 0)
         if high - low >= len(days) // 4:
             return {}
-        whole = torch.arange(low, high + 1, dtype=torch.float64, device=days.device) * _DAY
-        calendar, place = _Clock(whole, whole), (days - low).long()
+        whole = torch.arange(low, high + 1, dtype=torch.float64, device=days.device) * 86_400
+        calendar, place = Calendar(whole, whole), (days - low).long()
         made = {}
         for output, part in zip(self.outputs, self._parts, strict=True):
             if part in ("elapsed", "hour", "minute", "second"):
@@ -110,26 +104,26 @@ class DatePart(RowWise):
         return made
 
 
-class _Clock:
-    """The parts of times, each computed once and only if it is asked for.
-
-    Whole numbers as float64 ``[n]``: exact up to 2^53, and a division of floats is much faster than one of integers.
+class Calendar:
+    """The parts of times, each computed once at first use.
 
     Args:
         local: whole seconds since 1970 on the column's clock.
         utc: whole seconds since 1970.
     """
 
+    # Whole numbers as float64 [n]: exact up to 2^53, and dividing floats is much faster than dividing integers.
+
     def __init__(self, local: torch.Tensor, utc: torch.Tensor) -> None:
         self.local, self.utc = local, utc
 
     @cached_property
     def days(self) -> torch.Tensor:
-        return torch.floor(self.local / _DAY)
+        return torch.floor(self.local / 86_400)
 
     @cached_property
     def second_of_day(self) -> torch.Tensor:
-        return self.local - self.days * _DAY
+        return self.local - self.days * 86_400
 
     @cached_property
     def weekday(self) -> torch.Tensor:
@@ -137,7 +131,7 @@ class _Clock:
 
     @cached_property
     def civil(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The year, counted from March; the day of it, from 0; and the month, March 0."""
+        # A year that begins in March has its odd day last: the year, its day from 0, its month (March 0).
         era_day = self.days + 719_468  # days since 0000-03-01
         era = torch.floor(era_day / 146_097)
         day = era_day - era * 146_097
@@ -173,10 +167,16 @@ class _Clock:
 
     @cached_property
     def week(self) -> torch.Tensor:
-        """The ISO week: the one that the year's first Thursday is in is the first."""
+        # ISO 8601: the first week is the one with the year's first Thursday.
         week = torch.floor((self.dayofyear - self.weekday + 9) / 7)
         before = week < 1
-        long = _has_53_weeks(torch.where(before, self.year - 1, self.year))
+        year = torch.where(before, self.year - 1, self.year)
+        # A year has 53 weeks if it ends on a Thursday, or the year before ended on a Wednesday.
+        ends = [
+            torch.remainder(y + torch.floor(y / 4) - torch.floor(y / 100) + torch.floor(y / 400), 7)
+            for y in (year, year - 1)
+        ]
+        long = (ends[0] == 4) | (ends[1] == 3)
         return torch.where(before, 52 + long.double(), torch.where((week == 53) & ~long, 1, week))
 
     @cached_property
@@ -185,15 +185,7 @@ class _Clock:
         return self.day == torch.where(self.month == 2, 28 + self.leap.double(), 31 - short.double())
 
 
-def _has_53_weeks(year: torch.Tensor) -> torch.Tensor:
-    # A year has 53 weeks if it ends on a Thursday, or the year before ended on a Wednesday.
-    def last_weekday(y: torch.Tensor) -> torch.Tensor:
-        return torch.remainder(y + torch.floor(y / 4) - torch.floor(y / 100) + torch.floor(y / 400), 7)
-
-    return (last_weekday(year) == 4) | (last_weekday(year - 1) == 3)
-
-
-_FASTAI: dict[str, Callable[[_Clock], torch.Tensor]] = {
+_FASTAI: dict[str, Callable[[Calendar], torch.Tensor]] = {
     "year": lambda c: c.year,
     "month": lambda c: c.month,
     "week": lambda c: c.week,
@@ -208,7 +200,7 @@ _FASTAI: dict[str, Callable[[_Clock], torch.Tensor]] = {
     "is_year_start": lambda c: (c.day == 1) & (c.month == 1),
     "elapsed": lambda c: c.utc,
 }
-_MORE: dict[str, Callable[[_Clock], torch.Tensor]] = {
+_MORE: dict[str, Callable[[Calendar], torch.Tensor]] = {
     "quarter": lambda c: torch.floor((c.month + 2) / 3),
     "hour": lambda c: torch.floor(c.second_of_day / 3600),
     "minute": lambda c: torch.remainder(torch.floor(c.second_of_day / 60), 60),

@@ -1,15 +1,14 @@
-"""``DeviationFromGroup``: how far a row's value is from what is usual in its group."""
+"""``DeviationFromGroup``: a row's value against its group's centre."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Feature, Fitted, Tensors
+from fastrec.features.base import Cols, Fitted, Names, Scope, Tensors
 from fastrec.features.group_stats import GroupStats
 from fastrec.table import Table
 
@@ -24,8 +23,7 @@ class DeviationFromGroup(GroupStats):
             difference in the group's sample standard deviations, 0 for the centre itself where the group has none.
         stat: the centre: ``'mean'`` or ``'median'``.
         over: ``'group'``: the rows of the group in the frame at hand; ``'train'``: the group's training rows.
-        scope: with ``over='train'``, ``'all'`` takes the unlabeled rows given to ``fit`` too (the run reports it as
-            transductive).
+        scope: with ``over='train'``, ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: a first word for the outputs' names instead of ``diff``, ``ratio`` or ``z`` and the centre's.
 
     Missing where the value is, and where the group is missing, was not seen, or has no value.
@@ -40,13 +38,13 @@ class DeviationFromGroup(GroupStats):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
+        by: Names,
         how: Literal["diff", "ratio", "z"] = "diff",
         stat: Literal["mean", "median"] = "mean",
         over: Literal["group", "train"] = "group",
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         name: str | None = None,
     ) -> None:
         Fitted.__init__(self)

@@ -1,4 +1,4 @@
-"""``Digits`` and ``RoundTo``: how a number is written: price endings, round numbers."""
+"""``Digits`` and ``RoundTo``: price endings and round numbers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import as_list, check_choices, masked, number_of
+from fastrec.features.base import Cols, Feature, RowWise, Tensors
 from fastrec.table import Column, Table
-
-_ROUNDINGS = 4  # how many roundings of its own type a number may lie beside a whole one and still count as it
 
 
 class Digits(OfColumns, RowWise):
-    """The last digits of a number as it is written: of 19.99 with two decimals the last two are 99; sign left out.
+    """The last digits of a number as written, without sign: of 19.99 with two decimals the last two are 99.
 
-    Integers are exact. A float counts as the short number it was written as: ``19.99 · 100`` is 1998.9999…, and its
-    last digit is 9, not 8. What lies beyond the decimals asked for is cut off. Missing and infinite values give
-    missing.
+    Integers are exact. A float counts as the short decimal it was written as: the last digit of 19.99 is 9, though
+    ``19.99 · 100`` is 1998.9999…. Further decimals are cut off. Missing and infinite values give missing.
 
     Args:
         cols: number columns, or generators.
-        digits: how many digits, 1 to 18.
-        decimals: how many of the number's decimals are written, 0 to 9: 2 for prices with cents.
+        digits: the number of digits, 1 to 18.
+        decimals: the number of decimals, 0 to 9: 2 for prices with cents.
 
     The outputs are int64, named ``last{digits}_{col}``, with decimals ``last{digits}dp{decimals}_{col}``.
 
@@ -41,12 +38,12 @@ class Digits(OfColumns, RowWise):
         [9, 9, 0]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature], digits: int = 1, *, decimals: int = 0) -> None:
+    def __init__(self, cols: Cols, digits: int = 1, *, decimals: int = 0) -> None:
         self.cols, self.digits, self.decimals = cols, digits, decimals
         if not (1 <= digits <= 18 and 0 <= decimals <= 9):
             raise DataError(
                 f"Digits: {digits} digits of numbers with {decimals} decimals",
-                remedy="Use 1 to 18 digits and 0 to 9 decimals",
+                remedy="Use 1 to 18, and 0 to 9 decimals",
             )
 
     @property
@@ -77,13 +74,7 @@ class Digits(OfColumns, RowWise):
         return torch.where(shifted.isfinite(), last, -1).long()
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made = {}
-        for name, values in self.apply(self.prepare(table)).items():
-            missing = values < 0
-            gone = bool(missing.any())
-            values = values.clamp_min(0) if gone else values
-            made[name] = Column("number", values, name=name, missing=missing if gone else None)
-        return made
+        return {n: masked(n, values, values < 0) for n, values in self.apply(self.prepare(table)).items()}
 
 
 class RoundTo(OfColumns, RowWise):
@@ -112,7 +103,7 @@ class RoundTo(OfColumns, RowWise):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         to: float | Sequence[float],
         *,
         stats: Literal["value", "gap", "is_round"] | Sequence[str] = "value",
@@ -121,9 +112,7 @@ class RoundTo(OfColumns, RowWise):
         bad = next((t for t in as_list(to) if not 0 < t < 1 << 62), None)
         if bad is not None or not as_list(to):
             raise DataError(f"RoundTo: there are no multiples of {bad}", remedy="Give a number above 0 and below 2^62")
-        unknown = next((s for s in as_list(stats) if s not in _WORDS), None)
-        if unknown is not None or not as_list(stats):
-            raise DataError(f"RoundTo has no statistic {unknown!r}", remedy=f"Use one of {', '.join(_WORDS)}")
+        check_choices(self, "statistic", as_list(stats) or [None], list(_WORDS))
 
     @property
     def outputs(self) -> list[str]:
@@ -157,7 +146,11 @@ class RoundTo(OfColumns, RowWise):
             for stat in as_list(self.stats):
                 for to in as_list(self.to):
                     output = _output(stat, to, name)
-                    made[output] = _masked(values[output], output, gone if stat == "value" else gone | endless)
+                    hidden = gone if stat == "value" else gone | endless
+                    if values[output].is_floating_point():
+                        made[output] = Column("number", values[output].masked_fill(hidden, torch.nan), name=output)
+                    else:
+                        made[output] = masked(output, values[output], hidden)
         return {n: made[n] for n in self.outputs}
 
 
@@ -168,16 +161,8 @@ def _output(stat: str, to: float, col: str) -> str:
     return f"{_WORDS[stat]}{to:.15g}_{col}"
 
 
-def _masked(values: torch.Tensor, name: str, missing: torch.Tensor) -> Column:
-    if values.is_floating_point():
-        return Column("number", torch.where(missing, torch.nan, values), name=name)
-    if not bool(missing.any()):
-        return Column("number", values, name=name)
-    return Column("number", values.masked_fill(missing, 0), name=name, missing=missing)
-
-
 def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
-    """Integers as int64 with a mask of the missing ones, other numbers as float64 with the rounding of their type."""
+    """Return integers as int64 with a mask, other numbers as float64 with the rounding of their type."""
     tensors = {}
     for name in names:
         column = table[name].plain()
@@ -191,7 +176,8 @@ def _written(feature: Feature, table: Table, names: Sequence[str]) -> Tensors:
 
 
 def _rounding_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.tensor(_ROUNDINGS * torch.finfo(dtype).eps, dtype=torch.float64, device=device)
+    # A product of a decimal number is a few roundings of its type off: within 4 it counts as whole.
+    return torch.tensor(4 * torch.finfo(dtype).eps, dtype=torch.float64, device=device)
 
 
 def _round_integers(values: torch.Tensor, to: int) -> Tensors:

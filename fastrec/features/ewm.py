@@ -16,7 +16,7 @@ from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
 from fastrec.features._engine.running import Clock, decay
 from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature, State
+from fastrec.features.base import Cols, Context, Names, State
 from fastrec.segments.windows import count_before, decayed_sums
 from fastrec.table import Column, Table
 
@@ -25,16 +25,15 @@ class Ewm(OfGroups, LooksBack):
     """Exponentially weighted mean of the earlier rows of the row's group; NaN where none has a value.
 
     ``Σ w_j x_j / Σ w_j`` with ``w_j = 2^(-age_j / half_life)``: pandas' ``ewm(halflife=…, adjust=True).mean()`` of the
-    group, one row later. A missing value has no weight but still ages those before it (pandas' ``ignore_na=False``).
-    After an infinite value the mean is infinite.
+    group, one row later. A missing value has no weight but ages those before it (pandas' ``ignore_na=False``).
 
     Args:
         cols: number columns, or generators.
-        half_life: after how many rows, or how long (``'7D'``, ``'12h'``, ``'90s'`` … of the one ``order`` column; an
-            order of numbers is taken as seconds) a value's weight is half; or several of them.
+        half_life: the age of half a weight, in rows or time (``'7D'``, ``'12h'``, ``'90s'``; an order of numbers is in
+            seconds); or several.
         by: the columns of the group; None: all rows are one group.
-        order: the columns that order a group's rows, ties by row number; None: the rows' own order. With a half-life
-            that is a time, rows at the same time do not see each other.
+        order: the columns that order a group's rows, ties by row number; None: the rows' own order. With a half-life in
+            time, rows at the same time do not see each other.
 
     Example:
         >>> import pandas as pd
@@ -48,11 +47,11 @@ class Ewm(OfGroups, LooksBack):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
         half_life: float | str | Sequence[float | str],
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
     ) -> None:
         self.cols, self.half_life, self.by, self.order = cols, half_life, by, order
         if not as_list(half_life):
@@ -92,7 +91,6 @@ class Ewm(OfGroups, LooksBack):
         return self._made(table, past)
 
     def _made(self, table: Table, past: State | None) -> dict[str, Column]:
-        """The output columns; ``past``: after tables of which it was kept."""
         groups, _ = ordered_groups(table, as_list(self.by), as_list(self.order))
         result = {}
         for name, half_life, found in self._found(table, clocked=past is not None):
@@ -105,7 +103,7 @@ class Ewm(OfGroups, LooksBack):
     def _found(
         self, table: Table, end: torch.Tensor | None = None, *, clocked: bool
     ) -> Iterator[tuple[str, float | str, _Decayed]]:
-        """For every output its half-life and the sums before each sorted row; with ``end``: before those places."""
+        """Yield each output's name, half-life and sums before each sorted row, or before the places ``end``."""
         groups, outside = ordered_groups(table, as_list(self.by), as_list(self.order))
         places = torch.arange(len(groups.codes), device=groups.codes.device)
         start = groups.start if end is None else torch.zeros_like(end)
@@ -123,14 +121,13 @@ class Ewm(OfGroups, LooksBack):
                 yield self._name(col, half_life), half_life, made
 
     def _placed(self, found: _Decayed, rows: int, half_life: float | str) -> _Decayed:
-        """The same, where ``rows`` rows come before and age is counted in rows."""
+        """Move the clock by the ``rows`` rows before, if age is counted in rows."""
         if isinstance(half_life, str):
             return found
         return replace(found, last=Clock(found.last.whole + rows, found.last.part))
 
 
 def _seconds(half_life: float | str) -> Fraction:
-    """A half-life in seconds or rows."""
     if isinstance(half_life, str):
         return seconds_in(half_life, wanted_by="Ewm", what="half_life")
     return positive(half_life, wanted_by="Ewm", what="half_life")
@@ -138,13 +135,13 @@ def _seconds(half_life: float | str) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class _Decayed:
-    """Sums over known values, each weighted by its age when the last of them came; tensors ``[n]``.
+    """Sums over known values, weighted by their age at the last of them; tensors ``[n]``.
 
     Args:
         total, weight: float64, of the finite values and of their weights.
-        last: when the last one came; None: not asked for.
-        found: bool, whether there is one.
-        up, down: bool, whether there is one that is infinite, or minus infinite.
+        last: the last one's time; None: not needed.
+        found: bool, whether there is a value.
+        up, down: bool, whether one is infinite, or minus infinite.
     """
 
     total: torch.Tensor
@@ -155,11 +152,12 @@ class _Decayed:
     down: torch.Tensor
 
     def after(self, past: _Decayed, half_life: Fraction) -> _Decayed:
-        """These sums with those of values (``[1]``) that all came before."""
+        """Add the sums of earlier values (``[1]``)."""
         age = self.last.since(past.last)
         left = torch.where(self.found, decay(age, float(half_life)), 1) * past.found
         own = self.found.double()
         when = [torch.where(self.found, getattr(self.last, n), getattr(past.last, n)) for n in ("whole", "part")]
+        # The last known value sets the clock, of this table or of the earlier ones.
         return _Decayed(
             own * self.total + left * past.total,
             own * self.weight + left * past.weight,
@@ -170,12 +168,12 @@ class _Decayed:
         )
 
     def mean(self) -> torch.Tensor:
-        """Float64 ``[n]``, NaN where no value is found, or one of each infinity."""
+        """Return float64 ``[n]``, NaN without a value, or with both infinities."""
         made = torch.where(self.up, torch.inf, torch.where(self.down, -torch.inf, self.total / self.weight))
         return torch.where(self.found & ~(self.up & self.down), made, torch.nan)
 
     def to(self, device: Any) -> _Decayed:
-        """The same on a device."""
+        """Move to a device."""
         last = Clock(self.last.whole.to(device), self.last.part.to(device))
         sums = [v.to(device) for v in (self.total, self.weight, self.found, self.up, self.down)]
         return _Decayed(*sums[:2], last, *sums[2:])
@@ -189,17 +187,15 @@ def _before(
     limit: torch.Tensor,
     half_life: float,
 ) -> _Decayed:
-    """The decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, ``[m]``).
-
-    The sums do not change while no value comes, so that they are computed at the known rows alone, and the last of
-    them has a weight of 1 however long ago it was.
+    """Return the decayed sums of the known rows from ``start`` to before ``limit`` (sorted places, int64 ``[m]``).
 
     Args:
         values, known: ``[n]``, of sorted rows.
         start, limit: int64 ``[m]``.
-        when: each sorted row's place in time, in units, and as a clock where that is asked for.
+        when: each sorted row's time in units, and as a clock or None.
         half_life: in the units.
     """
+    # Sums change only at known rows, so they are computed there alone; the last value weighs 1, however old it is.
     counts = count_before(known)
     begin, end = counts[start], counts[limit]
     found = end > begin

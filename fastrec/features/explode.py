@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,9 @@ from fastrec._core.optional import library_of
 from fastrec._core.threads import run_parallel
 from fastrec.errors import DataError
 from fastrec.features._inputs import as_list
+from fastrec.features.base import Names, Parameters
 from fastrec.segments.order import run_starts
-from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
+from fastrec.table import Column, Table, as_column, attach, column_names, select_columns, take_rows
 from fastrec.table.list_columns import of_vectors, packed
 from fastrec.table.offsets import lengths_of, offsets_of
 from fastrec.table.read import check_names
@@ -25,7 +25,7 @@ from fastrec.table.read import check_names
 
 def explode(
     source: Any,
-    columns: str | Sequence[str] | Mapping[str, str],
+    columns: Names | Mapping[str, str],
     *,
     sep: str = "|",
     position: str | None = "position",
@@ -33,7 +33,7 @@ def explode(
     numbers: Sequence[str] = (),
     file: str | None = None,
 ) -> Table:
-    """One row per element of list columns, or of text columns that hold lists (``'a|b|c'``), several columns at once.
+    """Make one row per element of list columns, or of text columns with lists (``'a|b|c'``), several at once.
 
     Args:
         source: anything that ``Table.read`` takes.
@@ -48,8 +48,7 @@ def explode(
         A table of the other columns, repeated, with one element per row. A row with missing or empty lists gives none.
 
     Raises:
-        DataError: lists of one row differ in length, or an element that is to be a number is not, naming column and
-            row; or two columns of the result would have one name.
+        DataError: lists of a row differ in length, an element of ``numbers`` is none, or a name occurs twice.
 
     Example:
         >>> from fastrec.features import explode
@@ -66,12 +65,11 @@ def explode(
     return Table(result | made | _places(origin, position, row))
 
 
-class Explode:
-    """One row per element of list columns, in the library that came in: ``explode`` with scikit-learn's manners.
+class Explode(Parameters):
+    """One row per element of list columns, in the library that came in: ``explode`` as a scikit-learn transformer.
 
-    It multiplies rows, so it is no generator for a FeatureSet, and a pipeline that goes on with a ``y`` of the old
-    length has no use for it: explode first, then take ``y`` from the result. Other columns keep their types, a pandas
-    index is repeated with its rows, as pandas' own ``explode`` does. Rows with missing or empty lists give none.
+    It multiplies rows, so it is no generator for a FeatureSet; take ``y`` from its result. Other columns keep their
+    types, and a pandas index is repeated with its rows. Rows with missing or empty lists give none.
 
     Args:
         cols: the columns of lists, of vectors, or of text that holds lists (``'a|b|c'``); as a mapping, the name that
@@ -91,7 +89,7 @@ class Explode:
 
     def __init__(
         self,
-        cols: str | Sequence[str] | Mapping[str, str],
+        cols: Names | Mapping[str, str],
         *,
         sep: str = "|",
         position: str | None = "position",
@@ -101,50 +99,32 @@ class Explode:
         self.cols, self.sep, self.position, self.row, self.numbers = cols, sep, position, row, numbers
 
     def fit(self, df: Any, y: Any = None) -> Explode:
-        """Check that the columns are there; nothing is learned from them.
-
-        Args:
-            df: rows in any supported library.
-            y: not used.
-
-        Returns:
-            Itself.
-
-        Raises:
-            MissingColumnError, DataError: a column is not there, or two of the result would have one name.
-        """
+        """Check that the columns exist; nothing is learned from them, and ``y`` is not used."""
         names = column_names(df)
         self.get_feature_names_out(names)
         self.feature_names_in_ = names
         return self
 
     def fit_transform(self, df: Any, y: Any = None) -> Any:
-        """``fit``, then ``transform``."""
+        """Fit, then transform."""
         return self.fit(df).transform(df)
 
     def transform(self, df: Any) -> Any:
-        """A frame of the same library with a row for every element; it need not have been fitted.
-
-        Args:
-            df: rows in any supported library.
-
-        Raises:
-            MissingColumnError, DataError: see ``explode``.
-        """
+        """Return a frame of the same library with a row for every element; fitting is not needed."""
         self.get_feature_names_out(column_names(df))
         names = self._names()
         origin, made = _elements(Table.read(df, list(names)), names, self.sep, self.numbers, None)
         made |= _places(origin, self.position, self.row)
-        return attach(take_rows(_without(df, names), origin), made)
+        # A polars frame without columns has no rows, but one whose columns were dropped keeps them.
+        others = [n for n in column_names(df) if n not in names]
+        frame = df.drop(list(names)) if library_of(df) == "polars" else select_columns(df, others)
+        return attach(take_rows(frame, origin), made)
 
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """The result's columns: those that stay, in their order, then the elements and their places.
+        """Return the result's columns: those that stay, then the elements and their places.
 
         Args:
             input_features: the frame's columns; None: those it was fitted on.
-
-        Raises:
-            MissingColumnError, DataError: see ``fit``.
         """
         given = list(getattr(self, "feature_names_in_", []) if input_features is None else input_features)
         names = self._names()
@@ -153,42 +133,14 @@ class Explode:
         _check_names(given, names, self.numbers, made)
         return [*(n for n in given if n not in names), *names.values(), *made]
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
-        return {n: getattr(self, n) for n in inspect.signature(type(self)).parameters}
-
-    def set_params(self, **params: Any) -> Explode:
-        """Change constructor's arguments in place."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise DataError(f"Explode has no parameter {name!r}", remedy="See get_params()")
-            setattr(self, name, value)
-        return self
-
     def _names(self) -> dict[str, str]:
         return dict(self.cols) if isinstance(self.cols, Mapping) else {c: c for c in as_list(self.cols)}
-
-    def __repr__(self) -> str:
-        defaults = {n: p.default for n, p in inspect.signature(type(self)).parameters.items()}
-        shown = [f"{n}={v!r}" for n, v in self.get_params().items() if v != defaults[n]]
-        return f"Explode({', '.join(shown)})"
-
-
-def _without(frame: Any, names: Mapping[str, str]) -> Any:
-    """A frame of the same library without some of its columns."""
-    if isinstance(frame, Table):
-        return frame.drop(names)
-    if isinstance(frame, pa.Table | pa.RecordBatch):
-        return frame.select([n for n in frame.schema.names if n not in names])
-    if isinstance(frame, Mapping):
-        return {n: v for n, v in frame.items() if n not in names}
-    return frame.drop(list(names)) if library_of(frame) == "polars" else frame.drop(columns=list(names))
 
 
 def _elements(
     table: Table, names: Mapping[str, str], sep: str, numbers: Sequence[str], file: str | None
 ) -> tuple[torch.Tensor, dict[str, Column]]:
-    """The row that each element comes from (int64), and the columns of elements."""
+    """Return each element's row (int64), and the columns of elements."""
     found = run_parallel(lambda name: _as_list(table[name], sep, file), names, rows=len(table))
     lists = dict(zip(names, found, strict=True))
     lengths = _common_lengths(lists, file)
@@ -203,7 +155,7 @@ def _elements(
 
 
 def _places(origin: torch.Tensor, position: str | None, row: str | None) -> dict[str, Column]:
-    """Each element's place in its list, from 1, and its row's number, where they have a name."""
+    """Return each element's place in its list, from 1, and its row's number, if they have a name."""
     made = {}
     if position is not None:
         places = torch.arange(len(origin), device=origin.device)
@@ -221,9 +173,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
     unknown = [n for n in as_list(numbers) if n not in names]
     if unknown:
         raise DataError(
-            "is to hold numbers, but is not among the list columns",
-            column=unknown[0],
-            remedy="Use the column's old name",
+            "is to hold numbers, but is not among the list columns", column=unknown[0], remedy="Use the old name"
         )
     result = [*(n for n in given if n not in names), *names.values(), *made]
     twice = sorted({n for n in result if result.count(n) > 1})
@@ -232,7 +182,7 @@ def _check_names(given: Sequence[str], names: Mapping[str, str], numbers: Sequen
 
 
 def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tensor:
-    """The lengths (int64 ``[n]``) that the lists of every column have."""
+    """Return the lengths (int64 ``[n]``) that the lists of every column share."""
     lengths, first = None, ""
     for name, column in lists.items():
         own = lengths_of(column.values)
@@ -251,7 +201,7 @@ def _common_lengths(lists: Mapping[str, Column], file: str | None) -> torch.Tens
 
 
 def _as_list(column: Column, sep: str, file: str | None) -> Column:
-    """A list column, or a text column split; missing gives an empty list."""
+    """Return a list column, or a text column split; missing gives an empty list."""
     if column.kind == "list":
         return packed(column)
     if column.kind == "vector":
@@ -268,7 +218,7 @@ def _as_list(column: Column, sep: str, file: str | None) -> Column:
             row=int((~column.is_missing()).nonzero()[0]),
             remedy="Choose a column of lists or of separated text",
         )
-    # Split each distinct text once; equal lists are common (the same list is shown again).
+    # Each distinct text is split once: logs show the same list again and again.
     split = pc.split_pattern(column.distinct, sep)
     empty = pc.equal(column.distinct, "")
     split = pc.if_else(empty, pa.scalar([], split.type), split) if pc.any(empty).as_py() else split
@@ -291,10 +241,6 @@ def _as_number(elements: Column, origin: torch.Tensor, name: str, file: str | No
         at = int(bad[0])
         text = distinct[int(elements.values[at]) - 1].as_py()
         raise DataError(
-            f"{text!r} is not a number",
-            file=file,
-            column=name,
-            row=int(origin[at]),
-            remedy="Mend the value, or drop the row",
+            f"{text!r} is not a number", file=file, column=name, row=int(origin[at]), remedy="Mend it or drop the row"
         )
     return Column("number", torch.from_numpy(values).to(elements.values.device)[elements.values.long()], name=name)

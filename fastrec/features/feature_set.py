@@ -16,42 +16,40 @@ from fastrec.features._engine.folds import given_folds
 from fastrec.features._engine.naming import check_names, checked_sources, naming_table
 from fastrec.features._engine.saving import clone_steps, index_of, read_features, selectors_of, write_features
 from fastrec.features._inputs import as_list, given_rows
-from fastrec.features.base import GENERATORS, Context, Feature
+from fastrec.features.base import Context, Feature, Names, Parameters, generator_named
 from fastrec.features.cache import FeatureCache
 from fastrec.table import Column, Table, as_column, attach, column_names, concat, select_columns, take_rows, to_library
 
 
-class FeatureSet:
+class FeatureSet(Parameters):
     """Several generators, applied in order; a generator may read what another makes.
 
     Args:
-        features: generators (or other FeatureSets, taken apart); generators inside generators are computed first, and
-            only the outputs of those listed here are returned.
-        key: column(s) that say which rows belong together: a row's fold is a stable hash of them, so that it depends
-            neither on the row's place nor on the other rows. None: the row's number.
-        folds: how many inner folds training rows' out-of-fold values are made with, where a generator does not say.
-        target: the column(s) that are targets. A generator that would give rows their own is refused, one that gives
-            them those of earlier rows (``Lag``) is nested in ``cross_fit``, and selectors pass them over. What a
-            generator of this set names as its target is one in any case.
-        keep: what is returned: ``'all'``, the frame with the outputs added; ``'outputs'``, the outputs alone; or the
-            names of columns to return before the outputs.
-        cache: a ``FeatureCache``, or the path of a folder for one: what generators have learned and made is kept there,
-            and with a generator added only that one is fitted again.
+        features: generators (or other FeatureSets, which are flattened). Generators inside generators are computed
+            first; only the outputs of those listed here are returned.
+        key: column(s) of rows that belong together: a row's fold is a stable hash of them, and depends neither on the
+            row's place nor on other rows. None: the row's number.
+        folds: the number of inner folds for out-of-fold values, unless a generator sets its own.
+        target: the target column(s), besides those that generators name. A generator that would give rows their own
+            target is refused, one that reads earlier rows' (``Lag``) is nested in ``cross_fit``, selectors skip them.
+        keep: ``'all'``: return the frame with the outputs added; ``'outputs'``: the outputs alone; or the names of
+            columns to return before the outputs.
+        cache: a ``FeatureCache``, or a folder for one: with a generator added only that one is fitted again.
     """
 
     def __init__(
         self,
         features: Sequence[Feature | FeatureSet],
         *,
-        key: str | Sequence[str] | None = None,
+        key: Names | None = None,
         folds: int = 5,
-        target: str | Sequence[str] | None = None,
+        target: Names | None = None,
         keep: Literal["all", "outputs"] | Sequence[str] = "all",
         cache: FeatureCache | str | Path | None = None,
     ) -> None:
         self.features, self.key, self.folds, self.target, self.keep = features, key, folds, target, keep
         self.cache = cache
-        FeatureCache.of(cache)  # refused here rather than at the first use
+        FeatureCache.of(cache)  # refuses a wrong one here rather than at the first use
         self.fitted_on_unlabeled = False
         self._library: str | None = None
         if isinstance(keep, str) and keep not in ("all", "outputs"):
@@ -68,14 +66,16 @@ class FeatureSet:
     def features(self, given: Sequence[Feature | FeatureSet]) -> None:
         odd = next((f for f in as_list(given) if not isinstance(f, Feature | FeatureSet)), None)
         if odd is not None:
-            name = odd.__name__ if isinstance(odd, type) else repr(odd)
-            raise DataError(f"FeatureSet: {name} is not a generator", remedy=_generator_instead_of(odd))
+            name, kind = (odd.__name__, odd) if isinstance(odd, type) else (repr(odd), type(odd))
+            remedy = "List generators, as in CountEncode('city')"
+            # A proc of fastrec.tabular has the name of a generator.
+            if not issubclass(kind, Feature) and generator_named(kind.__name__):
+                remedy = f"Use the generator: from fastrec import features, then features.{kind.__name__}('city')"
+            raise DataError(f"FeatureSet: {name} is not a generator", remedy=remedy)
         self._given = given
         self._features = [g for f in as_list(given) for g in (f.features if isinstance(f, FeatureSet) else [f])]
         if all(selector.names_ for selector in selectors_of(self.steps)):
             check_names(self._features, self.steps)
-
-    # Names -----------------------------------------------------------------------------------------------------------
 
     @property
     def outputs(self) -> list[str]:
@@ -106,31 +106,26 @@ class FeatureSet:
 
     @property
     def transductive(self) -> list[str]:
-        """Outputs whose statistics were fitted on unlabeled rows too (``scope='all'``)."""
+        """Outputs with statistics of unlabeled rows too (``scope='all'``)."""
         return [n for s in self.steps if s.scope == "all" for n in s.outputs] if self.fitted_on_unlabeled else []
 
     @property
     def from_targets(self) -> list[str]:
-        """Outputs that a target passes through: they have other values in every fold."""
-        made = {n for s in self._chain().tainted for n in s.outputs}
-        return [n for n in self.outputs if n in made]
-
-    # Fitting and applying --------------------------------------------------------------------------------------------
+        """Outputs computed from a target: they have other values in every fold."""
+        tainted = {n for s in self._chain().tainted for n in s.outputs}
+        return [n for n in self.outputs if n in tainted]
 
     def fit(
         self, df: Any, y: Any = None, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> FeatureSet:
-        """Learn from training rows.
+        """Fit on training rows and return the set.
 
         Args:
             df: training rows, in any supported library; or a file, a folder of Parquet files, or a pattern of files
-                (``'train/part-*.parquet'``), which come back as a pandas frame.
+                (``'train/part-*.parquet'``), which is read into a pandas frame.
             y: the target, if it is not a column of ``df``.
             tables: other tables by name.
-            unlabeled: rows without a target (the test rows) that ``scope='all'`` generators may count too.
-
-        Returns:
-            Itself.
+            unlabeled: rows without a target (the test rows) that generators with ``scope='all'`` learn from too.
         """
         df = given_rows(df)
         if is_dask(df):
@@ -145,13 +140,9 @@ class FeatureSet:
     def fit_transform(
         self, df: Any, y: Any = None, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> Any:
-        """Learn from training rows and return them with out-of-fold or causal values: no row sees its own target.
+        """Fit on training rows (see ``fit``) and return them with out-of-fold or causal values added.
 
-        Args:
-            df, y, tables, unlabeled: see ``fit``.
-
-        Returns:
-            The frame that was given, with the outputs added.
+        No row sees its own target.
         """
         df = given_rows(df)
         if is_dask(df):
@@ -163,15 +154,12 @@ class FeatureSet:
         return self._out(df, chain.nest(work, context, None))
 
     def transform(self, df: Any, *, tables: Mapping[str, Any] | None = None, history: Any = None) -> Any:
-        """Give rows that were not trained on their values, from full statistics and without the target.
+        """Return rows that were not trained on with the outputs added, from full statistics, without a target.
 
         Args:
             df: any rows.
             tables: other tables by name.
             history: earlier rows that grouped generators may look back to; not returned.
-
-        Returns:
-            The frame that was given, with the outputs added.
 
         Raises:
             NotFittedError: nothing was fitted.
@@ -199,16 +187,16 @@ class FeatureSet:
         unlabeled: Any = None,
         only: Collection[int] | None = None,
     ) -> Iterator[tuple[Any, Any]]:
-        """For every outer fold, training and validation rows whose values hold nothing of that fold's targets.
+        """Yield, for every outer fold, training and validation rows computed without that fold's targets.
 
         Rows of fold k are encoded from all other rows (prior included); the other rows are encoded out of fold among
-        themselves. What ``fit`` has learned stays as it is.
+        themselves. The fitted state stays as it is.
 
         Args:
             df: training rows with their target.
             folds: integers ``[n]`` from 0, or the name of a column with them: the folds of the *model's* validation.
             tables, unlabeled: see ``fit``.
-            only: the numbers of the outer folds that are wanted; None: all.
+            only: the numbers of the outer folds to yield; None: all.
 
         Yields:
             ``(train, valid)``: the rows outside and inside each fold that has any, in order, with the outputs added.
@@ -225,14 +213,7 @@ class FeatureSet:
     def fit_transform_folds(
         self, df: Any, folds: Any, *, tables: Mapping[str, Any] | None = None, unlabeled: Any = None
     ) -> tuple[Any, Iterator[tuple[Any, Any]]]:
-        """``fit_transform`` and ``cross_fit`` of the same rows; what no target passes through is made once for both.
-
-        Args:
-            df, folds, tables, unlabeled: see ``cross_fit``.
-
-        Returns:
-            What ``fit_transform`` returns, and what ``cross_fit`` yields.
-        """
+        """Return the results of ``fit_transform`` and ``cross_fit``; columns without a target are computed once."""
         df = given_rows(df)
         if is_dask(df):
             return _on_dask().fit_transform_folds(self, df, folds, tables, unlabeled)
@@ -246,7 +227,7 @@ class FeatureSet:
     def _outer_folds(
         self, df: Any, work: Table, context: Context, outer: torch.Tensor, only: Collection[int] | None = None
     ) -> Iterator[tuple[Any, Any]]:
-        """What ``cross_fit`` yields, of rows that have the columns through which no target passes."""
+        # ``work`` has the columns that no target passes through already.
         chain = self._chain()
         for k in torch.unique(outer).tolist():
             if only is not None and k not in only:
@@ -265,7 +246,7 @@ class FeatureSet:
         return self._table(unlabeled, list(dict.fromkeys(needed)), device=work.device)
 
     def _table(self, source: Any, names: Sequence[str] | None, *, device: Any = None) -> Table:
-        """Columns of a frame; with a cache a table's own are looked at anew, in case shared memory has changed."""
+        # With a cache the columns are digested anew: their memory may be shared, and may have changed.
         table = Table.read(source, names, device=device)
         return table if self.cache is None else Table({n: table[n].anew() for n in table.names})
 
@@ -279,7 +260,7 @@ class FeatureSet:
         return target_names(self.steps, self.target)
 
     def _read(self, df: Any, y: Any = None) -> Table:
-        """The columns that fitting needs, selectors filled in."""
+        """Read the columns that fitting needs, selectors resolved."""
         targets = self.targets
         self._resolve(df)
         self._chain().check_targets()
@@ -294,7 +275,7 @@ class FeatureSet:
         return table.with_columns({targets[0]: as_column(y, name=targets[0]).anew()})
 
     def _read_rows(self, df: Any, *, device: Any = None) -> Table:
-        """The columns that applying needs; a target that a lag reads may be absent where it is not known yet."""
+        """Read the columns that applying needs; a target that a lag reads may be absent: it is not known yet."""
         there = column_names(df)
         unknown = [n for n in self.inputs if n in self.targets and n not in there]
         work = self._table(df, [n for n in self.inputs if n not in unknown], device=device)
@@ -302,7 +283,7 @@ class FeatureSet:
         return work.with_columns({n: Column("number", blank, name=n) for n in unknown}) if unknown else work
 
     def _resolve(self, df: Any) -> None:
-        """Let selectors choose among the training rows' columns, and what other generators make not among them."""
+        """Resolve selectors among the training rows' columns; other generators' outputs are no candidates."""
         selectors = selectors_of(self.steps)
         if not selectors:
             return
@@ -313,15 +294,13 @@ class FeatureSet:
         check_names(self._features, self.steps)
 
     def _out(self, df: Any, work: Table) -> Any:
-        """What the user gets back."""
-        made = {n: work[n] for n in self.outputs}
-        kept = column_names(df) if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
-        self.feature_names_out_ = [*(n for n in kept if n not in made), *made]
-        frame = df if self.keep == "all" else select_columns(df, kept)
-        return to_library(attach(frame, made), self._library)
+        outputs = {n: work[n] for n in self.outputs}
+        passed_on = column_names(df) if self.keep == "all" else [] if self.keep == "outputs" else as_list(self.keep)
+        self.feature_names_out_ = [*(n for n in passed_on if n not in outputs), *outputs]
+        frame = df if self.keep == "all" else select_columns(df, passed_on)
+        return to_library(attach(frame, outputs), self._library)
 
     def _context(self, tables: Mapping[str, Any] | None, work: Table) -> Context:
-        """The other tables that are read, on the device of the rows."""
         needed: dict[str, dict[str, None]] = {}
         for step in self.steps:
             for table, names in step.table_inputs.items():
@@ -333,29 +312,24 @@ class FeatureSet:
                 read[name] = self._table(given[name], list(needed[name]), device=work.device)
         return Context(read, tuple(given))
 
-    # scikit-learn's manners, saving ----------------------------------------------------------------------------------
-
     def get_feature_names_out(self, input_features: Sequence[str] | None = None) -> list[str]:
-        """The names of the columns that ``transform`` returns.
+        """Return the names of the columns that ``transform`` returns.
 
         Args:
-            input_features: the names of the columns given to it, where they are all kept; None: those that it last saw.
+            input_features: the columns given to it, for ``keep='all'``; None: those that it last saw.
         """
         if self.keep == "outputs":
             return self.outputs
-        kept = as_list(self.keep) if self.keep != "all" else input_features
-        if kept is None:
+        passed_on = as_list(self.keep) if self.keep != "all" else input_features
+        if passed_on is None:
             return list(getattr(self, "feature_names_out_", self.outputs))
-        return [*(n for n in kept if n not in set(self.outputs)), *self.outputs]
+        return [*(n for n in passed_on if n not in set(self.outputs)), *self.outputs]
 
     def set_output(self, *, transform: Literal["default", "pandas", "polars"] | None = None) -> FeatureSet:
-        """Choose the library of the frames that come out (scikit-learn's ``set_output``).
+        """Choose the library of the frames returned (scikit-learn's ``set_output``).
 
         Args:
             transform: ``'pandas'`` or ``'polars'``; ``'default'``: the library that came in; None: no change.
-
-        Returns:
-            Itself.
         """
         if transform not in (None, "default", "pandas", "polars"):
             raise DataError(f"FeatureSet cannot return {transform!r}", remedy="Use 'default', 'pandas' or 'polars'")
@@ -364,24 +338,16 @@ class FeatureSet:
         return self
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Return the constructor's arguments."""
         return {"features": self._given, **self._options(), "cache": self.cache}
 
     def _options(self) -> dict[str, Any]:
         return {"key": self.key, "folds": self.folds, "target": self.target, "keep": self.keep}
 
-    def set_params(self, **params: Any) -> FeatureSet:
-        """Change constructor's arguments in place."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise DataError(f"FeatureSet has no parameter {name!r}", remedy="See get_params()")
-            setattr(self, name, value)
-        return self
-
     def __sklearn_clone__(self) -> FeatureSet:
         steps = self.steps
-        made = clone_steps(steps)
-        return FeatureSet([made[index_of(steps, f)] for f in self.features], **self._options(), cache=self.cache)
+        clones = clone_steps(steps)
+        return FeatureSet([clones[index_of(steps, f)] for f in self.features], **self._options(), cache=self.cache)
 
     def __sklearn_is_fitted__(self) -> bool:
         return all(getattr(s, "state_", s) is not None for s in self.steps)
@@ -400,59 +366,47 @@ class FeatureSet:
         """Write configuration and state as JSON and safetensors; an earlier save at ``folder`` is replaced whole."""
         steps = self.steps
         listed = [index_of(steps, f) for f in self.features]
-        config = {
-            **self._options(),
-            "fitted_on_unlabeled": self.fitted_on_unlabeled,
-            "listed": listed,
-        }
+        config = {**self._options(), "fitted_on_unlabeled": self.fitted_on_unlabeled, "listed": listed}
         write_features(folder, steps, config)
 
     @classmethod
-    def load(cls, folder: str | Path, *, trust: str | Sequence[str] = ()) -> FeatureSet:
+    def load(cls, folder: str | Path, *, trust: Names = ()) -> FeatureSet:
         """Read what ``save`` wrote.
 
         Args:
-            folder: where it is.
-            trust: the module(s) that may be imported for functions of one's own (``@feature``), which runs their code;
-                of others only what is imported already is taken.
+            folder: the folder.
+            trust: the module(s) that may be imported for your own functions (``@feature``), which runs their code; of
+                other modules, only imported ones are used.
 
         Raises:
-            MissingFileError, UnreadableFileError: there is nothing usable at ``folder``.
+            MissingFileError, UnreadableFileError: ``folder`` holds no readable set.
         """
         return read_features(folder, cls._of, trust=trust)
 
     @classmethod
     def _of(cls, steps: list[Feature], config: dict[str, Any]) -> FeatureSet:
         options = {n: config[n] for n in ("key", "folds", "target", "keep")}
-        made = cls([steps[i] for i in config["listed"]], **options)
-        made.fitted_on_unlabeled = config["fitted_on_unlabeled"]
-        return made
+        features = cls([steps[i] for i in config["listed"]], **options)
+        features.fitted_on_unlabeled = config["fitted_on_unlabeled"]
+        return features
 
     def __repr__(self) -> str:
         return f"FeatureSet({len(self.features)} generators, {len(self.outputs)} outputs)"
 
 
 def _on_dask() -> ModuleType:
-    """What works on Dask frames; nothing of it is imported before there is one."""
+    # Imported with the first Dask frame: it is long, and Dask is an extra.
     from fastrec.features._dask import feature_set
 
     return feature_set
 
 
 def _add_step(found: dict[tuple[type, str], Feature], feature: Feature) -> None:
-    """A generator after those that it reads; not a function within a function, which would keep all of it alive."""
+    # Generators that it reads come first. No closure: a recursive one is a reference cycle that keeps the set alive.
     for source in checked_sources(feature):
         if isinstance(source, Feature):
             _add_step(found, source)
     found.setdefault((type(feature), feature.signature), feature)
 
 
-def _generator_instead_of(odd: Any) -> str:
-    """What to do where something stands for a generator: a proc of a frame may be called as one is."""
-    kind = odd if isinstance(odd, type) else type(odd)
-    if issubclass(kind, Feature) or kind.__name__ not in GENERATORS:
-        return "List generators, as in CountEncode('city')"
-    return f"Use the generator of that name: from fastrec import features, then features.{kind.__name__}('city')"
-
-
-Feature._set_class = FeatureSet  # a generator alone is a set of one
+Feature._set_class = FeatureSet  # a single generator fits and transforms as a set of one

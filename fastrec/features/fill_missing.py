@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.column_stats import (
     column_moments,
     count_values,
@@ -19,17 +18,15 @@ from fastrec.features._engine.column_stats import (
     total_moments,
 )
 from fastrec.features._engine.options import OfColumns, check_columns_of, check_scope, is_open
-from fastrec.features._inputs import number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features._inputs import check_choices, number_of
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Table
-
-_STRATEGIES = ("median", "mean", "mode", "constant")
 
 
 class FillMissing(OfColumns, Fitted):
-    """The column with every missing value replaced by one that training rows decide, and a mark where it was missing.
+    """The column with missing values filled by one learned from training rows, and a mask.
 
-    The median is exact, whatever the partitions. A column without any training value is filled with the constant. For a
+    The median is exact in any partitions. A column without any training value is filled with the constant. For a
     ``TabularFrame`` use ``fastrec.tabular.FillMissing``, which changes its columns in place.
 
     Args:
@@ -37,9 +34,8 @@ class FillMissing(OfColumns, Fitted):
         strategy: ``'median'`` (of an even number of values the mean of the middle two), ``'mean'`` (infinite values do
             not count), ``'mode'`` (among equals the smallest) or ``'constant'``.
         value: the constant, a number or column → number; a column that is not named gets 0.
-        add_col: add ``{col}_na``, True where the value was missing, for every column (which ones are missing in
-            training is not known beforehand).
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        add_col: add ``{col}_na``, True where the value was missing, for every column.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The outputs are float64, named ``filled_{col}``, and boolean, named ``{col}_na``.
 
@@ -53,18 +49,17 @@ class FillMissing(OfColumns, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         strategy: Literal["median", "mean", "mode", "constant"] = "median",
         *,
         value: float | Mapping[str, float] = 0.0,
         add_col: bool = True,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
     ) -> None:
         super().__init__()
         self.cols, self.strategy, self.value, self.add_col, self.scope = cols, strategy, value, add_col, scope
         check_scope(self)
-        if strategy not in _STRATEGIES:
-            raise DataError(f"FillMissing has no strategy {strategy!r}", remedy=f"Use one of {', '.join(_STRATEGIES)}")
+        check_choices(self, "strategy", strategy, ("median", "mean", "mode", "constant"))
         if not is_open(cols):
             check_columns_of(self, "value", self.columns)
 
@@ -96,7 +91,6 @@ class FillMissing(OfColumns, Fitted):
         }
 
     def _fill(self, learned: State, keep: torch.Tensor | None) -> torch.Tensor:
-        """float64 ``[]``, NaN where there is no value to learn from."""
         if self.strategy == "constant":
             return torch.tensor(torch.nan, dtype=torch.float64)
         if self.strategy == "mean":

@@ -1,9 +1,9 @@
-"""``@feature``: a function of one's own as a generator."""
+"""``@feature``: your own function as a generator."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,18 +12,18 @@ from fastrec.errors import DataError
 from fastrec.features._engine.functions import _Function, _path
 from fastrec.features._engine.order import ordered_groups
 from fastrec.features._inputs import as_list, names_of
-from fastrec.features.base import Context, Feature, Grouped, RowWise, Tensors
+from fastrec.features.base import Col, Cols, Context, Grouped, Names, RowWise, Tensors
 from fastrec.segments import Groups
 from fastrec.table import Column, Table, as_column
 
 
 class RowFunction(_Function, RowWise):
-    """A function of a row's own values, of all rows at once; made by ``@feature``.
+    """A function of a row's values, called with all rows; built by ``@feature``.
 
     Args:
         function: takes one argument per column and returns one value per row (several outputs: a tuple or a dict).
-            Numbers, booleans and times (seconds since 1970 in UTC) arrive as float64 tensors ``[n]``, NaN where
-            missing; text as a list, None where missing.
+            Numbers, booleans and times (seconds since 1970 in UTC) are float64 tensors ``[n]``, NaN where missing; text
+            is a list, None where missing.
         cols: the columns it reads, in the order of its arguments, or generators.
         columns: the name(s) of the columns it makes.
 
@@ -35,17 +35,8 @@ class RowFunction(_Function, RowWise):
         [2.0, 4.0]
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        cols: str | Feature | Sequence[str | Feature],
-        columns: str | Sequence[str],
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], cols: Cols, columns: Names) -> None:
         self.function, self.cols, self.columns = function, cols, columns
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
 
     def prepare(self, table: Table) -> Tensors:
         names = [n for c in as_list(self.cols) for n in names_of(c)]
@@ -60,12 +51,12 @@ class RowFunction(_Function, RowWise):
 
 
 class GroupFunction(_Function, Grouped):
-    """A function of the rows of a row's group, in order; made by ``@feature(by=…)``.
+    """A function of the rows of a row's group, in order; built by ``@feature(by=…)``.
 
     Args:
-        function: called once for each group with its rows' values in order (as ``RowFunction`` says); it returns one
-            value per row, or one for the whole group. A function with an argument ``groups`` is called once for all
-            rows in their own order, and gets a ``fastrec.segments.Groups``: many times faster with many groups.
+        function: called for each group with its rows' values in order (see ``RowFunction``); returns one value per row,
+            or one for the group. A function with an argument ``groups`` (``fastrec.segments.Groups``) is called once,
+            for all rows in their own order: many times faster with many groups.
         cols: the columns it reads, in the order of its arguments, or generators.
         columns: the name(s) of the columns it makes.
         by: the columns of the group. Rows without a group get missing values.
@@ -84,18 +75,18 @@ class GroupFunction(_Function, Grouped):
     def __init__(
         self,
         function: Callable[..., Any],
-        cols: str | Feature | Sequence[str | Feature],
-        columns: str | Sequence[str],
+        cols: Cols,
+        columns: Names,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         uses_future: bool = False,
     ) -> None:
         self.function, self.cols, self.columns = function, cols, columns
         self.by, self.order, self.uses_future = by, order, uses_future
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *as_list(self.by), *as_list(self.order)]
 
     def compute(self, table: Table, context: Context) -> dict[str, Column]:
@@ -113,7 +104,7 @@ class GroupFunction(_Function, Grouped):
         return columns
 
     def _each(self, values: list[Any], groups: Groups, outside: torch.Tensor) -> list[torch.Tensor]:
-        """The function called group by group: one float64 tensor ``[n]`` per output."""
+        """Call the function group by group: one float64 tensor ``[n]`` per output."""
         n = len(groups.codes)
         order = torch.arange(n) if groups.order is None else groups.order.cpu()
         starts = (groups.place == 0).nonzero().squeeze(1).tolist() if n else []
@@ -136,18 +127,12 @@ class GroupFunction(_Function, Grouped):
 
 
 def feature(
-    *,
-    inputs: str | Feature | Sequence[str | Feature],
-    outputs: str | Sequence[str],
-    by: str | Sequence[str] | None = None,
-    order: str | Sequence[str] | None = None,
-    uses_future: bool = False,
+    *, inputs: Cols, outputs: Names, by: Names | None = None, order: Names | None = None, uses_future: bool = False
 ) -> Callable[[Callable[..., Any]], RowFunction | GroupFunction]:
-    """Make a generator of a function; a row's value may depend on the row alone or, with ``by``, on its group.
+    """Make a generator of a function of the row or, with ``by``, of its group.
 
-    A generator of a function that a module holds by its own name can be saved: the module's and the function's name are
-    kept. Loading looks into modules that are imported, and imports those that ``trust=`` names. ``check_leakage`` tells
-    whether it gives away a target or the future.
+    A module's function can be saved, by the names of both. Loading looks into imported modules, and imports those that
+    ``trust=`` names. Test it for leaks by ``check_leakage``.
 
     Args:
         inputs: the columns it reads, in the order of its arguments, or generators.

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_list, comparable, name_of, names_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import Groups, lexical_order
 from fastrec.table import Column, Table
 
 
 class GroupPick(OfGroups, Grouped):
-    """The value that a column has in the first (or last) row of the row's group, in the order of another column.
+    """The value of a column in the first (or last) row of the row's group, ordered by another column.
 
-    Rows where the order or the value is missing are passed over; NaN for a missing group, or one without another row.
-    Of rows at the same place the first one by row number is first, the last one is last.
+    Rows without an order or a value are skipped; ties are in row order. NaN for a missing group, or without a row.
 
     Args:
         cols: number columns, or generators, to take the value of.
@@ -37,14 +34,7 @@ class GroupPick(OfGroups, Grouped):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        order: str | Feature,
-        nth: int = 1,
-        last: bool = False,
-        name: str | None = None,
+        self, cols: Cols, *, by: Names, order: Col, nth: int = 1, last: bool = False, name: str | None = None
     ) -> None:
         self.cols, self.by, self.order, self.nth, self.last, self.name = cols, by, order, nth, last, name
         if nth < 1:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
-from fastrec.features._inputs import as_list, comparable
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features._inputs import as_list, check_choices, comparable
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import rank_in_group
 from fastrec.table import Column, Table
 
@@ -35,17 +33,16 @@ class GroupRank(OfGroups, Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
+        by: Names,
         method: Literal["min", "max", "average", "dense", "ordinal"] = "min",
         descending: bool = False,
         normalise: bool = False,
     ) -> None:
         self.cols, self.by, self.method = cols, by, method
         self.descending, self.normalise = descending, normalise
-        if method not in ("min", "max", "average", "dense", "ordinal"):
-            raise DataError(f"GroupRank has no method {method!r}", remedy="Use min, max, average, dense or ordinal")
+        check_choices(self, "method", method, ("min", "max", "average", "dense", "ordinal"))
 
     @property
     def outputs(self) -> list[str]:

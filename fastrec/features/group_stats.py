@@ -27,7 +27,7 @@ from fastrec.features._engine.group_values import (
 from fastrec.features._engine.keyed import sort_keys, union_keys
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._inputs import as_columns, as_list, number_of, order_keys
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, Names, Scope, State, Tensors
 from fastrec.table import Column, Table
 
 _QUANTILE = re.compile(r"q\d{2,}")
@@ -36,28 +36,25 @@ _STATS = (*PARTS, "median", "nunique", "first", "last")
 
 
 class GroupStats(OfGroups, Fitted):
-    """Statistics of a column over the rows of the row's group; missing values do not count.
+    """Statistics of a column over the rows of the row's group, exact in any partitions; missing values do not count.
 
-    All are exact, also in many partitions: of medians and quantiles the values are kept with their counts.
+    A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
+    ``histogram`` 0).
 
     Args:
         cols: number columns, or generators; for ``count``, ``nunique``, ``first`` and ``last`` of any type.
         by: the columns of the group.
-        stats: of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
+        stats: any of ``mean``, ``std`` (sample), ``min``, ``max``, ``sum``, ``count``, ``median``, quantiles by their
             decimals (``q05``, ``q25``, ``q975``), ``skew`` (adjusted, from three values on), all as in pandas;
-            ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the share of the group's values in each of
-            ``bins``, as ``hist0``, ``hist1``, ….
-        over: ``'train'``: the group's training rows; ``'group'``: the rows of the group in the frame at hand (an item's
-            list, say).
-        order: the columns that say which value is first and which last; of several rows at one place the smallest value
-            is first and the largest last. None, with ``over='group'`` alone: the rows' own order.
-        bins: the edges of the histogram's bins, growing; each holds its lower edge, the last one both. Values outside
-            are in none.
-        scope: ``'all'`` takes the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+            ``nunique``; ``first`` and ``last`` in ``order``; ``histogram``: the shares ``hist0``, … of values in
+            ``bins``.
+        over: ``'train'``: the group's training rows; ``'group'``: its rows in the frame at hand (an item's list).
+        order: the order columns of ``first`` and ``last``; of rows at one place the smallest value is first, the
+            largest last. None (only for ``over='group'``): the rows' own order.
+        bins: the growing edges of the histogram's bins; each has its lower edge, the last one both. Values outside are
+            in none.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: a first word for the outputs' names.
-
-    A group that is missing, was not seen, or has no value gives a missing value (``count``, ``sum``, ``nunique`` and
-    ``histogram`` 0).
 
     Source: Chan, Golub, LeVeque 1979 and Pébay 2008 for merging moments; Hyndman, Fan 1996, definition 7, for
     quantiles; Joanes, Gill 1998, G1, for the skewness.
@@ -73,14 +70,14 @@ class GroupStats(OfGroups, Fitted):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        stats: str | Sequence[str] = ("mean",),
+        by: Names,
+        stats: Names = ("mean",),
         over: Literal["train", "group"] = "train",
-        order: str | Sequence[str] | None = None,
+        order: Names | None = None,
         bins: Sequence[float] | None = None,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         name: str | None = None,
     ) -> None:
         super().__init__()
@@ -118,6 +115,11 @@ class GroupStats(OfGroups, Fitted):
         return as_list(self.stats)
 
     @property
+    def by_key(self) -> tuple[tuple[str, ...], ...]:
+        # Tallies, distinct values and ends hold codes of the keys, which cutting would change.
+        return (("keys", "columns"),) if all(s in PARTS for s in self._wanted) else ()
+
+    @property
     def within(self) -> list[str] | None:
         return as_list(self.by) if self.over == "group" else None
 
@@ -138,8 +140,6 @@ class GroupStats(OfGroups, Fitted):
     def _quantiles(self) -> dict[str, float]:
         return {s: 0.5 if s == "median" else float(f"0.{s[1:]}") for s in self._wanted if s[0] == "q" or s == "median"}
 
-    # Statistics by key -----------------------------------------------------------------------------------------------
-
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         if self.over == "group":  # nothing is learned: every frame brings its own groups
             return {}
@@ -150,9 +150,9 @@ class GroupStats(OfGroups, Fitted):
     def _parts(
         self, table: Table, col: str, codes: torch.Tensor, cells: Cells | None, size: int, *, here: bool = False
     ) -> dict[str, dict[str, Any]]:
-        """A column's statistics; ``here``: those that need the values for the rows at hand only, not to be merged."""
+        """Return a column's statistics; ``here``: of the rows at hand alone, not to be merged."""
         wanted, made = self._wanted, {}
-        if any(s not in _NEED_NO_NUMBERS for s in wanted):
+        if any(s not in _NEED_NO_NUMBERS for s in wanted):  # text has counts, but no numbers
             values = number_of(table, col, wanted_by=self)
             known = ~values.isnan()
         else:
@@ -200,7 +200,9 @@ class GroupStats(OfGroups, Fitted):
         tables = {}
         for c in self.columns if state else []:
             parts, size = state["columns"][c], len(state["keys"])
-            made = {n: _none_first(v) for n, v in parts.get("here", {}).items()}
+            made = {}
+            for n, v in parts.get("here", {}).items():  # code 0 is no group: missing, or 0
+                made[n] = torch.cat([v.new_full((1,), torch.nan if v.is_floating_point() else 0), v[1:]])
             if "moments" in parts:
                 made |= statistics(over_cells(parts["moments"], keep))
             if "tally" in parts:
@@ -213,10 +215,8 @@ class GroupStats(OfGroups, Fitted):
             tables |= {self._name(c, word): values for word, values in made.items()}
         return {n: tables[n] for n in self._tables} if state else {}
 
-    # Rows ------------------------------------------------------------------------------------------------------------
-
     def _inputs(self, table: Table) -> Tensors:
-        """What ``apply`` needs beside the key."""
+        """Return further inputs of ``apply``, for subclasses."""
         return {}
 
     def prepare(self, state: State, table: Table) -> Tensors:
@@ -243,7 +243,6 @@ class GroupStats(OfGroups, Fitted):
         return self._decoded(super().compute_out_of_cell(table, state, cells, excluded), state)
 
     def _own(self, table: Table) -> dict[str, Column]:
-        """The output columns from the table's own rows."""
         coded = table.coded(as_list(self.by))
         parts = {c: self._parts(table, c, coded.codes, None, coded.size, here=True) for c in self.columns}
         state = {"keys": coded.keys, "columns": parts}
@@ -251,14 +250,9 @@ class GroupStats(OfGroups, Fitted):
         return self._decoded(as_columns(self.apply(self.finalize(state), tensors)), state)
 
     def _decoded(self, columns: dict[str, Column], state: State) -> dict[str, Column]:
-        """First and last values in place of their codes."""
+        # First and last values replace their codes.
         for end in [s for s in ("first", "last") if s in self._wanted]:
             for c in self.columns:
                 name = self._name(c, end)
                 columns[name] = decoded(columns[name].values, state["columns"][c]["ends"]["values"], name)
         return columns
-
-
-def _none_first(values: torch.Tensor) -> torch.Tensor:
-    """Values by code with that of code 0, which is no group, made missing or 0."""
-    return torch.cat([values.new_full((1,), torch.nan if values.is_floating_point() else 0), values[1:]])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Table
 from fastrec.table.vocab import hash_codes
 
@@ -17,9 +15,8 @@ from fastrec.table.vocab import hash_codes
 class HashEncode(RowWise):
     """``1 + hash(value) mod buckets`` as int64, 0 where missing: codes for an embedding of ``buckets + 1`` rows.
 
-    The hash is FNV-1a of the value's text, so that it is the same on every machine and in every library, and does not
-    depend on the type a number is held in. Several hashes of one column with other seeds, side by side, tell values
-    apart that collide in one.
+    The hash is FNV-1a of the value's text: the same on every machine, in every library, for every type of number.
+    Several hashes with other seeds tell values apart that collide in one.
 
     Args:
         cols: key columns of any type, or generators of one column each.
@@ -37,16 +34,10 @@ class HashEncode(RowWise):
         [73, 5, 73, 0]
     """
 
-    def __init__(
-        self, cols: str | Feature | Sequence[str | Feature], buckets: int, *, seed: int = 0, name: str = "hash"
-    ) -> None:
+    def __init__(self, cols: Cols, buckets: int, *, seed: int = 0, name: str = "hash") -> None:
         self.cols, self.buckets, self.seed, self.name = cols, buckets, seed, name
         if buckets < 1:
             raise DataError(f"HashEncode: {buckets} buckets hold nothing", remedy="Use 1 or more")
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
 
     @property
     def outputs(self) -> list[str]:

@@ -13,8 +13,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import key_text
 from fastrec.features._engine.order import Aligned, difference, is_request, take_or_missing
-from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Grouped
+from fastrec.features._inputs import as_list, check_choices, number_of
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.segments import Groups
 from fastrec.segments.order import running_sum
 from fastrec.table import Column, Table
@@ -27,27 +27,24 @@ _STATS = ("count", "since", "steps", "since_first", "is_last")
 
 
 class History(Grouped):
-    """What a log of events says strictly before each row: how many, how long ago, of which kind, was it the last.
+    """Statistics of a log's events strictly before each row: their number, age, kinds and values.
 
-    An event counts for a row when their ``by`` columns agree and it is earlier in ``order``; an event at the row's own
-    place in the order does not count. Later events never change a value.
+    An event counts for a row if their ``by`` columns agree and it is strictly earlier in ``order``. Later events never
+    change a value. ``since`` and ``steps`` are NaN without an event.
 
     Args:
         by: key columns that rows and events share, the widest first: ``['session_id', 'item_id']``.
-        order: the columns that order events and rows, both having them: ``['timestamp', 'step']``.
+        order: the order columns of events and rows: ``['timestamp', 'step']``.
         table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
-        event: the log's column that says what kind of event a row is.
-        kinds: the kinds that count, given before any data is seen; None: all.
-        stats: of ``count``; ``since`` (difference to the last event in the first order column, in seconds for times);
-            ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event);
-            ``is_last`` (1 where the last event of ``by[:-1]``, of those that count, was on this key; an event whose
-            ``by`` is missing does not count).
+        event: the log's column of the events' kinds.
+        kinds: the kinds that count; None: all.
+        stats: any of ``count``; ``since`` (difference to the last event in the first order column, in seconds for
+            times); ``steps`` (the same in the last order column); ``since_first`` (as ``since``, to the first event);
+            ``is_last`` (1 if the last counted event of ``by[:-1]`` was on this key; events without a key do not count).
         by_kind: make ``count`` for each of ``kinds`` too.
-        values: log columns whose value at the last event is wanted.
-        sums: number columns of the log whose total over the events before is wanted.
+        values: log columns whose value at the last event is returned.
+        sums: number columns of the log to sum over the events before.
         name: the outputs' first word.
-
-    ``since`` and ``steps`` are NaN where nothing happened before.
 
     Example:
         >>> import pandas as pd
@@ -61,25 +58,23 @@ class History(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
-        order: str | Sequence[str],
+        order: Names,
         table: str | None = None,
         event: str | None = None,
         kinds: Sequence[str] | None = None,
         stats: Stat | Sequence[Stat] = ("count", "since"),
         by_kind: bool = False,
-        values: str | Sequence[str] = (),
-        sums: str | Sequence[str] = (),
+        values: Names = (),
+        sums: Names = (),
         name: str = "history",
     ) -> None:
         self.by, self.order, self.table, self.event, self.kinds = by, order, table, event, kinds
         self.stats, self.by_kind, self.values, self.sums, self.name = stats, by_kind, values, sums, name
         if not as_list(order):
             raise DataError("History looks back in time and has no order", remedy="Name its columns with order=")
-        unknown = set(as_list(stats)) - set(_STATS)
-        if unknown:
-            raise DataError(f"History has no statistic {unknown.pop()!r}", remedy=f"Use one of {', '.join(_STATS)}")
+        check_choices(self, "statistic", stats, _STATS)
         if (kinds is not None or by_kind) and event is None:
             raise DataError(
                 "History: kinds were given without the column that holds them", remedy="Name it with event="
@@ -149,11 +144,9 @@ class History(Grouped):
         return columns
 
     def _counted(self, table: Table, log: Table) -> tuple[Table, torch.Tensor | None, torch.Tensor | None]:
-        """The events, which of ``kinds`` each is, and which of them count (None: all).
-
-        Of many events those that do not count are left out at once. Of a request they are passed over later: then
-        generators of several kinds share what is made of the log.
-        """
+        """Return the events, each one's place in ``kinds``, and which of them count (None: all)."""
+        # Events that do not count are dropped at once, but not for a request of few rows: there they are skipped
+        # later, so that generators of several kinds share the sorted log.
         if self.kinds is None:
             return log, None, None
         order = [log[n] for n in as_list(self.order)]
@@ -167,7 +160,7 @@ class History(Grouped):
         return log.select(dict.fromkeys(needed)).take(keep), kind[keep], None
 
     def _kinds(self, log: Table) -> torch.Tensor:
-        """Which of ``kinds`` each event is: int64 ``[e]``, -1 = none."""
+        """Return each event's place in ``kinds``: int64 ``[e]``, -1 for none."""
         coded = log[self.event].coded()
         place = {str(word): i for i, word in enumerate(as_list(self.kinds))}
         known = key_text(coded.keys.columns[0]).to_pylist()
@@ -189,17 +182,11 @@ class History(Grouped):
 def _sum(
     marks: torch.Tensor, events: Groups, first: torch.Tensor, place: torch.Tensor, found: torch.Tensor
 ) -> torch.Tensor:
-    """The sum of the marks of the events from ``first`` to ``place``: int64 or float64 ``[n]``, 0 where none was found.
-
-    Args:
-        marks: int64 or float64 ``[e]``, in the log's order.
-        events: the events by group.
-        first, place: int64 ``[n]`` sorted places.
-        found: bool ``[n]``.
-    """
+    """Sum ``marks`` (``[e]``, in the log's order) over sorted places ``first`` to ``place``; 0 where not ``found``."""
     if not len(events.codes):
         return marks.new_zeros(len(place))
     ordered = events.sort(marks)
+    # Differences of float sums over all rows would round: they run within groups instead.
     if marks.is_floating_point():
         return torch.where(found, running_sum(ordered, events)[place], 0)
     total = torch.cumsum(ordered, 0)  # integers wrap round both ways, so that taking the start away is exact
@@ -211,12 +198,11 @@ def _at(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 def _gap(unit: str | None, here: torch.Tensor, there: torch.Tensor, event: torch.Tensor, *, some: bool) -> torch.Tensor:
-    """Each row's order value less that of an event, in seconds for times: float64 ``[n]``; NaN where there are none."""
     if not some:
         return torch.full(here.shape, torch.nan, dtype=torch.float64, device=here.device)
     return difference(here, there[event]) / UNITS_PER_SECOND[unit or "s"]
 
 
 def slug(text: object) -> str:
-    """A kind's name as part of a column name: ``'clickout item'`` → ``'clickout_item'``."""
+    """Turn a kind into a part of a column name: ``'clickout item'`` → ``'clickout_item'``."""
     return re.sub(r"[^0-9A-Za-z]+", "_", str(text)).strip("_")

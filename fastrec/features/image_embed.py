@@ -10,7 +10,7 @@ from fastrec._core.optional import require
 from fastrec.errors import DataError, MissingFileError
 from fastrec.features._embedded import Embedded
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature
+from fastrec.features.base import Col
 
 
 class ImageEmbed(Embedded):
@@ -44,7 +44,7 @@ class ImageEmbed(Embedded):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         model: str,
         *,
         root: str | Path | None = None,
@@ -58,7 +58,6 @@ class ImageEmbed(Embedded):
         self.check_options()
 
     def content(self, value: str, row: int) -> bytes:
-        """The file's bytes."""
         path = self._path(value)
         try:
             return path.read_bytes()
@@ -69,7 +68,6 @@ class ImageEmbed(Embedded):
             ) from error  # fmt: skip
 
     def item(self, value: str, row: int) -> Any:
-        """The picture, in colours."""
         image = require("PIL.Image", "Pillow", "pip install 'fastrec-tabular[embed]'")
         try:
             return image.open(io.BytesIO(self.content(value, row))).convert("RGB")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features._inputs import as_list, check_choices, name_of
+from fastrec.features.base import Col, Cols, Context, Grouped, Names
 from fastrec.segments import segment_max, segment_min
 from fastrec.table import Column, Table
 from fastrec.table.concat_columns import concat_columns
@@ -19,16 +19,14 @@ from fastrec.table.concat_columns import concat_columns
 class JoinTable(Grouped):
     """Columns of another table, from its row with the same key: a left join that never adds, drops or moves a row.
 
-    A key that is missing, or that the other table lacks, gives missing. The columns keep their types: text, numbers,
-    times, lists and vectors alike.
+    A key that is missing, or that the other table lacks, gives missing. Columns of all kinds keep their types.
 
     Args:
         table: the name of the other table among the ``tables`` given.
         on: the key columns, in both tables; as a mapping, the frame's column → the other table's. A key of the frame
             may be a generator of one column where its name is that of the other table's column.
-        columns: the other table's columns that are wanted.
-        duplicates: what to do with a key that stands in several rows of the other table: ``'error'``, or take the
-            ``'first'`` or the ``'last'`` of them.
+        columns: the other table's columns to fetch.
+        duplicates: for a key in several rows of the other table: ``'error'``, or the ``'first'`` or ``'last'`` row.
         name: the outputs' first word; None: the table's name.
 
     The outputs are named ``{name}_{column}``.
@@ -46,15 +44,14 @@ class JoinTable(Grouped):
     def __init__(
         self,
         table: str,
-        on: str | Feature | Sequence[str | Feature] | Mapping[str, str],
-        columns: str | Sequence[str],
+        on: Cols | Mapping[str, str],
+        columns: Names,
         *,
         duplicates: Literal["error", "first", "last"] = "error",
         name: str | None = None,
     ) -> None:
         self.table, self.on, self.columns, self.duplicates, self.name = table, on, columns, duplicates, name
-        if duplicates not in ("error", "first", "last"):
-            raise DataError(f"JoinTable cannot do {duplicates!r}", remedy="Use 'error', 'first' or 'last'")
+        check_choices(self, "rule for duplicates", duplicates, ("error", "first", "last"))
         if not self.sources or not as_list(columns):
             raise DataError("JoinTable needs a key and columns to fetch", remedy="Name at least one of each")
 
@@ -63,7 +60,7 @@ class JoinTable(Grouped):
         return None
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return list(self.on) if isinstance(self.on, Mapping) else as_list(self.on)
 
     @property
@@ -94,8 +91,12 @@ class JoinTable(Grouped):
         place = row_of[codes.to(row_of.device)]
         made = {}
         for column, output in zip(as_list(self.columns), self.outputs, strict=True):
-            found = _with_missing_row(other[column]).take(place)
-            made[output] = replace(found, name=output)
+            source = other[column]
+            device = torch.device("cpu") if source.kind == "opaque" else source.values.device
+            nothing = Column(
+                "number", torch.full((1,), torch.nan, dtype=torch.float64, device=device), name=source.name
+            )
+            made[output] = replace(concat_columns([source, nothing], device).take(place), name=output)
         return made
 
     def _check(self, codes: torch.Tensor, size: int) -> None:
@@ -112,10 +113,3 @@ class JoinTable(Grouped):
             row=row,
             remedy="Drop the repeated rows, or choose duplicates='first' or 'last'",
         )
-
-
-def _with_missing_row(column: Column) -> Column:
-    """The column with one more row, which is missing."""
-    device = torch.device("cpu") if column.kind == "opaque" else column.values.device
-    nothing = Column("number", torch.full((1,), torch.nan, dtype=torch.float64, device=device), name=column.name)
-    return concat_columns([column, nothing], device)

@@ -14,7 +14,7 @@ from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups, take_or_missing
 from fastrec.features._inputs import as_list, name_of, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import Col, Cols, Context, Names
 from fastrec.segments import Groups, shift_in_group
 from fastrec.segments.windows import first_at_least, keys_before
 from fastrec.table import Column, Table
@@ -28,11 +28,10 @@ class Lag(OfGroups, KeepsRows):
         cols: columns of numbers, times, text or categories, or generators of one column each.
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        n: how many rows back, or several; below 0: ahead (the future).
-        horizon: count from the last row that is known this long before the row: ``'42D'``, ``'12h'``, ``'30min'`` …, or
-            a number in the unit of ``order`` (seconds for times; an order of numbers is taken as seconds where a text
-            is given). With 1 it is the last row whose order is at most the row's own less the horizon. None: the row
-            before, however close.
+        n: the number of rows back, or several; below 0: ahead (the future).
+        horizon: count back from the last row at least this much earlier: ``'42D'``, ``'12h'``, ``'30min'``, or a number
+            in the unit of ``order`` (seconds for times; with a text an order of numbers is in seconds). None: from the
+            row before.
 
     Example:
         >>> import pandas as pd
@@ -50,10 +49,10 @@ class Lag(OfGroups, KeepsRows):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
         n: int | Sequence[int] = 1,
         horizon: str | float | None = None,
     ) -> None:
@@ -77,7 +76,7 @@ class Lag(OfGroups, KeepsRows):
     def outputs(self) -> list[str]:
         return [self._name(c, n) for c in as_list(self.cols) for n in as_list(self.n)]
 
-    def _name(self, col: str | Feature, n: int) -> str:
+    def _name(self, col: Col, n: int) -> str:
         word = f"lead{-n}" if n < 0 and self._word == "lag" else f"{self._word}{n}"
         known = "" if self.horizon is None else f"_{short(self.horizon)}"
         return f"{word}{known}_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
@@ -87,7 +86,13 @@ class Lag(OfGroups, KeepsRows):
         end = None if self.horizon is None else self._known(table, groups)
         result = {}
         for n in as_list(self.n):
-            rows = shift_in_group(groups, n) if end is None else _rows_before(groups, end, n)
+            if end is None:
+                rows = shift_in_group(groups, n)
+            else:
+                place = end - n
+                at = place.clamp_min(0)
+                at = at if groups.order is None else groups.order[at]
+                rows = groups.unsort(torch.where(place >= groups.start, at, -1))
             rows = torch.where(outside, -1, rows)
             for col in as_list(self.cols):
                 made = self._value(table, name_of(col), rows)
@@ -100,28 +105,19 @@ class Lag(OfGroups, KeepsRows):
         return in_order(table, as_list(self.order), max(end - max(as_list(self.n)), 0))
 
     def _span(self, per_second: int) -> Fraction:
-        """The horizon in the unit of the order column."""
         name = type(self).__name__
         if isinstance(self.horizon, str):
             return seconds_in(self.horizon, wanted_by=name, what="horizon") * per_second
         return positive(self.horizon, wanted_by=name, what="horizon") * per_second
 
     def _known(self, table: Table, groups: Groups) -> torch.Tensor:
-        """For each sorted row the place after the last one of its group that is known a horizon before it."""
+        """Return, for each sorted row, the place after the last one of its group a horizon before it."""
         timeline = Timeline.of(table, groups, one_order(self, "a horizon"))
         bounds = keys_before(timeline.keys, self._span(timeline.per_second), beyond=True)
         return first_at_least(timeline.keys, bounds, groups.start, timeline.tied)
 
     def _value(self, table: Table, col: str, rows: torch.Tensor) -> Column:
         return take_or_missing(table[col], rows)
-
-
-def _rows_before(groups: Groups, end: torch.Tensor, n: int) -> torch.Tensor:
-    """The row ``n`` places before ``end`` (int64 ``[n]``, for sorted rows) in the group: row numbers, -1 for none."""
-    place = end - n
-    found = place >= groups.start
-    place = place.clamp_min(0)
-    return groups.unsort(torch.where(found, place if groups.order is None else groups.order[place], -1))
 
 
 class Diff(Lag):

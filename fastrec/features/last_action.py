@@ -1,4 +1,4 @@
-"""``LastAction``: what was done last before a row in its group, and how long ago."""
+"""``LastAction``: the last event before a row in its group, and its age."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ from fastrec.errors import DataError
 from fastrec.features._engine.earlier import earlier_events, time_since
 from fastrec.features._engine.order import take_or_missing
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Grouped
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.table import Column, Table
 
 
 class LastAction(Grouped):
     """The kind of the last event strictly before the row in its group, and the time since then.
 
-    An event at the row's own place in the order does not count, nor does one without a kind. Of several events at one
-    place the one with the larger row number is the last. Later events never change a value.
+    Events without a kind do not count; of several at one place in the order the one with the larger row number is the
+    last. Missing without an event before, or with a missing group. Later events never change a value.
 
     Args:
         by: the columns of the group, in rows and log.
-        order: the columns that order events and rows, both having them: ``['timestamp', 'step']``; None: the rows' own
-            order, without ``table`` and ``since``.
-        action: the column that says of what kind an event is: text, a number or a time, given back as such.
+        order: the order columns of events and rows: ``['timestamp', 'step']``; None: the rows' own order, without
+            ``table`` and ``since``.
+        action: the column of the events' kinds: text, numbers or times.
         table: the name of the log among the ``tables`` given; None: the frame's own rows are the events.
         n: 1 for the last event, 2 for the one before it, or several.
         since: make the time since the event too, in the first order column: seconds for times, else the order's unit.
         name: a first word for the outputs' names.
-
-    Missing where nothing happened before, or the group is missing.
 
     Example:
         >>> import pandas as pd
@@ -46,9 +44,9 @@ class LastAction(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
-        order: str | Sequence[str] | None,
+        order: Names | None,
         action: str,
         table: str | None = None,
         n: int | Sequence[int] = 1,

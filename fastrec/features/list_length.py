@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fastrec.features._engine.lists import list_of
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import as_list, masked, name_of
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of
 
@@ -25,12 +23,8 @@ class ListLength(RowWise):
         [2, 0, <NA>]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature]) -> None:
+    def __init__(self, cols: Cols) -> None:
         self.cols = cols
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return as_list(self.cols)
 
     @property
     def outputs(self) -> list[str]:
@@ -44,10 +38,6 @@ class ListLength(RowWise):
         return {f"length_{name}": lengths_of(offsets) for name, offsets in tensors.items()}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made = self.apply(self.prepare(table))
-        result = {}
-        for col in as_list(self.cols):
-            name = f"length_{name_of(col)}"
-            missing = table[name_of(col)].is_missing().to(made[name].device)
-            result[name] = Column("number", made[name], name=name, missing=missing if bool(missing.any()) else None)
-        return result
+        lengths = self.apply(self.prepare(table))
+        columns = {f"length_{name_of(c)}": table[name_of(c)] for c in as_list(self.cols)}
+        return {n: masked(n, lengths[n], c.is_missing().to(lengths[n].device)) for n, c in columns.items()}

@@ -11,7 +11,7 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.lists import list_of
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Column, Table, as_column
 from fastrec.table.offsets import lengths_of, runs
 
@@ -42,7 +42,7 @@ class ListSlice(RowWise):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         start: int = 0,
         end: int | None = None,
         *,
@@ -62,15 +62,11 @@ class ListSlice(RowWise):
 
     @property
     def width(self) -> int:
-        """The most elements that a slice can have where both bounds count from the same end; else 0."""
+        """The largest length of a slice if both bounds count from the same end; else 0."""
         if self.start >= 0:
             return self.end - self.start if self.end is not None and self.end >= 0 else 0
         end = 0 if self.end is None else self.end
         return end - self.start if self.end is None or end < 0 else 0
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -80,13 +76,13 @@ class ListSlice(RowWise):
         return {"offsets": list_of(table, name_of(self.col), wanted_by=self).values}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        """New offsets, and each new element's place among the old ones; where ``pad`` goes, one past the last."""
+        """Return new offsets, and each new element's place among the old ones; for ``pad`` one past the last."""
         offsets = tensors["offsets"]
         lengths = lengths_of(offsets)
         first = self._bound(self.start, lengths)
         last = lengths if self.end is None else self._bound(self.end, lengths)
         count = (last - first).clamp_min(0)
-        if self.pad is None:
+        if self.pad is None:  # ragged: runs of places, without a matrix
             new, places = runs(offsets[:-1] + first, count)
             return {"offsets": new, "places": places}
         place = torch.arange(self.width, device=offsets.device)
@@ -111,7 +107,7 @@ class ListSlice(RowWise):
         return {name: Column("list", made["offsets"], name=name, missing=missing, elements=taken)}
 
     def _with_pad(self, column: Column) -> Column:
-        """The elements and ``pad`` after them, in the elements' type; where they show none, in that of ``pad``."""
+        """Return the elements and ``pad`` after them, in the elements' type; without a type, in that of ``pad``."""
         elements = column.elements
         if elements.kind == "category":
             return self._after_keys(column)
@@ -133,7 +129,7 @@ class ListSlice(RowWise):
         return replace(elements, values=values, missing=missing)
 
     def _number(self, kind: torch.dtype) -> torch.Tensor | None:
-        """``pad`` as a number of this type, ``[1]``; None if the type does not hold it."""
+        """Return ``pad`` as a number of this type, ``[1]``; None if the type cannot hold it."""
         if kind.is_floating_point:
             return torch.tensor([self.pad], dtype=kind)
         if self.pad != self.pad or abs(self.pad) == float("inf") or int(self.pad) != self.pad:

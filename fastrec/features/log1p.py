@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns
 from fastrec.features._inputs import number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Table
 
 
@@ -34,7 +32,7 @@ class Log1p(OfColumns, RowWise):
         [0.0, 1.0, -1.0]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature], *, signed: bool = False) -> None:
+    def __init__(self, cols: Cols, *, signed: bool = False) -> None:
         self.cols, self.signed = cols, signed
 
     @property
@@ -51,7 +49,7 @@ class Log1p(OfColumns, RowWise):
                     f"Log1p: {values[row].item()} has no log(1 + x)",
                     column=name,
                     row=row,
-                    remedy="Set signed=True, or clip the column first",
+                    remedy="Use signed=True or Clip",
                 )
         return tensors
 

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.keyed import sort_keys, sum_by_cell
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import as_columns, as_list, name_of
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.table import Column, Keys, Table
 from fastrec.table.offsets import rows_of
 
 
 class MultiHot(FittedOnLists):
-    """Which of some values a row's list holds, as int8 0 or 1: a column for each given value, or one vector.
+    """The values in a row's list, as int8 0 or 1: a column for each given value, or one vector.
 
-    With ``values`` there is a column for each. Without, the values that are in most training rows' lists are learned
-    (equally many: the smaller value first), and the output is one vector column of ``max_size`` places, those past the
-    last learned value always 0: its width is known before the data. Missing and empty lists, unseen and missing
-    elements give 0. A list may hold a value several times: it counts once.
+    Without ``values`` those in most training rows' lists are learned (ties: the smaller first); the output is one
+    vector column of ``max_size`` places, those past the last learned value 0. Missing and empty lists, unseen and
+    missing elements give 0.
 
     Args:
         col: a column of lists or vectors, or a generator of one.
         values: text, numbers or booleans, the values to look for; None: learn them.
-        max_size: how many values are learned at most.
-        min_count: learn only values that are in this many training rows' lists.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        max_size: the largest number of values learned.
+        min_count: the least number of training rows' lists with a value.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the outputs' first word; None: the column's.
 
     Example:
@@ -44,21 +44,22 @@ class MultiHot(FittedOnLists):
         [[1, 1, 0], [1, 0, 0], [0, 0, 0]]
     """
 
+    by_key = (("keys", "count"),)
+
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         values: Sequence[str | int | float | bool] | None = None,
         *,
         max_size: int = 64,
         min_count: int = 1,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         name: str | None = None,
     ) -> None:
         super().__init__()
         self.col, self.values, self.max_size, self.min_count = col, values, max_size, min_count
         self.scope, self.name = scope, name
-        if scope not in ("train", "all"):
-            raise DataError(f"MultiHot has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
         if max_size < 1:
             raise DataError(f"MultiHot: max_size is {max_size}", remedy="Learn at least 1 value")
         if values is not None:
@@ -80,10 +81,6 @@ class MultiHot(FittedOnLists):
         return Keys((found,), (name_of(self.col),))
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
-
-    @property
     def outputs(self) -> list[str]:
         word = self.name or name_of(self.col)
         if self.values is None:
@@ -92,7 +89,7 @@ class MultiHot(FittedOnLists):
 
     @property
     def learned(self) -> list[Any]:
-        """The values that the places of the vector stand for, in their order; those given, where they were."""
+        """The values of the vector's places, in order; or the given ones."""
         if self.values is not None:
             return as_list(self.values)
         state, fit = self._learned()
@@ -107,22 +104,20 @@ class MultiHot(FittedOnLists):
         column = list_of(table, name_of(self.col), wanted_by=self)
         keys, codes = sort_keys(coded_elements(column, wanted_by=self))
         rows = rows_of(column.values)
-        # One pair of row and value each, however often the value is in the list.
+        # One pair of row and value, however often the value is in the list.
         pairs = torch.unique(rows * (len(keys) + 1) + codes)
         rows, codes = pairs // (len(keys) + 1), pairs % (len(keys) + 1)
         of_pair = None if cells is None else Cells(cells.codes[rows], cells.count)
         return {"keys": keys, "count": sum_by_cell(torch.ones_like(codes), codes, of_pair, len(keys) + 1)[:, 1:]}
 
     def merge(self, a: State, b: State) -> State:
-        cells = max(len(a["count"]), len(b["count"]))
         if self.values is not None:
-            return a if len(a["count"]) == cells else b
-        keys, left, right = union_keys(a["keys"], b["keys"])
-        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
+            return max(a, b, key=lambda s: len(s["count"]))
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
         return {"keys": keys, "count": count}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Each known key's place, from 1; 0: it has none."""
+        """Return each known key's place, from 1; 0: none."""
         count = state["count"] if keep is None else state["count"][keep.to(state["count"].device)]
         total = count.sum(0)
         place = torch.zeros(len(total) + 1, dtype=torch.int64, device=total.device)

@@ -1,21 +1,19 @@
-"""``NaNPattern``: which of a row's values are missing, as one code."""
+"""``NaNPattern``: a row's missing values as one code."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, is_open
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Table
 
 
 class NaNPattern(OfColumns, RowWise):
     """``Σ 2^i · [column i is missing]`` as int64: rows with the same gaps share a code, 0 = nothing is missing.
 
-    Which fields were left out often says where a row comes from; one code lets a tree or an embedding see it at once.
+    Missing fields often tell a row's source; one code shows them to a tree or an embedding at once.
 
     Args:
         cols: columns of any type (an empty list is not missing), or generators; at most 62 of them.
@@ -29,7 +27,7 @@ class NaNPattern(OfColumns, RowWise):
         [3, 0, 1]
     """
 
-    def __init__(self, cols: str | Feature | Sequence[str | Feature], *, name: str = "nan_pattern") -> None:
+    def __init__(self, cols: Cols, *, name: str = "nan_pattern") -> None:
         self.cols, self.name = cols, name
         if not is_open(cols):
             self._check()

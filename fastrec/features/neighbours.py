@@ -10,8 +10,8 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import difference, ordered_groups, take_or_missing
-from fastrec.features._inputs import as_list, comparable, name_of, number_of
-from fastrec.features.base import Context, Feature, Grouped
+from fastrec.features._inputs import as_list, check_choices, comparable, name_of, number_of
+from fastrec.features.base import Cols, Context, Grouped, Names
 from fastrec.segments import Groups, shift_in_group
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
@@ -21,22 +21,19 @@ _WHAT = ("previous", "next", "diff_previous", "diff_next", "above", "below")
 
 
 class Neighbours(OfGroups, Grouped):
-    """What stands beside a row in its list: the values of the rows before and after it, and the next ones by size.
+    """Values next to a row in its list: of the rows before and after it, and the next ones by size.
 
-    A list is shown at once: its rows are not one after the other in time. Where the order is one of time, the row after
-    is the future, and ``uses_future`` says so.
+    A list is shown at once. If the order is one of time, the row after is the future (``uses_future``). Missing without
+    such a row, where a value is missing, and in a missing list.
 
     Args:
         cols: columns, or generators of one column each; of numbers or times for all but ``previous`` and ``next``.
         by: the columns of the list.
         order: the columns that order a list's rows (the position shown), ties by row number; None: the rows' own order.
-        n: how many rows away, or several.
-        what: of ``previous`` and ``next`` (the value of the row ``n`` before and after), ``diff_previous`` and
-            ``diff_next`` (the row's value less that one), ``above`` and ``below`` (how far the next larger and the next
-            smaller value in the list is away, whatever ``n``: above 0; of equal values none is larger). Times differ in
-            seconds.
-
-    Missing where there is no such row or a value is missing, and in a missing list.
+        n: the number of rows away, or several.
+        what: any of ``previous`` and ``next`` (the value of the row ``n`` before and after), ``diff_previous`` and
+            ``diff_next`` (the row's value less that one), ``above`` and ``below`` (the distance to the next larger and
+            smaller value in the list, whatever ``n``). Times differ in seconds.
 
     Example:
         >>> import pandas as pd
@@ -49,17 +46,15 @@ class Neighbours(OfGroups, Grouped):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         *,
-        by: str | Sequence[str],
-        order: str | Sequence[str] | None = None,
+        by: Names,
+        order: Names | None = None,
         n: int | Sequence[int] = 1,
         what: What | Sequence[What] = ("previous", "next"),
     ) -> None:
         self.cols, self.by, self.order, self.n, self.what = cols, by, order, n, what
-        unknown = [w for w in as_list(what) if w not in _WHAT]
-        if unknown:
-            raise DataError(f"Neighbours does not know {unknown[0]!r}", remedy=f"Use one of {', '.join(_WHAT)}")
+        check_choices(self, "part", what, _WHAT)
         if any(i < 1 for i in as_list(n)):
             raise DataError(
                 f"Neighbours: n is {n}", remedy="Use 1 for the rows next to a row; what= says on which side"
@@ -74,7 +69,7 @@ class Neighbours(OfGroups, Grouped):
         return [name for c in as_list(self.cols) for _, _, name in self._parts(name_of(c))]
 
     def _parts(self, col: str) -> list[tuple[str, int, str]]:
-        """What is made of a column: the word, how many rows away, the output's name."""
+        """Return a column's parts: the word, the number of rows away, the output's name."""
         end = col + "".join(f"__{b}" for b in as_list(self.by))
         made = []
         for word in as_list(self.what):
@@ -103,7 +98,7 @@ class Neighbours(OfGroups, Grouped):
         return result
 
     def _values(self, table: Table, col: str) -> tuple[torch.Tensor, torch.Tensor, int]:
-        """Values to compare, which are missing, and how many of them make one."""
+        """Return values to compare, a mask of the missing ones, and units per second."""
         number_of(table, col, wanted_by=self)  # an error if they are neither numbers nor times
         return *comparable(table, col), UNITS_PER_SECOND[table[col].unit or "s"]
 
@@ -115,7 +110,7 @@ class Neighbours(OfGroups, Grouped):
         return torch.where(gone, torch.nan, difference(values, values[rows.clamp_min(0)]) / unit)
 
     def _gaps(self, table: Table, col: str) -> dict[str, torch.Tensor]:
-        """How far the next larger and the next smaller value of the list is away: float64 ``[n]`` each."""
+        """Return the distance to the next larger and smaller value of the list: float64 ``[n]`` each."""
         values, missing, unit = self._values(table, col)
         codes = table.coded(as_list(self.by)).codes
         rows = (~missing & (codes > 0)).nonzero().squeeze(1)

@@ -10,23 +10,20 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import masked, name_of
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.features.tokens import Tokens
 from fastrec.features.vector_columns import unit
 from fastrec.table import Column, Table
 from fastrec.table.vocab import hash_codes
 
-_PIECES = 1 << 20  # n-grams that are hashed at a time
-
 
 class NgramHash(RowWise):
-    """Each text as a vector column of unit length: its n-grams, counted in ``dims`` places that a hash says.
+    """Each text as a vector column of unit length: its n-grams, counted in ``dims`` hashed places.
 
-    Nothing is learned, so that new words count at once. An n-gram adds 1 or -1 to its place, as another bit of its hash
-    says: those that share a place cancel out on average. Only the distinct texts are looked at, in lower case. A
-    missing text is a missing vector, one without an n-gram is zeros. ``Pca(NgramHash(…), 16)`` gives trees its first
-    components.
+    Nothing is learned, so that new words count at once. An n-gram adds 1 or -1 to its place, by another bit of its
+    hash: those that share a place cancel out on average. Texts count in lower case. A missing text is a missing vector,
+    one without an n-gram is zeros. ``Pca(NgramHash(…), 16)`` gives trees its first components.
 
     Args:
         col: a column of text, or a generator of one.
@@ -49,7 +46,7 @@ class NgramHash(RowWise):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         dims: int = 256,
         *,
         least: int = 1,
@@ -65,10 +62,6 @@ class NgramHash(RowWise):
                 f"NgramHash: {least} to {most} {of} in {dims} places",
                 remedy="Give dims and lengths of 1 or more, the shorter first, of 'words' or 'letters'",
             )
-
-    @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
 
     @property
     def outputs(self) -> list[str]:
@@ -87,19 +80,18 @@ class NgramHash(RowWise):
         return {self.outputs[0]: unit(tensors["vectors"])[tensors["row"]], "missing": tensors["missing"]}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        made, name = self.apply(self.prepare(table)), self.outputs[0]
-        missing = made["missing"] if bool(made["missing"].any()) else None
-        return {name: Column("vector", made[name], name=name, missing=missing)}
+        tensors, name = self.apply(self.prepare(table)), self.outputs[0]
+        return {name: masked(name, tensors[name], tensors["missing"], "vector")}
 
     def _some(self, texts: list[tuple[int, str]]) -> Iterator[tuple[np.ndarray, list[str]]]:
-        """N-grams of some texts at a time, and the number of the text that each is of."""
+        """Yield each n-gram's text number, and the n-grams, for some texts at a time."""
         rows: list[int] = []
         pieces: list[str] = []
         for i, text in texts:
             found = self._pieces(text)
             pieces += found
             rows += [i] * len(found)
-            if len(pieces) >= _PIECES:
+            if len(pieces) >= 1 << 20:  # bounds the n-grams in memory
                 yield np.array(rows), pieces
                 rows, pieces = [], []
         if pieces:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import torch
 
 from fastrec.features._engine.column_stats import column_moments, merge_column_moments, total_moments
 from fastrec.features._engine.options import OfColumns, check_scope
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Cols, Fitted, Scope, State, Tensors
 from fastrec.table import Table
 
 
 class Normalize(OfColumns, Fitted):
     """``(x - mean) / sd`` by the training rows' mean and (population) standard deviation; missing stays missing.
 
-    Both are taken in two passes and merged by Chan's formula: 1e8 ± 1 becomes ±1. Missing and infinite training values
-    do not count. A column that is constant in training becomes 0, and a later value that differs is not scaled. For a
-    ``TabularFrame`` use ``fastrec.tabular.Normalize``, which changes its columns in place.
+    Exact in any partitions: 1e8 ± 1 becomes ±1. Missing and infinite training values do not count. A column constant in
+    training becomes 0, and later values that differ are not scaled. For a ``TabularFrame`` use
+    ``fastrec.tabular.Normalize``, which changes its columns in place.
 
     Args:
         cols: number columns, or generators; the flags of ``FillMissing`` are left as they are.
-        scope: ``'all'`` learns from the unlabeled rows given to ``fit`` too (the run reports it as transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     The outputs are float64, named ``norm_{col}``. Source: Chan, Golub, LeVeque 1979, eq. 2.1.
 
@@ -34,9 +31,7 @@ class Normalize(OfColumns, Fitted):
         [-1.0, 1.0]
     """
 
-    def __init__(
-        self, cols: str | Feature | Sequence[str | Feature], *, scope: Literal["train", "all"] = "train"
-    ) -> None:
+    def __init__(self, cols: Cols, *, scope: Scope = "train") -> None:
         super().__init__()
         self.cols, self.scope = cols, scope
         check_scope(self)

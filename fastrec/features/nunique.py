@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
-
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import count_keys
 from fastrec.features._engine.keyed import spread, union_keys
-from fastrec.features._engine.options import OfGroups
+from fastrec.features._engine.options import OfGroups, check_scope
 from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, Scope, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Keys, Table
 
 
 class NUnique(OfGroups, Fitted):
-    """How many different values a column has in the training rows of the row's group; missing values do not count.
+    """The number of distinct values of a column in the training rows of the row's group, exact in any partitions.
 
-    A group that is missing or was not seen has 0. The distinct pairs of group and value are kept, so that the count is
-    exact however the rows were parted.
+    Missing values do not count. A group that is missing or was not seen has 0.
 
     Args:
         cols: columns of any kind that can be a key, or generators of one column each.
         by: the columns of the group.
-        scope: ``'all'`` takes the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -37,25 +32,20 @@ class NUnique(OfGroups, Fitted):
         [2, 2, 2, 0]
     """
 
-    def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        by: str | Sequence[str],
-        scope: Literal["train", "all"] = "train",
-    ) -> None:
+    by_key = (("groups",), ("pairs", "seen"))
+
+    def __init__(self, cols: Cols, *, by: Names, scope: Scope = "train") -> None:
         super().__init__()
         self.cols, self.by, self.scope = cols, by, scope
         if not as_list(by):
             raise DataError("NUnique: no column says which rows are a group", remedy="Name one: by='user'")
-        if scope not in ("train", "all"):
-            raise DataError(f"NUnique has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @property
     def outputs(self) -> list[str]:
         return [self._name(c) for c in as_list(self.cols)]
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         return f"nunique_{name_of(col)}" + "".join(f"__{b}" for b in as_list(self.by))
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
@@ -85,6 +75,3 @@ class NUnique(OfGroups, Fitted):
 
     def lookups(self) -> dict[str, str]:
         return dict.fromkeys(self.outputs, "group")
-
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        return {name: fit[name].to(tensors["group"].device)[tensors["group"]] for name in self.outputs}

@@ -7,23 +7,20 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.naming import naming
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Fitted, State, Tensors
 from fastrec.features.vector_columns import VectorColumns
 from fastrec.table import Table
-
-_NOTHING = 1e-12  # variances below this share of the largest are rounding
 
 
 class Pca(Fitted):
     """A column of vectors or lists as ``dims`` float64 columns: its first principal components in the training rows.
 
-    Trees gain little from hundreds of numbers that each say little; the first components hold most of what they say.
-    Means and covariances are counted exactly, whatever the partitions; each component's sign makes its largest entry
-    positive, and those past the rank are 0. A missing vector gives missing components and is not learned from.
+    The result does not depend on the partitions. Each component's largest entry is positive; components past the rank
+    are 0. A missing vector gives missing components and is not learned from.
 
     Args:
         col: a column of vectors or of lists of numbers of one length, or a generator of one: ``TextEmbed(…)``.
-        dims: how many columns to make.
+        dims: the number of columns.
         whiten: divide each component by its standard deviation.
 
     Source: Pearson 1901; the covariances merged as in Chan, Golub, LeVeque 1979, "Updating formulae".
@@ -36,22 +33,18 @@ class Pca(Fitted):
         [-1.0, 1.0, 0.0, nan]
     """
 
-    def __init__(self, col: str | Feature, dims: int = 16, *, whiten: bool = False) -> None:
+    def __init__(self, col: Col, dims: int = 16, *, whiten: bool = False) -> None:
         super().__init__()
         self.col, self.dims, self.whiten = col, dims, whiten
         if dims < 1:
             raise DataError(f"Pca: dims is {dims}", remedy="Make at least 1 column")
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
-
-    @property
     def outputs(self) -> list[str]:
         return [f"pca{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _vectors(self, table: Table, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """The vectors float64 ``[n, d]``, of a given width if any, and which rows have one; the others are 0."""
+        """Return the vectors float64 ``[n, d]`` (0 where missing), and which rows have one."""
         reader = VectorColumns(name_of(self.col), normalise=False)
         with naming(self):
             width = reader._width(table) if width is None else width
@@ -61,7 +54,7 @@ class Pca(Fitted):
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
         values, known = self._vectors(table)
-        values = values if bool(known.any()) else values[:, :0]  # how wide they are is not known yet
+        values = values if bool(known.any()) else values[:, :0]  # their width is not known yet
         count = 1 if cells is None else cells.count
         codes = torch.zeros(len(values), dtype=torch.int64) if cells is None else cells.codes.to(values.device)
         found = [_moments(values[known & (codes == k)]) for k in range(count)]
@@ -79,11 +72,12 @@ class Pca(Fitted):
                 )
             b = {n: v.new_zeros(len(v), *a[n].shape[1:]) for n, v in b.items()}
         cells = max(len(a["count"]), len(b["count"]))
-        a, b = ({n: _padded(v, cells) for n, v in s.items()} for s in (a, b))
+        a, b = ({n: torch.cat([v, v.new_zeros(cells - len(v), *v.shape[1:])]) for n, v in s.items()} for s in (a, b))
         return _merged(a, b)
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Mean ``[d]`` and components ``[d, dims]``, float64."""
+        """Return the mean ``[d]`` and components ``[d, dims]``, float64."""
+        # Cells are merged one by one: differences of sums would cancel.
         chosen = [k for k in range(len(state["count"])) if keep is None or bool(keep[k])]
         total = {n: v[:1] * 0 for n, v in state.items()}
         for k in chosen:
@@ -93,8 +87,9 @@ class Pca(Fitted):
         if len(mean) and float(count):
             sizes, vectors = torch.linalg.eigh(scatter / count)
             sizes, vectors = sizes.flip(0)[: self.dims], vectors.flip(1)[:, : self.dims]
-            kept = sizes > _NOTHING * sizes[0].clamp(min=torch.finfo(torch.float64).tiny)
-            vectors = torch.where(kept, _signed(vectors), 0.0)
+            # Variances below a share of the largest are rounding.
+            kept = sizes > 1e-12 * sizes[0].clamp(min=torch.finfo(torch.float64).tiny)
+            vectors = torch.where(kept, signed(vectors), 0.0)
             scale = torch.where(kept, sizes, 1.0).sqrt() if self.whiten else 1.0
             components[:, : len(sizes)] = vectors / scale
         return {"mean": mean, "components": components}
@@ -115,7 +110,7 @@ class Pca(Fitted):
 
 
 def _moments(values: torch.Tensor) -> State:
-    """Count, mean and scatter (the sum of outer products of what is left of the mean) of vectors ``[n, d]``."""
+    """Return count, mean and scatter (the centred sum of outer products) of vectors ``[n, d]``."""
     count = torch.tensor(float(len(values)), dtype=torch.float64, device=values.device)
     mean = values.sum(0) / max(len(values), 1)
     centred = values - mean
@@ -123,25 +118,15 @@ def _moments(values: torch.Tensor) -> State:
 
 
 def _merged(a: State, b: State) -> State:
-    """Moments of both together, cell by cell."""
     count = a["count"] + b["count"]
     share = b["count"] / count.clamp(min=1)
     delta = b["mean"] - a["mean"]
     outer = delta[:, :, None] * delta[:, None, :] * (a["count"] * share)[:, None, None]
-    return {
-        "count": count,
-        "mean": a["mean"] + delta * share[:, None],
-        "scatter": a["scatter"] + b["scatter"] + outer,
-    }
+    return {"count": count, "mean": a["mean"] + delta * share[:, None], "scatter": a["scatter"] + b["scatter"] + outer}
 
 
-def _padded(values: torch.Tensor, cells: int) -> torch.Tensor:
-    """With so many cells, the new ones empty."""
-    return torch.cat([values, values.new_zeros(cells - len(values), *values.shape[1:])])
-
-
-def _signed(vectors: torch.Tensor) -> torch.Tensor:
-    """Columns turned so that the first of the entries that are as large as the largest is positive."""
+def signed(vectors: torch.Tensor) -> torch.Tensor:
+    """Turn columns so that their largest entry is positive; of equal ones, but for rounding, the first."""
     large = vectors.abs()
     first = (large >= large.amax(0) * (1 - 1e-6)).int().argmax(0)
     return vectors * torch.where(vectors[first, torch.arange(vectors.shape[1])] < 0, -1.0, 1.0)

@@ -1,17 +1,15 @@
-"""``RankByCount``: how a key stands among all keys by how often it occurs."""
+"""``RankByCount``: the rank of a key by its count."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
 from fastrec.features._engine.key_counts import KeyCounts
 from fastrec.features._engine.keyed import sum_kept
-from fastrec.features._inputs import as_list, name_of
-from fastrec.features.base import Feature, State
+from fastrec.features._inputs import as_list, check_choices, name_of
+from fastrec.features.base import Col, Cols, Scope, State
 from fastrec.segments import rank_in_group
 
 
@@ -20,11 +18,9 @@ class RankByCount(KeyCounts):
 
     Args:
         cols: key columns, or generators of one column each.
-        method: keys of one frequency share the best place (``min``: one more than there are keys that are more
-            frequent), or places count frequencies (``dense``), or each key has a place of its own, the smaller key
-            before the larger (``ordinal``).
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        method: keys of one count share the best rank (``min``), or ranks number the counts (``dense``), or each key has
+            its own rank, the smaller key first (``ordinal``).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Example:
         >>> import pandas as pd
@@ -35,18 +31,13 @@ class RankByCount(KeyCounts):
     """
 
     def __init__(
-        self,
-        cols: str | Feature | Sequence[str | Feature],
-        *,
-        method: Literal["min", "dense", "ordinal"] = "min",
-        scope: Literal["train", "all"] = "train",
+        self, cols: Cols, *, method: Literal["min", "dense", "ordinal"] = "min", scope: Scope = "train"
     ) -> None:
         self.cols, self.method, self.scope = cols, method, scope
         super().__init__()
-        if method not in ("min", "dense", "ordinal"):
-            raise DataError(f"RankByCount has no method {method!r}", remedy="Use 'min', 'dense' or 'ordinal'")
+        check_choices(self, "method", method, ("min", "dense", "ordinal"))
 
-    def _name(self, col: str | Feature) -> str:
+    def _name(self, col: Col) -> str:
         word = {"min": "", "dense": "dense_", "ordinal": "ordinal_"}[self.method]
         return f"{word}countrank_{name_of(col)}"
 

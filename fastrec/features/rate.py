@@ -9,33 +9,27 @@ import torch
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import merge_moments, sum_by_cell
 from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features.base import Cells, Col, Fitted, State, Tensors
 from fastrec.table import Table
-
-_USUAL_WEIGHT = 20.0
 
 
 class BayesianRate(Fitted):
     """``(clicks + m·r) / (views + m)``: the posterior mean of a rate with a beta prior of mean ``r`` and weight ``m``.
 
-    Clicks and views are columns that are known before the row (for instance of ``History``). The prior's mean is given,
-    or learned: the training rows' total clicks over their total views. Where the clicks are the target's own kind a
-    learned prior is one number that later rows have a share in; give it to rule that out. The same holds for a learned
-    weight.
+    Clicks and views are known before the row (as from ``History``). The prior's mean is given, or the training rows'
+    total clicks over total views: one number that later rows have a share in.
 
-    With ``weight=None`` the weight is learned, too, so that the prior is the beta distribution (``α = m·r``,
-    ``β = m·(1 - r)``) whose rows' rates would differ as much as those of the training rows do (empirical Bayes, method
-    of moments): with trials ``n``, rates ``p``, ``N = Σn`` and ``S = Σn(p - r)²``,
-    ``ρ = (S/(r(1 - r)) - (k - 1)) / (N - Σn²/N - (k - 1))`` over the ``k`` rows with trials, and ``m = 1/ρ - 1``. Rates
-    that differ no more than by chance would give an endless weight: it ends at ``N``. Where nothing can be learned (no
-    row has two trials, all rates are 0 or all 1, clicks exceed views overall) it is 20.
+    A learned weight (empirical Bayes, method of moments) is ``m = 1/ρ - 1`` with
+    ``ρ = (S/(r(1 - r)) - (k - 1)) / (N - Σn²/N - (k - 1))`` over the ``k`` rows with trials: trials ``n``, rates ``p``,
+    ``N = Σn``, ``S = Σn(p - r)²``. It is at most ``N`` (rates that differ by chance alone), and 20 if nothing can be
+    learned (no row has two trials, all rates are 0 or all 1, clicks exceed views overall).
 
     Args:
         clicks: a column of successes so far, or a generator of one.
         views: a column of trials so far, or a generator of one.
         weight: the prior's weight in trials, ``m``; None: learned.
-        prior: the prior's mean, ``r``; None: learned. With a given one ``S`` is about it: ``k`` and ``N`` take the
-            places of ``k - 1`` and ``N - Σn²/N``.
+        prior: the prior's mean, ``r``; None: learned. With a given one ``k`` and ``N`` replace ``k - 1`` and
+            ``N - Σn²/N``.
         name: the output's name; None: ``rate_{clicks}``.
 
     Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., section 2.4; Kleinman 1973, "Proportions with extraneous
@@ -51,10 +45,10 @@ class BayesianRate(Fitted):
 
     def __init__(
         self,
-        clicks: str | Feature,
-        views: str | Feature,
+        clicks: Col,
+        views: Col,
         *,
-        weight: float | None = _USUAL_WEIGHT,
+        weight: float | None = 20.0,
         prior: float | None = None,
         name: str | None = None,
     ) -> None:
@@ -68,7 +62,7 @@ class BayesianRate(Fitted):
             raise DataError(f"BayesianRate: the prior is {prior}", remedy="Use a rate, None to learn it")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.clicks, self.views]
 
     @property
@@ -76,7 +70,6 @@ class BayesianRate(Fitted):
         return [self.name or f"rate_{name_of(self.clicks)}"]
 
     def _numbers(self, table: Table) -> tuple[torch.Tensor, torch.Tensor]:
-        """Clicks and views, 0 where missing."""
         clicks = number_of(table, name_of(self.clicks), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
         return clicks, number_of(table, name_of(self.views), wanted_by=self).nan_to_num(0, math.inf, -math.inf)
 
@@ -136,7 +129,7 @@ def _joined(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> dict[str,
 
 
 def _learned_weight(total: dict[str, torch.Tensor], prior: torch.Tensor, *, given: bool) -> torch.Tensor:
-    """The weight of a beta prior by the method of moments (see ``BayesianRate``): float64 ``[]``."""
+    # The method of moments (see BayesianRate).
     rows, trials, m2 = total["rows"], total["trials"], total["m2"]
     around = torch.where(trials > 0, trials, 1)
     if given:
@@ -148,4 +141,4 @@ def _learned_weight(total: dict[str, torch.Tensor], prior: torch.Tensor, *, give
     share = (spread / torch.where(known, single, 1) - least) / torch.where(known, most - least, 1)
     # A share of 1 / (N + 1) is a weight of N, the surest that N trials can make one.
     share = share.clamp(1 / (1 + around), torch.ones_like(share))
-    return torch.where(known, 1 / share - 1, _USUAL_WEIGHT)
+    return torch.where(known, 1 / share - 1, 20.0)

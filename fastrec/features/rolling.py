@@ -12,8 +12,8 @@ from fastrec.features._engine.durations import positive, seconds_in, short
 from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.options import OfGroups
 from fastrec.features._engine.order import Timeline, one_order, ordered_groups
-from fastrec.features._inputs import as_list, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features._inputs import as_list, check_choices, number_of
+from fastrec.features.base import Cols, Context, Names
 from fastrec.segments import Groups
 from fastrec.segments.windows import (
     count_before,
@@ -28,27 +28,24 @@ from fastrec.table import Column, Table
 
 Stat = Literal["mean", "sum", "count", "std", "min", "max", "median"]
 _STATS = ("mean", "sum", "count", "std", "min", "max", "median")
-_CLOSED = ("left", "right", "both", "neither")
 
 
 class Rolling(OfGroups, KeepsRows):
     """Statistics of a column over a window of the row's group that ends at the row; missing values do not count.
 
-    As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but that an
-    infinite value is a value, and ``count`` is never missing, 0 for a missing group. Every window is computed from its
-    own rows alone.
+    As pandas' ``rolling(window, min_periods=min_count, closed=closed)`` of each group in order, as float64, but an
+    infinite value is a value, and ``count`` is never missing. Every window is computed from its own rows alone.
 
     Args:
         cols: number columns, or generators.
         stats: of ``mean``, ``sum``, ``count``, ``std`` (sample), ``min``, ``max`` and ``median`` (exact).
         by: the columns of the group; None: all rows are one group.
         order: the columns that order a group's rows, ties by row number; None: the rows' own order.
-        window: how many rows, or how long: ``'7D'``, ``'12h'``, ``'30min'``, ``'90s'`` … of the one ``order`` column
-            (an order of numbers is taken as seconds); or several of them.
+        window: the length in rows, or in time: ``'7D'``, ``'12h'``, ``'30min'``, ``'90s'`` (an order of numbers is in
+            seconds); or several.
         min_count: with fewer values in the window all but ``count`` are NaN.
-        closed: which ends of the window are in it: ``'left'`` (the row itself is not, nor, in a window of time, are
-            others at the same time), ``'right'`` (the row itself is the last; what is exactly a window ago is not in),
-            ``'both'`` or ``'neither'``.
+        closed: the ends that belong to the window: ``'left'`` (without the row itself or, in a window of time, others
+            at its time), ``'right'`` (with the row, without rows exactly a window ago), ``'both'`` or ``'neither'``.
         name: a word for the outputs' names instead of ``roll``.
 
     Example:
@@ -61,11 +58,11 @@ class Rolling(OfGroups, KeepsRows):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         stats: Stat | Sequence[Stat] = ("mean",),
         *,
-        by: str | Sequence[str] | None = None,
-        order: str | Sequence[str] | None = None,
+        by: Names | None = None,
+        order: Names | None = None,
         window: int | str | Sequence[int | str],
         min_count: int = 1,
         closed: Literal["left", "right", "both", "neither"] = "left",
@@ -73,11 +70,8 @@ class Rolling(OfGroups, KeepsRows):
     ) -> None:
         self.cols, self.stats, self.by, self.order = cols, stats, by, order
         self.window, self.min_count, self.closed, self.name = window, min_count, closed, name
-        unknown = [s for s in as_list(stats) if s not in _STATS]
-        if unknown:
-            raise DataError(f"Rolling has no statistic {unknown[0]!r}", remedy=f"Use one of {', '.join(_STATS)}")
-        if closed not in _CLOSED:
-            raise DataError(f"Rolling cannot be closed {closed!r}", remedy=f"Use one of {', '.join(_CLOSED)}")
+        check_choices(self, "statistic", stats, _STATS)
+        check_choices(self, "window closed", closed, ("left", "right", "both", "neither"))
         if min_count < 0:
             raise DataError(f"Rolling: min_count is {min_count}", remedy="Use 0 or more")
         if not as_list(window):
@@ -123,7 +117,7 @@ class Rolling(OfGroups, KeepsRows):
         return in_order(table, as_list(self.order), first)
 
     def _bounds(self, table: Table, groups: Groups, window: int | str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each sorted row's window: its first place and the place after its last."""
+        """Return each sorted row's window: its first place and the place after its last."""
         places = torch.arange(len(groups.codes), device=groups.codes.device)
         from_left, to_right = self.closed in ("left", "both"), self.closed in ("right", "both")
         if not isinstance(window, str):
@@ -138,10 +132,8 @@ class Rolling(OfGroups, KeepsRows):
     def _statistics(
         self, values: torch.Tensor, known: torch.Tensor, groups: Groups, first: torch.Tensor, end: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        """Every statistic that is asked for, of sorted rows, from the known values in each window."""
-        values, known = groups.sort(values), groups.sort(known)
-        codes = groups.codes
-        if not bool(known.all()):
+        values, known, codes = groups.sort(values), groups.sort(known), groups.codes
+        if not bool(known.all()):  # windows of places become windows of the known values alone
             counts = count_before(known)
             values, codes, first, end = values[known], codes[known], counts[first], counts[end]
         count, wanted = end - first, set(as_list(self.stats))

@@ -8,30 +8,27 @@ from typing import Literal, get_args
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.options import OfColumns, is_open
 from fastrec.features._inputs import as_columns, as_list, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Cols, RowWise, Tensors
 from fastrec.table import Column, Table
 
 Stat = Literal["zeros", "missing", "negative", "nunique", "sum", "mean", "std", "min", "max"]
 _STATS = get_args(Stat)
 
-_BLOCK = 1 << 21  # numbers held as float64 at a time: 16 MiB, whatever the table's size
-
 
 class RowStats(OfColumns, RowWise):
-    """How many of a row's numbers are 0, missing, below 0 or distinct, and their sum, mean, spread and range.
+    """Statistics across a row's columns, for wide tables of anonymous columns.
 
-    For wide tables of columns without a name that says anything: there a row's zeros, or how alike its values are,
-    often say more than any one column. Missing values count in ``missing`` alone. A row without any value has the sum
-    0; its mean, std, min and max are missing, and so is the std of one value. Infinities are numbers, as in pandas.
+    Missing values count in ``missing`` alone. A row without any value has the sum 0; its mean, std, min and max are
+    missing, and so is the std of one value. Infinities are numbers, as in pandas.
 
     Args:
         cols: number columns (booleans and times are numbers too), selectors of them, or generators.
-        stats: of ``zeros``, ``missing``, ``negative``, ``nunique`` (distinct values; int64 like the other counts),
-            ``sum``, ``mean``, ``std`` (sample), ``min`` and ``max`` (float64). ``nunique`` sorts each row, which costs
-            more than all others together.
+        stats: any of ``zeros``, ``missing``, ``negative``, ``nunique`` (counts, int64), ``sum``, ``mean``, ``std``
+            (sample), ``min`` and ``max`` (float64). ``nunique`` costs more than all others: it sorts each row.
         name: the outputs' first word: ``row_zeros``, ``row_mean``.
 
     Example:
@@ -44,7 +41,7 @@ class RowStats(OfColumns, RowWise):
 
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
+        cols: Cols,
         stats: Stat | Sequence[Stat] = ("zeros", "missing", "mean", "std", "min", "max"),
         *,
         name: str = "row",
@@ -70,30 +67,25 @@ class RowStats(OfColumns, RowWise):
         return {c: number_of(table, c, wanted_by=self) for c in self.columns}
 
     def apply(self, tensors: Tensors) -> Tensors:
-        rows = _Rows([tensors[c] for c in self.columns])
+        rows = _RowNumbers([tensors[c] for c in self.columns])
         return {name: getattr(rows, stat) for name, stat in zip(self.outputs, as_list(self.stats), strict=True)}
 
     def compute(self, table: Table) -> dict[str, Column]:
-        """The statistics, by blocks of rows, so that hundreds of columns are never float64 all at once."""
+        # In blocks of rows: hundreds of columns would not fit as float64 all at once.
         table = table.select(dict.fromkeys(self.columns))
         # What is no plain number is converted, or refused, once and with its row's number in the whole table.
         odd = [n for n in table.names if table[n].kind not in ("number", "datetime")]
         table = table.with_columns({n: number_of(table, n, wanted_by=self) for n in odd})
-        size = max(_BLOCK // max(len(self.columns), 1), 1)
+        size = max(limits.ROW_STATS_NUMBERS // max(len(self.columns), 1), 1)
         starts = range(0, max(len(table), 1), size)
         parts = [self.apply(self.prepare(table.slice(s, min(s + size, len(table))))) for s in starts]
         return as_columns({n: torch.cat([p[n] for p in parts]) for n in self.outputs})
 
 
-class _Rows:
-    """The statistics of rows, each made at the first need: its name → ``[n]``.
+class _RowNumbers:
+    """Statistics of rows, each computed at first use, of columns float64 ``[n]``, NaN where missing."""
 
-    Sums run from column to column: then a row's bits do not depend on the rows beside it, as those of a reduction over
-    a matrix would.
-
-    Args:
-        columns: float64 ``[n]`` each, NaN where missing.
-    """
+    # Sums run from column to column: a reduction over a matrix would make a row's bits depend on the rows around it.
 
     def __init__(self, columns: list[torch.Tensor]) -> None:
         self.columns = columns
@@ -150,8 +142,7 @@ class _Rows:
 
 
 def _how_many(masks: Iterable[torch.Tensor]) -> torch.Tensor:
-    """In how many masks each row is: int64 ``[n]``."""
-    # Added as bytes, as many as one holds: to widen each mask first would take several times as long.
+    # Added as bytes, as many as one holds: widening each mask first would take several times as long.
     ones = [mask.view(torch.int8) for mask in masks]
     parts = (reduce(torch.add, ones[i : i + 127]) for i in range(0, len(ones), 127))
     return reduce(torch.add, (part.long() for part in parts))

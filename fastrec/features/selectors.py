@@ -1,7 +1,6 @@
-"""Choosing columns by what they hold: ``category(min_card=30)``, ``number()``, ``temporal()``, ``matching('price')``.
+"""Selectors, in place of column names: ``category(min_card=30)``, ``number()``, ``temporal()``, ``matching('price')``.
 
-A selector stands where a column's name or a list of names may stand. It is filled in by ``fit`` from the training rows;
-targets, weights, fold columns and the set's key are never chosen, so that no statistic of them is made by accident.
+``fit`` resolves them on the training rows. They never choose targets, weights, fold columns or the set's key.
 """
 
 from __future__ import annotations
@@ -17,13 +16,9 @@ from fastrec.table import Table
 
 
 class Selector:
-    """Columns chosen by what they hold, known once a generator was fitted.
+    """Columns chosen by their values, known once a generator was fitted.
 
-    Made by ``category``, ``number``, ``temporal`` and ``matching``; joined by ``|`` (either), ``&`` (both) and ``-``
-    (the first but not the second), with names where selectors may stand: ``number() - ['price']``.
-
-    Args:
-        how: what is chosen; the functions above fill it in.
+    Join selectors and names by ``|`` (either), ``&`` (both) and ``-`` (difference): ``number() - ['price']``.
     """
 
     def __init__(self, **how: Any) -> None:
@@ -32,11 +27,7 @@ class Selector:
 
     @property
     def names(self) -> list[str]:
-        """The columns chosen, in the frame's order.
-
-        Raises:
-            NotFittedError: nothing was fitted yet.
-        """
+        """The columns chosen, in the frame's order; NotFittedError before fitting."""
         if self.names_ is None:
             raise NotFittedError(
                 f"which columns {self!r} stands for is known once the training rows were seen",
@@ -45,13 +36,9 @@ class Selector:
         return self.names_
 
     def resolve(self, table: Table, excluded: Collection[str]) -> None:
-        """Choose among the table's columns, those ``excluded`` left out.
-
-        Raises:
-            DataError: nothing is left.
-        """
-        found = self.choose(table)
-        self.names_ = [n for n in table.names if n in found and n not in excluded]
+        """Choose among the table's columns except ``excluded``; raise DataError if none is left."""
+        chosen = self.choose(table)
+        self.names_ = [n for n in table.names if n in chosen and n not in excluded]
         if not self.names_:
             raise DataError(
                 f"no column is chosen by {self!r}; there are {', '.join(map(repr, table.names)) or 'none'}",
@@ -59,7 +46,7 @@ class Selector:
             )
 
     def choose(self, table: Table) -> set[str]:
-        """The names that fit, whatever they are used for."""
+        """Return the names of the matching columns."""
         return {n for n in table.names if self._fits(table, n)}
 
     def _fits(self, table: Table, name: str) -> bool:
@@ -75,7 +62,7 @@ class Selector:
         if not (column.kind == "category" or is_bool or whole):
             return False
         low, high = how["min_card"], how["max_card"]
-        if low is None and high is None:
+        if low is None and high is None:  # coding a long column takes time
             return True
         count = column.coded().size - 1
         return (low is None or count >= low) and (high is None or count <= high)
@@ -90,7 +77,7 @@ class Selector:
         return _Joined("-", self, _as_selector(other))
 
     def config(self) -> dict[str, Any]:
-        """What makes the same selector again, as JSON values, the chosen names among it."""
+        """Return the selector as JSON values, the chosen names included."""
         return {"how": self.how, "names": self.names_}
 
     def __repr__(self) -> str:
@@ -102,7 +89,7 @@ class Selector:
 
 
 class _Listed(Selector):
-    """Columns by name, where they are beside a selector."""
+    """Columns by name, joined with a selector."""
 
     def choose(self, table: Table) -> set[str]:
         return {n for n in self.how["listed"] if table[n] is not None}
@@ -128,15 +115,12 @@ class _Joined(Selector):
 
 
 def category(*, min_card: int | None = None, max_card: int | None = None, integers: bool = False) -> Selector:
-    """Columns of text, categories and booleans.
+    """Select columns of text, categories and booleans.
 
     Args:
-        min_card: only those with at least this many distinct values (missing not counted) in the training rows.
-        max_card: only those with at most this many.
-        integers: columns of integers too: ids and codes.
-
-    Returns:
-        A selector that stands where column names may stand.
+        min_card: the least number of distinct values (missing not counted) in the training rows.
+        max_card: the largest number of them.
+        integers: select columns of integers too: ids and codes.
 
     Example:
         >>> import pandas as pd
@@ -149,7 +133,7 @@ def category(*, min_card: int | None = None, max_card: int | None = None, intege
 
 
 def number() -> Selector:
-    """Columns of numbers, booleans left out.
+    """Select columns of numbers, without booleans.
 
     Args:
         None.
@@ -165,7 +149,7 @@ def number() -> Selector:
 
 
 def temporal() -> Selector:
-    """Columns of times.
+    """Select columns of times.
 
     Args:
         None.
@@ -181,7 +165,7 @@ def temporal() -> Selector:
 
 
 def matching(pattern: str) -> Selector:
-    """Columns whose name holds a regular expression.
+    """Select columns whose name matches a regular expression.
 
     Args:
         pattern: as Python's ``re.search`` reads it.
@@ -197,14 +181,14 @@ def matching(pattern: str) -> Selector:
 
 
 def selector_from(config: dict[str, Any]) -> Selector:
-    """The selector that ``config`` was made by."""
+    """Restore a selector from its ``config()``."""
     how = config["how"]
     if how["what"] == "joined":
-        made: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
+        selector: Selector = _Joined(how["sign"], *(selector_from(p) for p in config["parts"]))
     else:
-        made = (_Listed if how["what"] == "columns" else Selector)(**how)
-    made.names_ = config["names"]
-    return made
+        selector = (_Listed if how["what"] == "columns" else Selector)(**how)
+    selector.names_ = config["names"]
+    return selector
 
 
 def _as_selector(value: Selector | str | Sequence[str]) -> Selector:

@@ -1,20 +1,18 @@
-"""``JaccardToHistory``: how like the items of a row's past the row's item is, by the properties they share."""
+"""``JaccardToHistory``: the similarity of the row's item with the items of its past, by shared properties."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._engine.order import Aligned
 from fastrec.features._inputs import as_list
-from fastrec.features.base import Context, Grouped
+from fastrec.features.base import Context, Grouped, Names
 from fastrec.segments import segment_max
 from fastrec.table import Column, Table
-
-_CELLS = 1 << 22  # pairs times properties that are marked at a time: what bounds the memory, and stays in the cache
 
 
 class JaccardToHistory(Grouped):
@@ -29,9 +27,9 @@ class JaccardToHistory(Grouped):
         properties: the item table's list column with each item's properties.
         order: the columns that order events and rows.
         table: the name of the log among the ``tables`` given.
-        items: the name of the item table among them; where it is not given every value is missing. Of an item's rows
-            the last one counts.
-        last: how many events back to look.
+        items: the name of the item table among them; without it all values are missing. Of an item's rows the last
+            one counts.
+        last: the number of events to look back.
         name: the outputs' first word.
 
     Source: Jaccard 1912, "The distribution of the flora in the alpine zone".
@@ -49,11 +47,11 @@ class JaccardToHistory(Grouped):
 
     def __init__(
         self,
-        by: str | Sequence[str],
+        by: Names,
         *,
         item: str,
         properties: str,
-        order: str | Sequence[str],
+        order: Names,
         table: str,
         items: str,
         last: int = 3,
@@ -97,13 +95,10 @@ class JaccardToHistory(Grouped):
         return {n: Column("number", v, name=n) for n, v in zip(self.outputs, (mean, best), strict=True)}
 
     def _sets(self, catalogue: Table) -> _Sets:
-        """Which properties each item has."""
         column = catalogue[self.properties]
         if column.kind != "list":
             raise DataError(
-                "JaccardToHistory needs lists of properties",
-                column=self.properties,
-                remedy="Split the text into lists first",
+                "JaccardToHistory needs lists of properties", column=self.properties, remedy="Split the text first"
             )
         coded = column.elements.coded()
         sizes = column.values[1:] - column.values[:-1]
@@ -116,7 +111,7 @@ class JaccardToHistory(Grouped):
     def _compare(
         self, sets: _Sets, mine: torch.Tensor, last: torch.Tensor, start: torch.Tensor, touched: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Sum, maximum and number of similarities: float64, float64, int64 ``[n]``."""
+        """Return sum, maximum (float64 ``[n]``) and number (int64 ``[n]``) of similarities."""
         total = torch.zeros(len(mine), dtype=torch.float64, device=mine.device)
         most, count = torch.zeros_like(total), torch.zeros_like(mine)
         if not len(touched):
@@ -135,12 +130,12 @@ class JaccardToHistory(Grouped):
 
 @dataclass(frozen=True, eq=False)
 class _Sets:
-    """Sets of properties, one after the other.
+    """Sets of properties, concatenated.
 
     Args:
         start: int64 ``[sets + 1]``, the place of each set's first property.
         properties: int64 ``[elements]`` in ``0 … size - 1``, every property of a set once.
-        size: how many properties there are.
+        size: the number of properties.
     """
 
     start: torch.Tensor
@@ -149,15 +144,15 @@ class _Sets:
 
     @classmethod
     def of(cls, sets: torch.Tensor, properties: torch.Tensor, count: int, size: int) -> _Sets:
-        """Which property (int64 ``[m]``) is in which of ``count`` sets (int64 ``[m]``); one may be named twice."""
+        """Build ``count`` sets from pairs of set and property (int64 ``[m]`` each), which may repeat."""
         once = torch.unique(sets * size + properties)
         start = torch.zeros(count + 1, dtype=torch.int64, device=sets.device)
         torch.cumsum(torch.bincount(once // size, minlength=count), 0, out=start[1:])
         return cls(start, once % size, size)
 
     def likeness(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        """The Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""
-        block = max(min(_CELLS // max(self.size, 1), len(a)), 1)
+        """Return the Jaccard similarity of pairs of sets (int64 ``[n]`` each): float64 ``[n]``, 0 of two empty ones."""
+        block = max(min(limits.JACCARD_CELLS // max(self.size, 1), len(a)), 1)
         marks = torch.zeros(block * self.size, dtype=torch.bool, device=a.device)
         both = torch.zeros_like(a)
         for i in range(0, len(a), block):
@@ -168,11 +163,11 @@ class _Sets:
             marks[place] = False
         length = self.start[1:] - self.start[:-1]
         either = length[a] + length[b] - both
-        # Divided as float32, as it has always been: models were trained on these numbers.
+        # Divided as float32: the golden values were.
         return (both.float() / either.clamp_min(1).float()).double()
 
     def _places(self, sets: torch.Tensor) -> torch.Tensor:
-        """Where the properties of each of some sets stand in a matrix ``[sets, size]``: int64 ``[m]``."""
+        """Return the places of some sets' properties in a flat matrix ``[sets, size]``: int64 ``[m]``."""
         lengths = self.start[sets + 1] - self.start[sets]
         rows = torch.repeat_interleave(torch.arange(len(sets), device=sets.device), lengths)
         before = torch.cumsum(lengths, 0) - lengths

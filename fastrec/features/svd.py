@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-import importlib.util
-from typing import Any, Literal
-
 import numpy as np
 import torch
 
 from fastrec.errors import DataError
 from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of, names_of, number_of
-from fastrec.features._state_shapes import check_state
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
+from fastrec.features.pca import signed
 from fastrec.table import Table
 from fastrec.table.offsets import rows_of
 
-_NOTHING = 1e-7  # singular values below this share of the largest are rounding
-_DENSE = 1 << 27  # matrix cells that cuML, which wants a dense matrix, is given at most
-
 
 class SvdEncode(FittedOnLists):
-    """Each key as a vector: the first components of the matrix of how often it occurs with each of other keys.
+    """Each key as a vector: the first components of the matrix of its counts with other keys.
 
     The matrix of row keys × column keys holds counts (or sums of weights) over the training rows. Its truncated
-    singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S``: ``dims`` float64 columns. It is
-    scikit-learn's ``TruncatedSVD``; cuML's where the table is on a GPU, cuML is installed and the matrix is small
-    enough to be dense. Each component's sign is the one that makes its largest entry positive. Components past the
-    matrix's rank are 0; a key that is missing or was not seen is all 0.
+    singular value decomposition ``U S Vᵀ`` gives each row key its row of ``U S`` as ``dims`` float64 columns:
+    scikit-learn's ``TruncatedSVD``. Each component's largest entry is positive; components past the rank, and keys
+    missing or not seen, are 0.
 
     Args:
         rows: the column whose keys become vectors, or a generator of one: ``'item'``.
         cols: the column of the keys that they occur with, plain or lists: ``'user'``, ``Tokens('title', 'words')``.
-        dims: how many columns to make.
+        dims: the number of columns.
         weight: a number column, 0 or above, to sum instead of counting; a missing weight counts as 0.
-        log: take ``log(1 + value)`` of the matrix first, so that a few frequent pairs do not decide everything.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive); ``transform`` then wants ``cols`` and ``weight`` as well.
-        seed: of the decomposition's random start.
+        log: take ``log(1 + value)`` of the matrix first, so that a few frequent pairs do not dominate.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive); ``transform`` then needs
+            ``cols`` and ``weight`` as well.
+        seed: the seed of the decomposition's random start.
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Halko, Martinsson, Tropp 2011, "Finding
     structure with randomness", algorithm 5.1.
@@ -53,13 +47,13 @@ class SvdEncode(FittedOnLists):
 
     def __init__(
         self,
-        rows: str | Feature,
-        cols: str | Feature,
+        rows: Col,
+        cols: Col,
         *,
         dims: int = 8,
-        weight: str | Feature | None = None,
+        weight: Col | None = None,
         log: bool = False,
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -67,11 +61,10 @@ class SvdEncode(FittedOnLists):
         self.log, self.scope, self.seed = log, scope, seed
         if dims < 1:
             raise DataError(f"SvdEncode: dims is {dims}", remedy="Make at least 1 column")
-        if scope not in ("train", "all"):
-            raise DataError(f"SvdEncode has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.rows, self.cols, *([] if self.weight is None else [self.weight])]
 
     @property
@@ -135,7 +128,7 @@ class SvdEncode(FittedOnLists):
         return {"rows": rows, "cols": cols, "pairs": pairs, "sum": total}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """The vectors: float64 ``[1 + row keys, dims]``; the first is for a key that is not known."""
+        """Return the vectors: float64 ``[1 + row keys, dims]``; the first is for an unknown key."""
         total = state["sum"] if keep is None else state["sum"][keep.to(state["sum"].device)]
         values = total.sum(0).double()
         vectors = torch.zeros(len(state["rows"]) + 1, self.dims, dtype=torch.float64, device=values.device)
@@ -164,7 +157,6 @@ class SvdEncode(FittedOnLists):
         return {**state, "vectors": fit["vectors"]}
 
     def set_state(self, state: State) -> None:
-        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n != "vectors"}
         self.fit_ = {"vectors": state["vectors"]}
 
@@ -172,27 +164,16 @@ class SvdEncode(FittedOnLists):
 def _components(
     values: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int, seed: int
 ) -> np.ndarray:
-    """``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components without substance are 0."""
+    """Return ``U S`` of a sparse matrix, float64 ``[rows, k]`` with ``k ≤ dims``; components of rounding are 0."""
+    from scipy.sparse import csr_matrix
+    from sklearn.decomposition import TruncatedSVD
+
     dims = min(dims, *shape)
     shape = (shape[0], max(shape[1], 2))  # scikit-learn wants two columns; one of zeros changes nothing
-    if values.is_cuda and shape[0] * shape[1] <= _DENSE and importlib.util.find_spec("cuml"):
-        from cuml.decomposition import TruncatedSVD
-
-        matrix: Any = torch.zeros(shape, dtype=torch.float64, device=values.device)
-        matrix[row, col] = values
-        svd = TruncatedSVD(n_components=dims, algorithm="full", random_state=seed, output_type="numpy")
-    else:
-        from scipy.sparse import csr_matrix
-        from sklearn.decomposition import TruncatedSVD
-
-        matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
-        svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
+    matrix = csr_matrix((values.cpu().numpy(), (row.cpu().numpy(), col.cpu().numpy())), shape)
+    svd = TruncatedSVD(n_components=dims, n_iter=7, random_state=seed)
     with np.errstate(invalid="ignore", divide="ignore"):  # of the explained variance, where a matrix has none
         made = np.asarray(svd.fit_transform(matrix), dtype=np.float64)
     size = np.sqrt((made**2).sum(0))
-    made[:, size <= _NOTHING * size.max()] = 0
-    # The first of the entries that are as large as the largest, but for rounding, decides the sign.
-    large = np.abs(made)
-    first = (large >= large.max(0) * (1 - 1e-6)).argmax(0)
-    signs = np.where(made[first, np.arange(dims)] < 0, -1.0, 1.0)
-    return made * signs + 0.0
+    made[:, size <= 1e-7 * size.max()] = 0  # singular values this small are rounding
+    return signed(torch.from_numpy(made)).numpy() + 0.0  # no -0.0

@@ -20,8 +20,8 @@ from fastrec.features._engine.keyed import (
     union_keys,
 )
 from fastrec.features._engine.target_values import averaged_numbers, check_target_classes, row_weights
-from fastrec.features._inputs import as_list, name_of, names_of
-from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
+from fastrec.features._inputs import as_list, check_choices, name_of, names_of
+from fastrec.features.base import Cells, Col, Cols, Fitted, Names, State, Tensors
 from fastrec.segments import segment_sum
 from fastrec.table import Table
 
@@ -33,23 +33,20 @@ _Totals = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 class TargetEncode(Fitted):
     """A key's mean target, ``(sum + smooth · prior) / (count + smooth)``; the prior is the mean over all rows used.
 
-    Training rows get values made from the other folds (prior included), so that no row sees its own target; other rows
-    get values made from all training rows. A key that is missing or was not seen in the rows used gets the prior;
-    where there is no row to use at all, that is 0.
+    Training rows get values of the other folds (prior included), so that no row sees its own target; other rows get
+    values of all training rows. A key that is missing or was not seen gets the prior, which is 0 without rows.
 
     Args:
         cols: key columns, or generators of one column each (``Cross('item_id', 'city')`` encodes a combination).
-        target: the column(s) to average: 0/1, bool or numbers; rows where it is missing do not count.
-        folds: how many folds training rows' values are made with; None: the FeatureSet's.
+        target: the column(s) to average: 0/1, bool or numbers; rows without one do not count.
+        folds: the number of folds for training rows; None: the FeatureSet's.
         fold_column: a column of fold numbers (from 0) instead.
-        smooth: how many rows' worth of prior each key gets.
-        stats: of ``mean``, ``std`` (population; that of all rows where fewer than two have a weight above 0), ``count``
-            (the weights' sum), and ``woe`` (weight of evidence, the log odds of the smoothed mean less those of the
-            prior; targets of 0 and 1).
-        weight: a column of sample weights; None: all 1. ``std`` is ``√(Σ w·(y - mean)² / Σ w)``, whatever the weights
-            add up to, as numpy's ``cov(aweights=w, ddof=0)`` and statsmodels' ``DescrStatsW(y, w, ddof=0).std`` are.
-        classes: the values of a target of classes: each has a column of its own, ``te_item__y_a``, for whether the
-            target is it; values not listed are none of them.
+        smooth: the prior's weight in rows.
+        stats: any of ``mean``, ``std`` (population; that of all rows for keys with fewer than two weights above 0),
+            ``count`` (the sum of weights), ``woe`` (weight of evidence: log odds of the smoothed mean less the prior's;
+            targets of 0 and 1).
+        weight: a column of sample weights; None: all 1. ``std`` is ``√(Σ w·(y - mean)² / Σ w)``.
+        classes: the values of a target of classes, each with a column ``te_item__y_a`` of 0/1; others are none of them.
 
     Source: Micci-Barreca 2001, "A preprocessing scheme for high-cardinality categorical attributes", eq. 3-4, with
         ``λ(n) = n / (n + smooth)``; weight of evidence: Good 1950, "Probability and the weighing of evidence":
@@ -66,10 +63,12 @@ class TargetEncode(Fitted):
 
     uses_target = True
 
+    by_key = (("keys", "columns"),)
+
     def __init__(
         self,
-        cols: str | Feature | Sequence[str | Feature],
-        target: str | Sequence[str],
+        cols: Cols,
+        target: Names,
         *,
         folds: int | None = None,
         fold_column: str | None = None,
@@ -81,12 +80,21 @@ class TargetEncode(Fitted):
         super().__init__()
         self.cols, self.target, self.folds, self.fold_column = cols, target, folds, fold_column
         self.smooth, self.stats, self.weight, self.classes = smooth, stats, weight, classes
-        _check(as_list(stats), smooth, folds)
+        check_choices(self, "statistic", stats, ("mean", "std", "count", "woe"))
+        if not 0 <= smooth < math.inf:
+            raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
+        if "woe" in as_list(stats) and not smooth:
+            raise DataError(
+                "TargetEncode: smooth is 0, so that the weight of evidence of a key of ones alone would be infinite",
+                remedy="Use a number above 0",
+            )
+        if folds is not None and folds < 2:
+            raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
         if classes is not None:
             check_target_classes(classes, wanted_by=self)
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.cols), *self._for_fitting]
 
     @property
@@ -102,8 +110,8 @@ class TargetEncode(Fitted):
     def outputs(self) -> list[str]:
         return [name for _, _, _, name in self._columns()]
 
-    def _columns(self) -> list[tuple[str | Feature, int, Stat, str]]:
-        """For each output its key, which of the averaged numbers it is of, the statistic and the name."""
+    def _columns(self) -> list[tuple[Col, int, Stat, str]]:
+        """Return each output's key, the number of its target or class, its statistic and its name."""
         found = []
         each = 1 if self.classes is None else len(self.classes)
         for col in as_list(self.cols):
@@ -137,13 +145,13 @@ class TargetEncode(Fitted):
     def _moments(
         self, y: torch.Tensor, weight: torch.Tensor | None, places: tuple[torch.Tensor, int], size: int
     ) -> dict[str, torch.Tensor]:
-        """Count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
+        """Return count, sum and sum of squared deviations by cell and key: float64 ``[cells, size]``."""
         where, cells = places
         known = ~y.isnan()
-        if not bool(known.all()):
+        if not bool(known.all()):  # a target without missing values needs no copies
             y = torch.where(known, y, 0)
             weight = known.double() if weight is None else torch.where(known, weight, 0)
-        if weight is None:
+        if weight is None:  # faster than a sum of ones
             count = torch.bincount(where, minlength=cells * size).double()
         else:
             count = segment_sum(weight, where, cells * size)
@@ -188,30 +196,9 @@ class TargetEncode(Fitted):
     def lookups(self) -> dict[str, str]:
         return {name: name_of(col) for col, _, _, name in self._columns()}
 
-    def apply(self, fit: State, tensors: Tensors) -> Tensors:
-        found = {name: tensors[codes] for name, codes in self.lookups().items()}
-        return {name: fit[name].to(codes.device).index_select(0, codes) for name, codes in found.items()}
-
-
-def _check(stats: list[Stat], smooth: float, folds: int | None) -> None:
-    unknown = set(stats) - {"mean", "std", "count", "woe"}
-    if unknown:
-        raise DataError(
-            f"TargetEncode has no statistic {unknown.pop()!r}", remedy="Use 'mean', 'std', 'count' or 'woe'"
-        )
-    if not 0 <= smooth < math.inf:
-        raise DataError(f"TargetEncode: smooth is {smooth}", remedy="Use 0 (none) or more")
-    if "woe" in stats and not smooth:
-        raise DataError(
-            "TargetEncode: smooth is 0, so that the weight of evidence of a key of ones alone would be infinite",
-            remedy="Use a number above 0",
-        )
-    if folds is not None and folds < 2:
-        raise DataError(f"TargetEncode: {folds} folds leave nothing to encode from", remedy="Use 2 or more")
-
 
 def _statistic(stat: Stat, own: _Totals, every: _Totals, smooth: float) -> torch.Tensor:
-    """A statistic of keys: float64 ``[K]``, from their own and all rows' totals."""
+    """Return a statistic of keys, float64 ``[K]``, from their own and all rows' totals."""
     (n, s, d, rows), (count, total, m2, _) = own, every
     if stat == "count":
         return n
@@ -247,7 +234,6 @@ def _as_moments(stats: dict[str, torch.Tensor]) -> MomentArrays:
 
 
 def _over_cells(stats: dict[str, torch.Tensor], keep: torch.Tensor | None) -> _Totals:
-    """The totals over the kept cells."""
     count, total = sum_kept(stats["count"], keep), sum_kept(stats["sum"], keep)
     rows = sum_kept(stats["rows"], keep) if "rows" in stats else count
     if "m2" not in stats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fastrec.features._embedded import Embedded
-from fastrec.features.base import Feature
+from fastrec.features.base import Col
 
 
 class TextEmbed(Embedded):
@@ -39,7 +39,7 @@ class TextEmbed(Embedded):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         model: str,
         *,
         cache: str | Path | None = None,
@@ -51,9 +51,7 @@ class TextEmbed(Embedded):
         self.check_options()
 
     def content(self, value: str, row: int) -> bytes:
-        """The text."""
         return value.encode()
 
     def item(self, value: str, row: int) -> str:
-        """The text."""
         return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pyarrow as pa
 import torch
@@ -15,37 +13,34 @@ from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_o
 from fastrec.features._engine.naming import naming
 from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of
-from fastrec.features._state_shapes import check_state
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
+from fastrec.features.pca import signed
 from fastrec.features.tokens import Tokens
 from fastrec.table import Column, Table, as_column
 from fastrec.table.key_types import is_text
 from fastrec.table.offsets import offsets_of, rows_of
 
-_NOTHING = 1e-12  # eigenvalues below this share of the largest are rounding
 _LEARNED = ("idf", "components", "place")
 
 
 class TextSvd(FittedOnLists):
     """A text as ``dims`` float64 columns: the first components of its words' TF-IDF (latent semantic analysis).
 
-    A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)``: tf is how often it is in the text, n the number of
-    training rows with a text, df how many of them hold the word. Each text's weights are divided by their Euclidean
-    norm; the right singular vectors of the training rows' matrix then project it, new rows likewise. Words outside the
-    vocabulary count for nothing: a text without a known word, and a missing one, is all 0. The decomposition is exact
-    (of the words' Gram matrix), each component's sign makes its largest entry positive, and those past the rank are 0.
+    A word weighs ``log(1 + tf) · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the text; n: training rows with a
+    text; df: those with the word). Each text's weights are divided by their Euclidean norm, and projected by the right
+    singular vectors of the training rows' matrix. Unknown words do not count: a text without a known word, or a missing
+    one, is all 0. The decomposition is exact, of the words' Gram matrix: memory grows as ``max_words²``, time as
+    ``max_words³``. Each component's largest entry is positive, and components past the rank are 0.
 
-    What is learned keeps the distinct training texts as counted words, so that partitions merge exactly: 16 bytes for
-    each distinct word of each. The decomposition takes memory as ``max_words²`` and time as ``max_words³``.
+    The state holds the distinct training texts as counted words (16 bytes each), so that partitions merge exactly.
 
     Args:
         col: a column of text or of lists of words, or a generator of one: ``Tokens('title', 'hashtags')``.
-        dims: how many columns to make.
-        max_words: how many words are learned at most: those in the most rows (of equals the smaller word).
-        min_count: learn only words that this many training rows hold.
-        pattern: what a word of a text is, as ``Tokens`` reads it; in lower case. Lists are taken as they are.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        dims: the number of columns.
+        max_words: the largest number of words learned: those in the most rows (of equals the smaller word).
+        min_count: the least number of training rows with a word.
+        pattern: the words of a text, as in ``Tokens``, in lower case. Lists stay as they are.
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
 
     Source: Deerwester et al. 1990, "Indexing by latent semantic analysis"; Salton, Buckley 1988, "Term-weighting
     approaches in automatic text retrieval"; the idf smoothed as in scikit-learn.
@@ -60,13 +55,13 @@ class TextSvd(FittedOnLists):
 
     def __init__(
         self,
-        col: str | Feature,
+        col: Col,
         dims: int = 16,
         *,
         max_words: int = 2000,
         min_count: int = 2,
         pattern: str = "words",
-        scope: Literal["train", "all"] = "train",
+        scope: Scope = "train",
     ) -> None:
         super().__init__()
         self.col, self.dims, self.max_words, self.min_count = col, dims, max_words, min_count
@@ -78,18 +73,14 @@ class TextSvd(FittedOnLists):
             Tokens("", pattern)
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
-
-    @property
     def outputs(self) -> list[str]:
         return [f"svd{i}_{name_of(self.col)}" for i in range(self.dims)]
 
     def _texts(self, column: Column) -> tuple[torch.Tensor, Column]:
-        """Each row's text among those that differ (int64 ``[n]``), and these as lists of words, on the host."""
+        """Return each row's distinct text (int64 ``[n]``), and these texts as lists of words, on the host."""
         name = name_of(self.col)
         if column.kind == "category" and is_text(column.distinct.type):
-            # Dictionaries may hold texts of other partitions' rows: those that occur here are looked at, once each.
+            # Dictionaries may hold texts of other partitions' rows: only those that occur here are split, once each.
             used, row = torch.unique(column.values.long().cpu(), return_inverse=True)
             gone = (used == 0).numpy()
             texts = as_column(column.distinct.take(pa.array(used.numpy() - 1, mask=gone)), name=name)
@@ -101,7 +92,7 @@ class TextSvd(FittedOnLists):
                 "TextSvd needs text, or lists of words",
                 column=name,
                 row=int(known[0]),
-                remedy="Convert the column to text first, or choose another one",
+                remedy="Convert it to text first",
             )
         return torch.arange(len(column)), list_of(Table({name: column.to("cpu")}), name, wanted_by=self)
 
@@ -121,12 +112,7 @@ class TextSvd(FittedOnLists):
         return {"words": bags.words, "count": count, "pairs": bags.pairs, "times": bags.times}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """The vocabulary, its weights and components; entry 0 of each stands for what is not in the vocabulary.
-
-        Returns:
-            ``place`` int64 ``[1 + words]``, each word's entry; ``idf`` float64 ``[1 + V]`` and ``components`` float64
-            ``[1 + V, dims]``.
-        """
+        # place int64 [1 + words], idf [1 + V], components [1 + V, dims]; entry 0: outside the vocabulary of size V.
         count = (state["count"] if keep is None else state["count"][keep.to(state["count"].device)]).sum(0)
         bag, word = _bags_of(state).split()
         rows = _sum(count[bag].double(), word, len(state["words"]))
@@ -161,12 +147,11 @@ class TextSvd(FittedOnLists):
         return {n: _sum(weight * components[:, i][at], of_text, size)[text] for i, n in enumerate(self.outputs)}
 
     def get_state(self) -> State:
-        # What was decomposed is kept too: another machine may differ in rounding, or turn equal components.
+        # The decomposition is saved too: another machine may differ in rounding, or turn equal components.
         state, fit = self._learned()
         return {**state, **fit}
 
     def set_state(self, state: State) -> None:
-        check_state(self, state)
         self.state_ = {n: v for n, v in state.items() if n not in _LEARNED}
         self.fit_ = {n: state[n] for n in _LEARNED}
 
@@ -176,12 +161,12 @@ def _bags_of(state: State) -> Bags:
 
 
 def _sum(values: torch.Tensor, codes: torch.Tensor, size: int) -> torch.Tensor:
-    """Sum of ``values`` by code: float64 ``[size]``; unlike ``segment_sum`` it can be traced."""
+    # Unlike segment_sum it can be traced.
     return torch.zeros(size, dtype=torch.float64, device=values.device).index_add_(0, codes, values)
 
 
 def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: int) -> torch.Tensor:
-    """TF-IDF of each word of each text, float64 ``[P]``; the Euclidean norm of a text with a known word is 1."""
+    """Return the TF-IDF of each word of each text, float64 ``[P]``, with a Euclidean norm of 1 per text."""
     weight = torch.log1p(times.double()) * idf
     norm = _sum(weight * weight, text, texts).sqrt()
     return weight / torch.where(norm > 0, norm, 1)[text]
@@ -190,10 +175,8 @@ def _weights(times: torch.Tensor, idf: torch.Tensor, text: torch.Tensor, texts: 
 def _components(
     weight: torch.Tensor, row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], dims: int
 ) -> np.ndarray:
-    """Right singular vectors of a sparse matrix, the largest singular value's first: float64 ``[columns, dims]``.
-
-    Those of no substance are 0. LAPACK's solver is exact where values are equal, and has no random start.
-    """
+    """Return right singular vectors of a sparse matrix, the largest value's first: float64 ``[columns, dims]``."""
+    # LAPACK's solver is exact where values are equal, and has no random start.
     from scipy.linalg import eigh
     from scipy.sparse import csr_matrix
 
@@ -203,9 +186,6 @@ def _components(
     matrix = csr_matrix((weight.numpy(), (row.numpy(), col.numpy())), shape)
     gram = (matrix.T @ matrix).toarray()
     sizes, vectors = eigh(gram, subset_by_index=(max(cols - dims, 0), cols - 1), overwrite_a=True)
-    sizes, vectors = sizes[::-1], vectors[:, ::-1] * (sizes[::-1] > _NOTHING * sizes[-1])
-    # The first of the entries that are as large as the largest, but for rounding, decides the sign.
-    large = np.abs(vectors)
-    first = (large >= large.max(0) * (1 - 1e-6)).argmax(0)
-    signs = np.where(vectors[first, np.arange(len(sizes))] < 0, -1.0, 1.0)
-    return np.pad(vectors * signs + 0.0, ((0, 0), (0, dims - len(sizes))))
+    sizes, vectors = sizes[::-1], vectors[:, ::-1] * (sizes[::-1] > 1e-12 * sizes[-1])  # the others are rounding
+    turned = signed(torch.from_numpy(np.ascontiguousarray(vectors))).numpy() + 0.0  # no -0.0
+    return np.pad(turned, ((0, 0), (0, dims - len(sizes))))

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
 
 import torch
 
-from fastrec.errors import DataError
-from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell, union_keys
+from fastrec._core import limits
+from fastrec.features._engine.key_counts import merge_counts
+from fastrec.features._engine.keyed import sort_keys, spread, sum_by_cell
 from fastrec.features._engine.lists import FittedOnLists, coded_elements, list_of
+from fastrec.features._engine.options import check_scope
 from fastrec.features._inputs import name_of
-from fastrec.features.base import Cells, Feature, State, Tensors
+from fastrec.features.base import Cells, Col, Scope, State, Tensors
 from fastrec.segments import segment_count, segment_sum
 from fastrec.table import Coded, Column, Table
 from fastrec.table.concat_columns import concat_columns
 from fastrec.table.offsets import lengths_of, rows_of
 
-_BLOCK = 1 << 20  # elements compared at a time: their sort stays in the cache
-
 
 class TfIdfSimilarity(FittedOnLists):
     """Cosine of the TF-IDF vectors of two lists of the same row, in 0 … 1.
 
-    A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)``: tf is how often it is in the list, n the number of the training
-    rows' lists (of both columns, empty ones too), df in how many of them it is. That is scikit-learn's
-    ``TfidfVectorizer`` fitted on both columns' lists. Words that no training row holds count for nothing; a list
-    without a known word gives 0, a missing list NaN.
+    A word weighs ``tf · (ln((1 + n) / (1 + df)) + 1)`` (tf: its count in the list; n: the training rows' lists of both
+    columns, empty ones too; df: those with the word), as scikit-learn's ``TfidfVectorizer`` fitted on both columns.
+    Unknown words do not count; a list without a known word gives 0, a missing list NaN.
 
     Args:
         a: a column of lists, or a generator of one (``Tokens('title', 'words')``).
         b: likewise, of the same kind of elements.
-        scope: ``'all'`` counts the unlabeled rows given to ``fit`` too (no target is in them; the run reports it as
-            transductive).
+        scope: ``'all'`` learns from ``fit``'s unlabeled rows too (reported as transductive).
         name: the output's name; None: ``tfidf_{a}__{b}``.
 
     Source: Salton, Buckley 1988, "Term-weighting approaches in automatic text retrieval"; smoothed as in scikit-learn.
@@ -46,16 +43,15 @@ class TfIdfSimilarity(FittedOnLists):
         [0.383, 1.0]
     """
 
-    def __init__(
-        self, a: str | Feature, b: str | Feature, *, scope: Literal["train", "all"] = "train", name: str | None = None
-    ) -> None:
+    by_key = (("keys", "count"),)
+
+    def __init__(self, a: Col, b: Col, *, scope: Scope = "train", name: str | None = None) -> None:
         super().__init__()
         self.a, self.b, self.scope, self.name = a, b, scope, name
-        if scope not in ("train", "all"):
-            raise DataError(f"TfIdfSimilarity has no scope {scope!r}", remedy="Use 'train' or 'all'")
+        check_scope(self)
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.a, self.b]
 
     @property
@@ -63,7 +59,7 @@ class TfIdfSimilarity(FittedOnLists):
         return [self.name or f"tfidf_{name_of(self.a)}__{name_of(self.b)}"]
 
     def _read(self, table: Table) -> tuple[Column, Column, Coded]:
-        """Both list columns, and the elements of the first and then of the second as keys."""
+        """Return both list columns, and the elements of the first, then of the second, as keys."""
         a, b = (list_of(table, name_of(c), wanted_by=self) for c in (self.a, self.b))
         for column in (a, b):
             coded_elements(column, wanted_by=self)  # refuses what is no key
@@ -88,15 +84,13 @@ class TfIdfSimilarity(FittedOnLists):
         return {"keys": keys, "count": count[:, 1:], "lists": lists}
 
     def merge(self, a: State, b: State) -> State:
-        keys, left, right = union_keys(a["keys"], b["keys"])
-        cells = max(len(a["count"]), len(b["count"]))
-        count = spread(a["count"], left, len(keys), cells) + spread(b["count"], right, len(keys), cells)
-        one = torch.zeros(1, dtype=torch.int64)
+        keys, count = merge_counts(a["keys"], a["count"], b["keys"], b["count"])
+        one, cells = torch.zeros(1, dtype=torch.int64), len(count)
         lists = spread(a["lists"], one, 1, cells) + spread(b["lists"], one, 1, cells)
         return {"keys": keys, "count": count, "lists": lists}
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        """Each key's weight, squared; 0 for what no list held."""
+        """Return each key's weight, squared; 0 for keys in no list."""
         count, lists = state["count"], state["lists"]
         if keep is not None:
             count, lists = count[keep.to(count.device)], lists[keep.to(count.device)]
@@ -122,7 +116,7 @@ class TfIdfSimilarity(FittedOnLists):
         result = torch.zeros(len(missing), dtype=torch.float64, device=missing.device)
         elements = torch.cumsum(lengths_of(a) + lengths_of(b), 0)
         whole = int(elements[-1]) if len(elements) else 0
-        marks = torch.arange(0, whole, _BLOCK, device=missing.device)
+        marks = torch.arange(0, whole, limits.TFIDF_ELEMENTS, device=missing.device)
         cuts = [*torch.searchsorted(elements, marks, right=True).tolist(), len(missing)]
         for first, last in itertools.pairwise(cuts):
             if last > first:
@@ -137,7 +131,7 @@ class TfIdfSimilarity(FittedOnLists):
 def _cosine(
     a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor], square: torch.Tensor
 ) -> torch.Tensor:
-    """Cosine of the weighted counts of each row's two lists of codes (codes; offsets from any start): ``[n]``."""
+    """Return the cosine of the weighted counts of each row's two lists (codes; offsets from any start): ``[n]``."""
     size, n = len(square), len(a[1]) - 1
     both = torch.cat([rows_of(own[1]) * size + own[0] for own in (a, b)])
     pairs, where = torch.unique(both, return_inverse=True)

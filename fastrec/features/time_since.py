@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from fastrec.features._engine.look_back import KeepsRows, in_order
 from fastrec.features._engine.order import Timeline, difference, one_order, ordered_groups
 from fastrec.features._inputs import as_list, names_of, number_of
-from fastrec.features.base import Context, Feature
+from fastrec.features.base import Col, Cols, Context, Names
 from fastrec.segments import Groups
 from fastrec.segments.windows import count_before
 from fastrec.table import Column, Table
 
 
 class TimeSince(KeepsRows):
-    """The time since the last earlier row of the row's group in which an event happened; NaN if there is none.
+    """The time since the last strictly earlier row of the row's group with an event; NaN without one.
 
-    Only strictly earlier rows count: rows at the same time do not see each other. float64, in seconds where the order
-    is a time, else in its own unit.
+    float64, in seconds if the order is a time, else in its own unit.
 
     Args:
-        event: columns, or generators, that are true or above 0 in the rows where the event happened (missing: it did
-            not); None: every row is an event, so that it is the time since the row before.
+        event: columns, or generators, that are true or above 0 in rows with the event; None: every row is an event.
         by: the columns of the group; None: all rows are one group.
         order: the column of times, or of numbers that time is counted in.
-        first: the time since the first such row instead.
+        first: take the first such row instead.
 
     Example:
         >>> import pandas as pd
@@ -40,19 +36,12 @@ class TimeSince(KeepsRows):
 
     own_row = False
 
-    def __init__(
-        self,
-        event: str | Feature | Sequence[str | Feature] | None = None,
-        *,
-        by: str | Sequence[str] | None = None,
-        order: str,
-        first: bool = False,
-    ) -> None:
+    def __init__(self, event: Cols | None = None, *, by: Names | None = None, order: str, first: bool = False) -> None:
         self.event, self.by, self.order, self.first = event, by, order, first
         one_order(self, "a time")
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [*as_list(self.event), *as_list(self.by), *as_list(self.order)]
 
     @property
@@ -83,13 +72,12 @@ class TimeSince(KeepsRows):
         return rows[torch.unique(torch.cat([p[:1] if self.first else p[-1:] for p in places]))]
 
     def _marks(self, table: Table, event: str | None) -> torch.Tensor:
-        """The rows in which an event happened: bool ``[n]``."""
         if event is None:
             return torch.ones(len(table), dtype=torch.bool, device=table.device)
         return number_of(table, event, wanted_by=self) > 0
 
     def _since(self, marks: torch.Tensor, timeline: Timeline, groups: Groups) -> torch.Tensor:
-        """Each sorted row's time less that of the marked row it looks back to: float64 ``[n]``."""
+        """Return each sorted row's time less that of the last, or first, marked row before: float64 ``[n]``."""
         places, counts = marks.nonzero().squeeze(1), count_before(marks)
         begin, end = counts[groups.start], counts[timeline.tied]
         if not len(places):

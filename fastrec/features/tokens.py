@@ -9,8 +9,8 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError
-from fastrec.features._inputs import name_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features._inputs import masked, name_of
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Column, Table, as_column
 from fastrec.table.key_types import is_text
 from fastrec.table.offsets import offsets_of, runs
@@ -23,9 +23,9 @@ _PATTERNS = {
 
 
 class Tokens(RowWise):
-    """The pieces of a text that match a pattern, in their order, as a list of strings; a missing text gives none.
+    """The pieces of a text that match a pattern, in order, as a list of strings.
 
-    Only the distinct texts are looked at, once each. A missing text is a missing list, one without a match is empty.
+    A missing text gives a missing list, one without a match an empty list.
 
     Args:
         col: a column of text (a categorical is text, too), or a generator of one.
@@ -43,9 +43,7 @@ class Tokens(RowWise):
         [['new', 'deals'], []]
     """
 
-    def __init__(
-        self, col: str | Feature, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None
-    ) -> None:
+    def __init__(self, col: Col, pattern: str = "hashtags", *, lower: bool = True, name: str | None = None) -> None:
         self.col, self.pattern, self.lower, self.name = col, pattern, lower, name
         self._compiled()
 
@@ -65,10 +63,6 @@ class Tokens(RowWise):
         return compiled
 
     @property
-    def sources(self) -> list[str | Feature]:
-        return [self.col]
-
-    @property
     def outputs(self) -> list[str]:
         word = self.pattern if self.pattern in _PATTERNS else "tokens"
         return [self.name or f"{word}_{name_of(self.col)}"]
@@ -77,23 +71,20 @@ class Tokens(RowWise):
         return self._read(table)[0]
 
     def apply(self, tensors: Tensors) -> Tensors:
-        """The lists of the rows: offsets and codes of the pieces, from those of the distinct texts."""
         offsets, rows = tensors["offsets"], tensors["text"]
         new, places = runs(offsets[rows], offsets[rows + 1] - offsets[rows])
         return {"offsets": new, "piece": tensors["piece"][places]}
 
     def compute(self, table: Table) -> dict[str, Column]:
         tensors, pieces = self._read(table)
-        made, name = self.apply(tensors), self.outputs[0]
-        elements = Column("category", made["piece"], name=name, distinct=pieces)
-        missing = tensors["text"] == 0
-        missing = missing if bool(missing.any()) else None
-        return {name: Column("list", made["offsets"], name=name, missing=missing, elements=elements)}
+        lists, name = self.apply(tensors), self.outputs[0]
+        elements = Column("category", lists["piece"], name=name, distinct=pieces)
+        return {name: masked(name, lists["offsets"], tensors["text"] == 0, "list", elements=elements)}
 
     def _read(self, table: Table) -> tuple[Tensors, pa.Array]:
-        """The rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
+        """Return the rows' texts by code, the pieces of each distinct text by code, and the distinct pieces."""
         texts, codes = self._texts(table)
-        find = self._compiled().findall
+        find = self._compiled().findall  # on distinct texts only: the slowest part
         found = [[piece for piece in find(text) if piece] for text in texts.to_pylist()]
         lengths = np.fromiter((0, *map(len, found)), dtype=np.int64, count=len(found) + 1)  # first: a missing text
         pieces = [piece.lower() if self.lower else piece for some in found for piece in some]
@@ -108,10 +99,5 @@ class Tokens(RowWise):
             return column.distinct, column.values.long()
         known = (~column.is_missing()).nonzero()
         if len(known):
-            raise DataError(
-                "Tokens needs text",
-                column=name,
-                row=int(known[0]),
-                remedy="Convert the column to text first, or choose another one",
-            )
+            raise DataError("Tokens needs text", column=name, row=int(known[0]), remedy="Convert it to text first")
         return pa.array([], pa.large_string()), torch.zeros(len(column), dtype=torch.int64, device=table.device)

@@ -10,13 +10,11 @@ from fastrec.errors import DataError
 from fastrec.features._engine.constants import float64
 from fastrec.features._engine.lists import list_of
 from fastrec.features._engine.options import OfColumns
-from fastrec.features._inputs import as_list, number_of
+from fastrec.features._inputs import as_list, masked, number_of
 from fastrec.features.base import Cells, Feature, Fitted, State, Tensors
 from fastrec.features.selectors import Selector
 from fastrec.table import Column, Table
 from fastrec.table.offsets import lengths_of, rows_of
-
-_SMALL, _LARGE = 1e-30, 1e30  # lengths between these have squares, in float32 too
 
 
 class VectorColumns(OfColumns, Fitted):
@@ -63,7 +61,6 @@ class VectorColumns(OfColumns, Fitted):
         return [self.name or f"vector_{self.columns[0]}"]
 
     def collect(self, table: Table, cells: Cells | None = None) -> State:
-        """The vectors' width; 0: not seen yet."""
         return {"dims": torch.tensor([self._width(table)])}
 
     def merge(self, a: State, b: State) -> State:
@@ -77,7 +74,7 @@ class VectorColumns(OfColumns, Fitted):
         return a if x else b
 
     def finalize(self, state: State, keep: torch.Tensor | None = None) -> State:
-        return {"dims": state["dims"]}
+        return state
 
     def _width(self, table: Table) -> int:
         if self.dims is not None or len(self.columns) > 1:
@@ -102,7 +99,6 @@ class VectorColumns(OfColumns, Fitted):
         return True
 
     def prepare(self, state: State, table: Table) -> Tensors:
-        """The vectors ``[n, d]``, NaN where a part is missing."""
         width = int(state["dims"]) or self._width(table) or 1
         names = self.columns
         if len(names) > 1:
@@ -156,16 +152,16 @@ class VectorColumns(OfColumns, Fitted):
         result = {}
         for name, values in tensors.items():
             missing = values.isnan().any(1)
-            gone = bool(missing.any())
-            values = torch.where(missing.unsqueeze(1), 0, values) if gone else values
-            result[name] = Column("vector", values, name=name, missing=missing if gone else None)
+            values = values.masked_fill(missing.unsqueeze(1), 0) if bool(missing.any()) else values
+            result[name] = masked(name, values, missing, "vector")
         return result
 
 
 def unit(values: torch.Tensor) -> torch.Tensor:
-    """Vectors ``[n, d]`` divided by their lengths; zeros stay zeros; no part is too large or small to be squared."""
+    """Divide vectors ``[n, d]`` by their lengths; zeros stay zeros."""
     length = torch.linalg.vector_norm(values, dim=1, dtype=torch.float64)
-    plain = (length > float64(_SMALL)) & (length < float64(_LARGE))
+    # Lengths in between have squares in float32 too; the others are scaled first.
+    plain = (length > float64(1e-30)) & (length < float64(1e30))
     result = values / torch.where(plain, length, 1).to(values.dtype).unsqueeze(1)
     odd = (~plain).nonzero().squeeze(1)
     if values.numel():  # not len(odd), which a graph would fix to what it was traced with
@@ -174,7 +170,7 @@ def unit(values: torch.Tensor) -> torch.Tensor:
 
 
 def _careful_unit(values: torch.Tensor) -> torch.Tensor:
-    """As ``unit``, of zeros, of vectors whose squares are no floats, and of missing ones."""
+    # Of zeros, of vectors whose squares are no floats, and of missing ones.
     largest = values.abs().amax(1, keepdim=True)
     endless = torch.where(values.isinf(), values.sign(), 0)
     scaled = torch.where(largest.isinf(), endless, values / torch.where(largest > 0, largest, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fastrec.features._inputs import name_of, number_of
-from fastrec.features.base import Feature, RowWise, Tensors
+from fastrec.features.base import Col, RowWise, Tensors
 from fastrec.table import Table
 
 
@@ -25,11 +25,11 @@ class Where(RowWise):
         [nan, 2.0]
     """
 
-    def __init__(self, col: str | Feature, condition: str | Feature, *, name: str | None = None) -> None:
+    def __init__(self, col: Col, condition: Col, *, name: str | None = None) -> None:
         self.col, self.condition, self.name = col, condition, name
 
     @property
-    def sources(self) -> list[str | Feature]:
+    def sources(self) -> list[Col]:
         return [self.col, self.condition]
 
     @property

@@ -82,9 +82,6 @@ def outside(make, target="y", **options):
     return case
 
 
-# Planted -------------------------------------------------------------------------------------------------------------
-
-
 def in_rows(share):
     def make(d):
         chosen = np.arange(len(d)) % round(1 / share) == 7
@@ -273,9 +270,6 @@ GUILTY = {
     "statistics of a generator": "mean_y__item",
     "counts of the target, unlabeled rows too": "count_item_x_y",
 }
-
-
-# Clean ---------------------------------------------------------------------------------------------------------------
 
 
 def out_of_fold(folds, y="y", dtype=float):

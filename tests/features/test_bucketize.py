@@ -123,8 +123,6 @@ def test_what_cannot_be(options):
         Bucketize("x", **options)
 
 
-# The statistics underneath -------------------------------------------------------------------------------------------
-
 partition = st.lists(st.one_of(number, missing, st.just(-0.0), st.sampled_from([math.inf, -math.inf])), max_size=12)
 
 

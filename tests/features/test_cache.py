@@ -110,9 +110,6 @@ def calls():
     return found
 
 
-# Nothing is made twice -----------------------------------------------------------------------------------------------
-
-
 def test_a_generator_added_is_the_only_one_that_is_fitted(cache):
     df = frame()
     first = [Counted("item"), Lagged("price", by="user")]
@@ -272,8 +269,6 @@ def test_other_tables_count(cache):
         pd.testing.assert_frame_equal(made, plain.fit_transform(df, tables={"log": changed}))
 
 
-# The same values -----------------------------------------------------------------------------------------------------
-
 # A folder holds what a saved generator holds, which the contract tests for every example; here one of a class will do.
 TABLES = tables()
 CASES = [pytest.param(all_[0], id=name) for name, all_ in EXAMPLES.items()]
@@ -323,9 +318,6 @@ def test_sets_keep_their_cache_when_cloned_but_not_when_saved(cache, tmp_path):
     hits = cache.hits
     other.fit(df)
     assert cache.hits == hits + 1
-
-
-# Folders -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_given_as_a_path_lasts(tmp_path):
@@ -445,8 +437,6 @@ def test_bad_caches_are_refused(tmp_path):
     with pytest.raises(DataError, match="not a folder"):
         FeatureCache(tmp_path / "file")
 
-
-# Digests -------------------------------------------------------------------------------------------------------------
 
 plain = st.recursive(
     st.none()

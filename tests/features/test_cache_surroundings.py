@@ -308,9 +308,6 @@ def test_what_has_no_digest_is_not_kept_and_named(name):
     assert len(cache) == kept == 2
 
 
-# Memory that is shared -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("folder", [True, False])
 def test_a_table_whose_array_was_changed_in_place_is_encoded_anew(folder, tmp_path):
     item, y = np.array([1, 1, 2, 2, 3]), np.array([0.0, 1.0, 1.0, 0.0, 1.0])

@@ -6,17 +6,7 @@ import pytest
 from sklearn.base import clone
 
 from fastrec.errors import DataError, MissingColumnError, NotFittedError
-from fastrec.features import (
-    CountEncode,
-    FeatureSet,
-    GroupRank,
-    Lag,
-    TargetEncode,
-    category,
-    matching,
-    number,
-    temporal,
-)
+from fastrec.features import CountEncode, FeatureSet, GroupRank, Lag, TargetEncode, category, matching, number, temporal
 
 
 @pytest.fixture

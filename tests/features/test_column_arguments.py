@@ -112,9 +112,6 @@ def test_a_function_of_another_number_of_columns_is_named(kind):
     assert kind(max, "a", "most", **more).function is max  # a built-in one, whose arguments are not known
 
 
-# Two generators, one name --------------------------------------------------------------------------------------------
-
-
 def test_the_remedy_for_two_encodings_of_one_column_can_be_had():
     df = pd.DataFrame({"a": list("xxyy") * 3, "y": [0, 1] * 6})
     light, heavy = TargetEncode("a", "y", smooth=1), TargetEncode("a", "y", smooth=100)
@@ -148,8 +145,6 @@ def test_another_name_helps_wherever_it_is_advised(name, i):
         assert len(set(again.outputs)) == 2 * len(one.outputs)
 
 
-# Remedies ------------------------------------------------------------------------------------------------------------
-
 SHARED = {  # what takes the keywords of helpers
     "base": ["FeatureSet.fit_transform"],
     "cross_search": ["search_crosses"],
@@ -171,7 +166,8 @@ def takers(module):
     if module in SHARED:
         return [inspect.signature(_find(path)) for path in SHARED[module]]
     own = importlib.import_module(f"fastrec.features.{module}")
-    found = [c for c in vars(registry).values() if isinstance(c, type) and issubclass(c, Feature)]
+    public = [getattr(registry, n) for n in registry.__all__]
+    found = [c for c in public if isinstance(c, type) and issubclass(c, Feature)]
     made_here = [c for c in found if c.__module__ == own.__name__]
     users = [c for c in found if any(vars(importlib.import_module(c.__module__)).get(n) is v for n, v in _public(own))]
     return [inspect.signature(c.__init__) for c in made_here or users]

@@ -63,9 +63,6 @@ def one(make, **options):
     return FeatureSet([make()], key="row", **options)
 
 
-# The registry --------------------------------------------------------------------------------------------------------
-
-
 def test_every_public_generator_has_an_example():
     assert sorted(CLASSES) == sorted(EXAMPLES)
     for name, makers in EXAMPLES.items():
@@ -88,9 +85,6 @@ def test_it_says_what_it_is_before_it_sees_data(make):
     assert all(isinstance(n, str) for n in [*feature.inputs, *feature.outputs])
     assert set(feature.fit_only) <= set(feature.inputs)
     assert (type(feature).__doc__ or "").strip()
-
-
-# Frames --------------------------------------------------------------------------------------------------------------
 
 
 @every
@@ -253,9 +247,6 @@ def test_numbers_of_every_width(make, kind):
     assert_equal(found, outputs_of(one(make).fit_transform(wide, tables=tables()), feature.outputs), exact=False)
 
 
-# Partitions ----------------------------------------------------------------------------------------------------------
-
-
 def flat(state, path=""):
     """A state as a flat dict of tensors and lists."""
     if isinstance(state, dict):
@@ -327,9 +318,6 @@ def test_partitions_in_any_order_give_the_same_state(make, parts):
     if len(states) > 2:
         a, b, c = states[:3]
         assert_same_state(feature.merge(feature.merge(a, b), c), feature.merge(a, feature.merge(b, c)))
-
-
-# Saving --------------------------------------------------------------------------------------------------------------
 
 
 @every
@@ -408,9 +396,6 @@ def test_a_parameter_that_json_cannot_hold_is_named(tmp_path):
     assert FeatureSet.load(tmp_path / "f").outputs == ["a_bucket", "lag2_a"]
 
 
-# scikit-learn's manners ----------------------------------------------------------------------------------------------
-
-
 @every
 def test_parameters_round_trip(make):
     feature = make()
@@ -446,9 +431,6 @@ def test_a_set_of_two_clones_keeps_what_they_share(make):
     assert len(other.steps) == len(fs.steps)
     other.fit(to_pandas(columns()), tables=tables())
     assert all(s.state_ is None for s in fs.steps if isinstance(s, Fitted))
-
-
-# Errors --------------------------------------------------------------------------------------------------------------
 
 
 @every

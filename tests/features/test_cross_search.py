@@ -10,7 +10,7 @@ import torch
 from fastrec.errors import DataError, FastrecError
 from fastrec.features import Bucketize, Cross, FeatureSet, TargetEncode, search_crosses
 from fastrec.features.base import Cells
-from fastrec.features.cross_search import _auc, _logistic, _ridge, _Trial
+from fastrec.features.cross_search import _auc, _CrossTrial, _logistic, _ridge
 from fastrec.table import Table
 
 NAMES = ["a", "b", "c", "d", "e", "f"]
@@ -176,13 +176,10 @@ def test_folds_may_be_given_or_named_and_a_key_keeps_rows_together():
         assert p.gain == pytest.approx(q.gain, rel=1e-6, abs=1e-9)
 
 
-# Nested throughout ---------------------------------------------------------------------------------------------------
-
-
 def trial(df, metric="r2", smooth=3.0, folds=3):
     y = torch.tensor(df["y"].to_numpy(), dtype=torch.float64)
     cells = Cells(torch.arange(len(df)) % folds, folds)
-    return _Trial(Table.read(df).with_columns({"y": y}), y, cells, metric, smooth)
+    return _CrossTrial(Table.read(df).with_columns({"y": y}), y, cells, metric, smooth)
 
 
 def test_encodings_are_those_of_a_plain_loop():
@@ -220,9 +217,6 @@ def test_a_shuffled_target_gains_nothing():
         df["y"] = np.random.default_rng(seed).permutation(df["y"])
         kept += search_crosses(df, NAMES, "y").kept
     assert len(kept) <= 3  # of 60
-
-
-# The small models ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -266,9 +260,6 @@ def test_auc_is_that_of_scikit_learn():
     variance = above.mean(1).var() / (y == 1).sum() + above.mean(0).var() / (y == 0).sum()
     assert float(rows.var() / len(rows)) == pytest.approx(variance, rel=0.02)
     assert float(rows.mean()) == pytest.approx(0, abs=1e-12)
-
-
-# What it says --------------------------------------------------------------------------------------------------------
 
 
 def test_it_prints_and_tabulates():

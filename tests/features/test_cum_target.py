@@ -66,12 +66,7 @@ def test_it_equals_a_loop(rows, smooth, half_life, weighted, unit):
     rows = rows if weighted else [(k, t, y, 1) for k, t, y, _ in rows]
     frame, span = frame_of(rows, unit), SPANS[unit]
     ct = CumTarget(
-        "k",
-        "y",
-        order="t",
-        smooth=smooth,
-        half_life=half_life and half_life * span,
-        weight="w" if weighted else None,
+        "k", "y", order="t", smooth=smooth, half_life=half_life and half_life * span, weight="w" if weighted else None
     )
     made = ct.fit_transform(frame)["cumte_k__y"]
     for i, (k, t, _, _) in enumerate(rows):

@@ -60,9 +60,6 @@ def test_digits_that_cannot_be(digits, decimals):
         Digits("x", digits, decimals=decimals)
 
 
-# RoundTo -------------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(-(2**62), 2**62), min_size=1, max_size=20), st.integers(1, 10**6))
 def test_integers_round_exactly(numbers, to):

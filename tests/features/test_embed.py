@@ -222,9 +222,6 @@ def test_a_net_takes_the_vectors_and_trees_their_components():
     assert few.iloc[:, 2:].notna().all().all()
 
 
-# Without a net -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("of", "least", "most"), [("words", 1, 2), ("letters", 3, 4)])
 def test_ngrams_are_those_of_scikit_learns_count_but_for_their_places(of, least, most):
     """So many places that hardly two n-grams share one: products of vectors are then those of plain counts."""
@@ -251,9 +248,6 @@ def test_ngrams_of_nothing_are_zeros_and_of_a_missing_text_missing():
     assert 8 < (np.array(long) < 0).sum() < 24  # n-grams of one place cancel out, they do not add up
     with pytest.raises(DataError, match="2 to 1 words"):
         NgramHash("t", least=2, most=1)
-
-
-# Components ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("whiten", [False, True])

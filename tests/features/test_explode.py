@@ -158,8 +158,6 @@ def test_numbers_too_large_are_infinite_as_in_python():
     assert explode({"x": ["1e400"]}, "x", numbers=["x"])["x"].values.tolist() == [math.inf]
 
 
-# Explode -------------------------------------------------------------------------------------------------------------
-
 ROWS = {"id": [7, 8, 9, 10], "items": [["a", None], [], None, ["b"]], "prices": [[1, 2], [], None, [3]]}
 EXPLODED = {"id": [7, 7, 10], "item": ["a", None, "b"], "prices": [1, 2, 3], "position": [1, 2, 1], "r": [0, 0, 3]}
 
@@ -230,7 +228,7 @@ def test_scikit_learns_manners():
     feature = Explode(["x"], sep=",", position="place", numbers=("x",))
     assert feature.get_params() == {"cols": ["x"], "sep": ",", "position": "place", "row": None, "numbers": ("x",)}
     other = clone(feature)
-    assert repr(other) == repr(feature) == "Explode(cols=['x'], sep=',', position='place', numbers=('x',))"
+    assert repr(other) == repr(feature) == "Explode(cols=['x'], sep=',', position='place', numbers=['x'])"
     assert other.set_params(sep=";") is other
     assert other.fit({"x": ["1;2"], "k": [0]}).get_feature_names_out() == ["k", "x", "place"]
     assert [list(v) for v in other.transform({"x": ["1;2"], "k": [0]}).values()] == [[0, 0], [1.0, 2.0], [1, 2]]

@@ -40,9 +40,7 @@ def test_two_functions_of_one_name_are_two_steps():
     assert made[["plus1", "plus2"]].values.tolist() == [[2, 3], [3, 4], [4, 5], [5, 6]]
 
 
-@given(
-    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(-4, 4)), min_size=1, max_size=12),
-)
+@given(rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(-4, 4)), min_size=1, max_size=12))
 def test_groups_arrive_whole_and_in_order(rows):
     table = pd.DataFrame(rows, columns=["g", "t", "x"])
 
@@ -69,11 +67,7 @@ def test_text_arrives_as_text():
 
 
 @pytest.mark.parametrize(
-    ("function", "named"),
-    [
-        (lambda x: x[:1], "1 values for 4 rows"),
-        (lambda x: 1.0, "one value for 4 rows"),
-    ],
+    ("function", "named"), [(lambda x: x[:1], "1 values for 4 rows"), (lambda x: 1.0, "one value for 4 rows")]
 )
 def test_a_wrong_number_of_values_is_named(function, named):
     with pytest.raises(DataError, match=named) as caught:

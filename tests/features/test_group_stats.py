@@ -84,8 +84,6 @@ def test_unlabeled_rows_where_asked():
     assert both.transform(more)["mean_x__g"].tolist() == [5.0, 7.0]
 
 
-# Of the values themselves --------------------------------------------------------------------------------------------
-
 OF_VALUES = ["median", "q05", "q25", "q975", "skew", "nunique"]
 plain = st.one_of(st.none(), st.integers(-3, 3).map(float), st.sampled_from([0.1, 1e8, 1e8 + 1, -7.25]))
 plain_rows = st.lists(st.tuples(st.one_of(st.none(), st.sampled_from(["a", "b"])), plain, plain), max_size=15)

@@ -217,13 +217,7 @@ def test_chained_after_an_encoding_it_still_looks_back_only():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"stats": "median"},
-        {"kinds": ["x"]},
-        {"by_kind": True, "event": "k"},
-        {"by": "u", "stats": "is_last"},
-    ],
+    "options", [{"stats": "median"}, {"kinds": ["x"]}, {"by_kind": True, "event": "k"}, {"by": "u", "stats": "is_last"}]
 )
 def test_options_that_cannot_be(options):
     with pytest.raises(FastrecError, match="History"):

@@ -157,9 +157,6 @@ def test_another_order_is_not_taken_for_the_one_before():
     assert plain(Lag("x", by="g").fit_transform(turned)["lag1_x__g"].number().tolist()) == [None, 1, 2]
 
 
-# Horizons ------------------------------------------------------------------------------------------------------------
-
-
 def known_by(rows, field, n, horizon):
     """The ``n``-th last value that is at least a horizon old, by a loop."""
     result = []
@@ -240,9 +237,6 @@ def test_a_bad_horizon_is_named(make, options, words):
         make("x", **options)
     assert make.__name__ in str(caught.value)
     assert caught.value.remedy
-
-
-# Shares --------------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=40, deadline=None)

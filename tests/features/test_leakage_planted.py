@@ -22,7 +22,7 @@ from fastrec.features.leakage.draws import (
     told_within,
 )
 from fastrec.features.leakage.report import REMEDIES
-from fastrec.features.leakage.static import Held, follows, of_key, one_to_one, row_order
+from fastrec.features.leakage.static import HeldTarget, follows, of_key, one_to_one, row_order
 from fastrec.table import Table
 from tests.features.leak_pipelines import CLEAN, GUILTY, PLANTED, frame
 
@@ -103,9 +103,6 @@ def test_a_plain_call_runs_the_pipeline_some_twenty_times():
 
     assert check_leakage(pipeline, frame(), "y")
     assert runs <= 20
-
-
-# The parts, against plain loops --------------------------------------------------------------------------------------
 
 
 def test_every_row_is_changed_in_some_runs_and_in_none_at_the_same_rate_as_another():
@@ -204,7 +201,7 @@ def test_disorder_is_told_from_values_that_move_together():
 
 def held(y, rows=None):
     column = Table({"y": y})["y"]
-    return Held("y", column, column, torch.arange(len(column)) if rows is None else rows)
+    return HeldTarget("y", column, column, torch.arange(len(column)) if rows is None else rows)
 
 
 def test_one_to_one_needs_every_row_and_enough_of_them():

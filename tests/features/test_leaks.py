@@ -65,9 +65,6 @@ def exactly(a, b, names):
     assert values(a, names) == values(b, names)
 
 
-# RowWise: other rows never matter ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("feature", ROW_WISE, ids=repr)
 @some
 @given(frame=frames(), other=frames())
@@ -76,9 +73,6 @@ def test_row_wise_values_depend_on_the_row_alone(feature, frame, other):
     exactly(feature.fit_transform(frame), alone, feature.outputs)
     mixed = feature.fit_transform(pd.concat([other, frame, other]))
     exactly(mixed.iloc[len(other) : len(other) + len(frame)], alone, feature.outputs)
-
-
-# Causal: later rows never matter -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("feature", CAUSAL, ids=repr)
@@ -121,8 +115,6 @@ def test_a_lead_does_use_the_future():
     frame = pd.DataFrame({"price": [1.0, 2.0, 3.0]})
     assert Lag("price", n=-1).fit_transform(frame)["lead1_price"].tolist()[:2] == [2.0, 3.0]
 
-
-# Targets: no row sees its own ----------------------------------------------------------------------------------------
 
 encoders = pytest.mark.parametrize("features", ENCODERS, ids=lambda f: "+".join(map(repr, f)))
 
@@ -232,9 +224,6 @@ def test_cross_fit_leaves_what_was_learned_alone(frame):
     exactly(fs.transform(frame), before, fs.outputs)
 
 
-# Folds depend on the key alone ---------------------------------------------------------------------------------------
-
-
 @some
 @given(
     keys=st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(0, 50)), min_size=1, max_size=12),
@@ -300,9 +289,6 @@ def test_folds_are_even_and_the_inner_ones_are_not_the_outer_ones():
         assert (abs(within - 1600) < 5 * math.sqrt(1600)).all()
     rows = np.bincount(row_folds(Table({"k": np.arange(40_000)}), [], 5).numpy())
     assert (abs(rows - 8000) < 5 * math.sqrt(8000)).all()
-
-
-# The peer's defects --------------------------------------------------------------------------------------------------
 
 
 @some

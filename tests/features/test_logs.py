@@ -114,9 +114,6 @@ def test_no_rows_and_no_events_need_no_type(name):
     assert all(v == [] for v in made(MAKERS[name], nothing, log).values())
 
 
-# JaccardToHistory ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_jaccard_of_sets_by_a_plain_loop(seed):
     rng = np.random.default_rng(seed)

@@ -67,8 +67,6 @@ def plain(value):
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-# Nothing breaks ------------------------------------------------------------------------------------------------------
-
 FLOATS = [0.0, -0.0, math.inf, -math.inf, math.nan, 5e-324, -5e-324, 1e308, -1e308, 2.5, 1.7e308, math.nan]
 WHOLE = [MOST, -MOST, -MOST - 1, 0, -1, 1, None, 1 << 53, (1 << 53) + 1, 7, 7, None]
 GONE = np.arange(N) % 5 == 0
@@ -152,9 +150,6 @@ def test_odd_values_end_in_numbers_or_in_a_named_error(name):
                     outcome(make, **{col: ODD[odd]()})
                 except Exception as error:
                     raise AssertionError(f"{name} {i}: {odd} in {col!r}: {error!r}") from error
-
-
-# A value is itself ---------------------------------------------------------------------------------------------------
 
 
 SMALL = [0.5, None, -0.0, math.inf, -2.25, 0.0, 1024.0, -math.inf, 0.5, None, 3.0, 0.5]  # float16 holds them

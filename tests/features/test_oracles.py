@@ -42,9 +42,6 @@ def table_of(rng, n=300):
     )
 
 
-# scikit-learn --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["continuous", "binary"])
 def test_out_of_fold_encodings_equal_scikit_learns_of_the_same_folds(kind):
     preprocessing = pytest.importorskip("sklearn.preprocessing")
@@ -242,8 +239,6 @@ def test_sets_equal_scikit_learns_binarizer(given_values, kind):
     expected = MultiLabelBinarizer(classes=ours.learned).fit_transform(lists)
     assert (found == expected).all()
 
-
-# category_encoders ---------------------------------------------------------------------------------------------------
 
 encoders = pytest.mark.filterwarnings("ignore:.*no_silent_downcasting")  # an option of pandas 2 that they set
 

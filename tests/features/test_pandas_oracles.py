@@ -233,9 +233,6 @@ def test_looked_up_values_equal_pandas_merge(data, lookup):
         same(made, joined["x"])
 
 
-# fastai --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.filterwarnings("ignore:Series.dt.dayof")  # fastai reads them by their old names
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
 def test_parts_of_unsorted_dates_with_gaps_equal_fastais(unit):

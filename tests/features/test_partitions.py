@@ -26,8 +26,6 @@ from fastrec.features import (
 )
 from tests.features.partitions import PARTS, events, fit_in_parts
 
-# Partitions of chained generators ------------------------------------------------------------------------------------
-
 
 def chained():
     item = TargetEncode(["item", Cross("item", "user")], "y", smooth=2)
@@ -63,9 +61,6 @@ def test_chained_generators_learn_the_same_from_any_partitions(parts):
             near = 1e-7 if name == "te_std_top_item__z" else 1e-12  # z lies at 1e8, where a last place is 1.5e-8
             assert y.tolist() == pytest.approx(x.tolist(), rel=near, abs=near, nan_ok=True), name
             assert x.nunique() > 1, name  # a column that says nothing would show nothing
-
-
-# Far from 0 ----------------------------------------------------------------------------------------------------------
 
 
 def far(n=3000):

@@ -22,7 +22,6 @@ from fastrec.features import (
     Cross,
     CumStat,
     CumTarget,
-    Cyclic,
     DeviationFromGroup,
     Diff,
     Ewm,
@@ -31,9 +30,7 @@ from fastrec.features import (
     GroupRank,
     GroupStats,
     HashEncode,
-    History,
     Lag,
-    ListSlice,
     Log1p,
     NaNPattern,
     Normalize,
@@ -46,8 +43,6 @@ from fastrec.features import (
 )
 from fastrec.table import Table
 from tests.features.partitions import PARTS, events, fit_in_parts, pieces
-
-# 1-3: target encoding ------------------------------------------------------------------------------------------------
 
 
 def test_1_new_rows_of_one_category_have_one_value():
@@ -79,18 +74,6 @@ def test_2_folds_do_not_depend_on_places_or_partitions(parts):
     assert (again.loc[whole.index] != whole).any().all()  # other rows do learn from it
 
 
-def test_3_transform_needs_no_target():
-    train, new = events(), events(seed=1)
-    for te in (TargetEncode("item", ["y", "z"], stats=["mean", "woe"][:1]), CumTarget("item", "y", order="id")):
-        fs = FeatureSet([te], key="id").fit(train)
-        with_it = fs.transform(new)[te.outputs]
-        assert fs.transform(new.drop(columns=["y", "z", "id"]))[te.outputs].equals(with_it)
-        assert fs.transform(new.assign(y=0, z=-1e9))[te.outputs].equals(with_it)
-
-
-# 4: means and deviations far from 0 ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -116,9 +99,6 @@ def test_4_normalised_numbers_have_mean_0_and_deviation_1(make, parts):
     expected = [float(v - mean) / sd for v in exact[:50]]
     # In float64 a number has no more digits than its own last place leaves.
     assert fs.transform(frame.head(50))["norm_x"].tolist() == pytest.approx(expected, abs=4 * math.ulp(x.max()) / sd)
-
-
-# 5: missing values in several partitions -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("parts", PARTS)
@@ -155,9 +135,6 @@ def test_5_codes_of_columns_with_nulls_do_not_depend_on_partitions(col, options,
                 assert c is None or v is None or classes[c] in (v, "#rare#")
 
 
-# 6: crosses ----------------------------------------------------------------------------------------------------------
-
-
 def test_6_crosses_of_equal_values_are_not_one_and_the_order_counts():
     n = 500
     text = [f"v{k}" for k in range(n)]
@@ -177,23 +154,6 @@ def test_6_crosses_of_equal_values_are_not_one_and_the_order_counts():
         few = Cross(a, b, buckets=10).fit_transform(frame)[f"{a}_x_{b}"].value_counts()
         assert len(few) == 10
         assert few.min() > n / 10 / 2
-
-
-# 7: padding ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_7_padded_slices_have_the_length_that_was_asked_for(side):
-    rows = [[5], [], None, [1, 2, 3], list(range(9)), [7, 8]]
-    table = pa.table({"x": pa.array(rows, pa.list_(pa.int64()))})
-    made = ListSlice("x", 0, 4, pad=-1, pad_side=side, name="p").fit_transform(table)["p"].to_pylist()
-    for row, found in zip(rows, made, strict=True):
-        kept = (row or [])[:4]
-        fill = [-1] * (4 - len(kept))
-        assert found == (kept + fill if side == "right" else fill + kept)
-
-
-# 8: constant columns -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.3, -7.0])
@@ -219,8 +179,6 @@ def test_8_a_constant_column_gives_numbers_and_the_same_in_every_row(value):
                 made = FeatureSet([feature], key="id").fit_transform(frame)
             assert set(made[feature.outputs[0]].tolist()) == {number}, feature
 
-
-# 9: nullable integers ------------------------------------------------------------------------------------------------
 
 PLAIN = [
     lambda: Normalize("x"),
@@ -277,9 +235,6 @@ def test_9_nullable_integers_past_the_floats_stay_exact():
     assert Categorify("k").fit_transform(frame)["code_k"].tolist() == [2, 1, 0, 2]
 
 
-# 10: medians ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("n", [201, 1000])
 def test_10_medians_and_quantiles_are_exact_in_any_partitions(parts, n):
@@ -307,45 +262,6 @@ def test_10_medians_and_quantiles_are_exact_in_any_partitions(parts, n):
     assert sizes.sum() == len(known)
     assert sizes.max() - sizes.min() <= 1
     assert fs.transform(frame)["x_qbucket"].notna().sum() == len(known)
-
-
-def test_10_rolling_medians_are_exact():
-    rng = np.random.default_rng(3)
-    frame = pd.DataFrame({"t": rng.permutation(300), "x": np.exp(rng.normal(0, 4, 300))})
-    made = Rolling("x", "median", order="t", window=24).fit_transform(frame).sort_values("t")
-    x = made["x"].tolist()
-    expected = [statistics.median(x[max(i - 24, 0) : i]) for i in range(1, 300)]
-    assert made["rollmedian24_x"].tolist()[1:] == expected
-
-
-# 14: what is not there at all ----------------------------------------------------------------------------------------
-
-
-def test_14_cyclic_causal_rolling_and_history_features_are_there():
-    frame = pd.DataFrame(
-        {
-            "user": ["u", "v", "u", "u", "v"],
-            "t": pd.Timestamp("2024-01-01") + pd.to_timedelta([18, 0, 6, 12, 24], unit="h"),
-            "y": [1.0, 0.0, 1.0, 0.0, 1.0],
-            "sold": [1.0, 0.0, 1.0, 0.0, 1.0],
-        }
-    )
-    features = [
-        Cyclic("t", "hour"),
-        CumTarget("user", "y", order="t", smooth=0),
-        Rolling("sold", "sum", by="user", order="t", window="6h", closed="both", name="near"),
-        History("user", order="t", stats=["count", "since"]),
-    ]
-    made = FeatureSet(features).fit_transform(frame)
-    assert made["t_hour_sin"].round(12).tolist() == [-1, 0, 1, 0, 0]
-    assert made["t_hour_cos"].round(12).tolist() == [0, 1, 0, -1, 1]
-    assert made["cumte_user__y"].tolist() == [0.5, 0, 0, 1, 0]  # none of its own, or of later rows
-    assert made[features[2].outputs[0]].tolist() == [1, 0, 1, 1, 1]
-    assert made["history_count"].tolist() == [2, 0, 0, 1, 1]
-    assert made["history_since"].fillna(-1).tolist() == [6 * 3600, -1, -1, 6 * 3600, 86400]
-
-
-# The expected values of its own tests --------------------------------------------------------------------------------
 
 
 def in_any_order(data, seeds=4):

@@ -10,8 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, RowStats, TargetEncode, number, row_stats
+from fastrec.features import FeatureSet, RowStats, TargetEncode, number
 from fastrec.features.row_stats import _STATS
 
 STATS = list(_STATS)
@@ -71,7 +72,7 @@ def test_a_wide_table_of_many_types_has_those_of_pandas(monkeypatch):
     for stat, values in expected.items():
         np.testing.assert_allclose(whole[stat], values, rtol=1e-12, atol=1e-12, err_msg=stat)
     for size in (1, 500, 57 * 123):  # blocks of rows change no bit
-        monkeypatch.setattr(row_stats, "_BLOCK", size)
+        monkeypatch.setattr(limits, "ROW_STATS_NUMBERS", size)
         again = RowStats(list(df), STATS).fit_transform(df)
         for stat in STATS:
             np.testing.assert_array_equal(again[f"row_{stat}"], whole[stat], err_msg=f"{stat}, {size}")
@@ -134,7 +135,7 @@ def test_what_is_no_statistic_is_named(stats):
 def test_no_column_and_text_are_named(monkeypatch):
     with pytest.raises(FastrecError, match="RowStats"):
         RowStats([])
-    monkeypatch.setattr(row_stats, "_BLOCK", 1)
+    monkeypatch.setattr(limits, "ROW_STATS_NUMBERS", 1)
     df = pd.DataFrame({"a": [1.0] * 4, "b": [None, None, None, "x"]})
     with pytest.raises(FastrecError, match="RowStats") as caught:
         RowStats(["a", "b"]).fit_transform(df)

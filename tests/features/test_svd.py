@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-import types
 from collections import Counter
 
 import numpy as np
@@ -175,41 +173,6 @@ def test_inside_others():
 
 def CountName():
     return CountEncode("item")
-
-
-class _DenseSVD:
-    """Stands for cuML's class: a dense matrix of torch in, numpy out."""
-
-    made: list[dict] = []  # noqa: RUF012
-
-    def __init__(self, **options):
-        self.options = options
-
-    def fit_transform(self, matrix):
-        assert isinstance(matrix, torch.Tensor)
-        left, sizes, _ = np.linalg.svd(matrix.numpy(), full_matrices=False)
-        self.made.append(self.options)
-        return -(left * sizes)[:, : self.options["n_components"]]
-
-
-def test_cuml_takes_small_matrices_of_a_gpu(monkeypatch):
-    class OnGpu(torch.Tensor):
-        is_cuda = True
-
-    module = types.ModuleType("cuml.decomposition")
-    module.TruncatedSVD = _DenseSVD
-    monkeypatch.setitem(sys.modules, "cuml", types.ModuleType("cuml"))
-    monkeypatch.setitem(sys.modules, "cuml.decomposition", module)
-    monkeypatch.setattr(svd.importlib.util, "find_spec", lambda name: name == "cuml")
-    values, row, col = torch.tensor([2.0, 1.0, 5.0]), torch.tensor([0, 1, 2]), torch.tensor([0, 0, 1])
-    expected = svd._components(values.double(), row, col, (3, 2), 2, 0)
-    assert not _DenseSVD.made
-    there = values.double().as_subclass(OnGpu)
-    np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
-    assert _DenseSVD.made == [{"n_components": 2, "algorithm": "full", "random_state": 0, "output_type": "numpy"}]
-    monkeypatch.setattr(svd, "_DENSE", 5)
-    np.testing.assert_allclose(svd._components(there, row, col, (3, 2), 2, 0), expected, atol=1e-12)
-    assert len(_DenseSVD.made) == 1
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("inf")])

@@ -172,9 +172,6 @@ def test_it_tells_the_good_categories_from_the_bad():
     assert ours > roc_auc_score(frame["y"], frame["k"]) + 0.1
 
 
-# Weight of evidence --------------------------------------------------------------------------------------------------
-
-
 @some
 @given(st.lists(row, min_size=1, max_size=15), st.sampled_from([0.5, 20.0]), st.booleans())
 def test_weight_of_evidence_equals_a_loop(rows, smooth, weighted):
@@ -216,9 +213,6 @@ def test_weight_of_evidence_of_keys_of_one_class_is_finite():
     for only in (0, 1):
         one_class = TargetEncode("k", "y", stats="woe").fit(frame.assign(y=only)).transform(frame)
         assert (one_class["te_woe_k__y"] == 0).all()
-
-
-# Classes -------------------------------------------------------------------------------------------------------------
 
 
 def test_each_class_has_a_column_as_if_it_were_a_target_of_its_own():
@@ -289,9 +283,6 @@ def test_classes_of_another_kind_than_the_target_are_named():
     with pytest.raises(FastrecError, match="different kinds") as caught:
         TargetEncode("k", "c", classes=[1, 2]).fit(frame)
     assert caught.value.column == "c"
-
-
-# Others' encoders ----------------------------------------------------------------------------------------------------
 
 
 def test_classes_equal_scikit_learns_encoder():

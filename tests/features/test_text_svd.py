@@ -234,16 +234,3 @@ def test_what_is_no_text_is_named():
     with pytest.raises(FastrecError, match="TextSvd") as caught:
         TextSvd("t").fit(pa.table({"t": pa.array([None, [[1]]])}))
     assert (caught.value.column, caught.value.row) == ("t", 1)
-
-
-def test_a_damaged_part_is_named():
-    ours = TextSvd("text", 2, min_count=1).fit(frame(["a b", "b"]))
-    state = ours.get_state()
-    for part, value, why in (
-        ("place", state["place"] + 1, r"state\.place holds a code beyond 2"),
-        ("components", state["components"][:, :1], r"state\.components has 1 entries instead of 2"),
-        ("pairs", state["pairs"] + 9, r"state\.pairs holds a code beyond 3"),
-        ("times", state["times"] * 0, r"state\.times holds a value that is not 1 or more"),
-    ):
-        with pytest.raises(FastrecError, match=rf"TextSvd: what was learned is damaged: {why}"):
-            TextSvd("text", 2).set_state({**state, part: value})

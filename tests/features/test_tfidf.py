@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from fastrec._core import limits
 from fastrec.errors import FastrecError
-from fastrec.features import FeatureSet, TfIdfSimilarity, Tokens, tfidf
+from fastrec.features import FeatureSet, TfIdfSimilarity, Tokens
 from fastrec.features.base import Cells
 from fastrec.table import Table
 
@@ -62,11 +63,11 @@ def test_it_is_scikit_learns(train, new):
 def test_blocks_of_rows_change_nothing(pairs, size):
     feature = TfIdfSimilarity("a", "b").fit(frame(pairs))
     expected = feature.transform(frame(pairs))["tfidf_a__b"].to_numpy()
-    before, tfidf._BLOCK = tfidf._BLOCK, size
+    before, limits.TFIDF_ELEMENTS = limits.TFIDF_ELEMENTS, size
     try:
         np.testing.assert_array_equal(feature.transform(frame(pairs))["tfidf_a__b"].to_numpy(), expected)
     finally:
-        tfidf._BLOCK = before
+        limits.TFIDF_ELEMENTS = before
 
 
 @some

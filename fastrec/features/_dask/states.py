@@ -14,11 +14,11 @@ import torch
 from fastrec.features._dask.blocks import task
 from fastrec.features._dask.spill import spill_folder
 from fastrec.features._engine.keyed import key_text
-from fastrec.features._state_shapes import parts_by_key
 from fastrec.features.base import Fitted, State
 from fastrec.table import Keys
 from fastrec.table.vocab import hash_codes
 
+ByKey = Sequence[Sequence[str]]  # see ``Fitted``
 FAN_IN = 8  # states that one task merges
 MANY_KEYS = 2_000_000  # keys of all partitions together from which no task holds them all
 BUCKET_KEYS = 1_000_000  # of them in one bucket, about: a partition is cut into a piece for each bucket
@@ -144,17 +144,50 @@ def _by_hash(step: Fitted, parts: list[Any], keys: int) -> list[Any]:
 
 
 def _key_counts(steps: list[Fitted], states: list[State]) -> list[int]:
-    """How many keys each state holds; 0 where it cannot be taken apart."""
-    shapes = [parts_by_key(step, state) for step, state in zip(steps, states, strict=True)]
-    return [sum(len(_at(s, p)) for p, _ in found["keys"]) if found else 0 for s, found in zip(states, shapes)]
+    return [_key_count(state, step.by_key) for step, state in zip(steps, states, strict=True)]
+
+
+def _key_count(state: Any, by_key: ByKey) -> int:
+    """Count the keys of a state; 0 if it cannot be cut."""
+    if isinstance(state, list):
+        return sum(_key_count(s, by_key) for s in state)
+    if not isinstance(state, dict):
+        return 0
+    there = [state[n] for n, *_ in by_key if n in state]
+    keys = sum(len(k) for found in there for k in (found if isinstance(found, list) else [found]))
+    return keys + sum(_key_count(s, by_key) for s in state.values())
 
 
 def _split(step: Fitted, states: list[State], count: int) -> tuple[list[State], ...]:
-    """A state as ``count`` ones that merge to it: each has the keys of one bucket, the first all other parts."""
-    (state,) = states
-    shapes = parts_by_key(step, state)
-    rows = {size: _rows_of(_at(state, place), count) for place, size in shapes["keys"]}
-    return tuple([_bucket(state, shapes, rows, b)] for b in range(count))
+    """Cut a state into ``count`` ones that merge to it: each has the keys of one bucket, the first all other parts."""
+    return tuple([piece] for piece in _cut(states[0], step.by_key, count))
+
+
+def _cut(state: Any, by_key: ByKey, count: int) -> list[Any]:
+    if isinstance(state, torch.Tensor):  # about all keys together
+        return [state, *[torch.zeros_like(state)] * (count - 1)]
+    if isinstance(state, list):
+        return [list(p) for p in zip(*[_cut(s, by_key, count) for s in state])] if state else [[]] * count
+    if not isinstance(state, dict):
+        return [state] * count
+    pieces = {}
+    for name, *parts in by_key:
+        if name in state:
+            found = state[name]
+            rows = [_rows_of(k, count) for k in found] if isinstance(found, list) else _rows_of(found, count)
+            pieces |= {n: [_taken(state[n], rows, b) for b in range(count)] for n in (name, *parts)}
+    pieces |= {n: _cut(v, by_key, count) for n, v in state.items() if n not in pieces}
+    return [{n: pieces[n][b] for n in state} for b in range(count)]
+
+
+def _taken(part: Any, rows: list[Any], b: int) -> Any:
+    """Take the entries of bucket ``b``'s keys; ``rows``: by bucket, or a list of such where ``part`` is a list."""
+    if isinstance(part, list):
+        each = rows if isinstance(rows[0], list) else [rows] * len(part)
+        return [_taken(p, r, b) for p, r in zip(part, each, strict=True)]
+    if isinstance(part, dict):
+        return {n: _taken(p, rows, b) for n, p in part.items()}
+    return part.take(rows[b]) if isinstance(part, Keys) else part[..., rows[b]]
 
 
 def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
@@ -165,39 +198,3 @@ def _rows_of(keys: Keys, count: int) -> list[torch.Tensor]:
     joined = text[0] if len(text) == 1 else pc.binary_join_element_wise(*text, pa.scalar("\x1f", pa.large_string()))
     bucket = torch.from_numpy(hash_codes(joined, count, seed=_SEED))
     return [(bucket == b).nonzero().squeeze(1) for b in range(count)]
-
-
-def _bucket(state: State, shapes: dict[str, Any], rows: dict[str, list[torch.Tensor]], b: int) -> State:
-    made = _copied(state)
-    for place, size in shapes["keys"]:
-        _put(made, place, _at(state, place).take(rows[size][b]))
-    for place, size in shapes["last"]:
-        value = _at(state, place)
-        chosen = rows[size][b]
-        if isinstance(value, dict):
-            _put(made, place, {n: v[..., chosen] for n, v in value.items()})
-        else:
-            _put(made, place, value[..., chosen])
-    for place in shapes["whole"] if b else []:
-        value = _at(state, place)
-        empty = (
-            {n: torch.zeros_like(v) for n, v in value.items()} if isinstance(value, dict) else torch.zeros_like(value)
-        )
-        _put(made, place, empty)
-    return made
-
-
-def _copied(state: Any) -> Any:
-    if isinstance(state, dict):
-        return {n: _copied(v) for n, v in state.items()}
-    return [_copied(v) for v in state] if isinstance(state, list) else state
-
-
-def _at(state: Any, place: tuple[Any, ...]) -> Any:
-    for name in place:
-        state = state[name]
-    return state
-
-
-def _put(state: Any, place: tuple[Any, ...], value: Any) -> None:
-    _at(state, place[:-1])[place[-1]] = value

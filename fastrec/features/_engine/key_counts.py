@@ -18,6 +18,7 @@ class KeyCounts(Fitted):
     """A generator whose outputs follow from how often the rows' keys occur; each of ``cols`` gives one output."""
 
     cols: str | Feature | Sequence[str | Feature]
+    by_key = (("keys", "count"), ("groups", "rows"))
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from fastrec._core.file_digests import file_digest
 from fastrec._core.leftovers import recover
 from fastrec.errors import DataError, FastrecError, MissingFileError, NotFittedError, UnreadableFileError
 from fastrec.features._engine.functions import function_at, function_name
-from fastrec.features.base import GENERATORS, Feature
+from fastrec.features.base import GENERATORS, Feature, generator_named
 from fastrec.features.selectors import Selector, selector_from
 from fastrec.table import load_state, save_state
 
@@ -227,7 +227,7 @@ def _plain_params(step: Feature, steps: Sequence[Feature]) -> dict[str, Any]:
 
 
 def _feature_class(name: str) -> type[Feature]:
-    found = GENERATORS.get(name)
+    found = generator_named(name) if isinstance(name, str) else None
     if not (isinstance(found, type) and issubclass(found, Feature)):
         raise ValueError(f"there is no generator {name!r}")
     return found

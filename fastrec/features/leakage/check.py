@@ -1,4 +1,4 @@
-"""``check_leakage``: runs a pipeline again on changed rows, and names the columns that know what they must not."""
+"""``check_leakage``: run a pipeline again on changed rows to find the columns that leak."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastrec.features._engine.folds import given_folds
 from fastrec.features._inputs import as_list
 from fastrec.features.leakage.many import draws, leave_one_out, made_beforehand
 from fastrec.features.leakage.report import LeakageReport
-from fastrec.features.leakage.rows import Choice, sample_rows
+from fastrec.features.leakage.rows import CheckedRows, sample_rows
 from fastrec.features.leakage.runs import FunctionRunner, Runner, SetRunner, as_features
-from fastrec.features.leakage.tries import Check
+from fastrec.features.leakage.tries import LeakCheck
 from fastrec.table import take_rows
 
 
@@ -30,44 +30,39 @@ def check_leakage(
     max_rows: int = 5000,
     strict: bool = False,
 ) -> LeakageReport:
-    """Whether a pipeline's columns give away the target or the future, found by changing rows and running it again.
+    """Check whether a pipeline's columns give away the target or the future, by running it on changed rows.
 
-    *Own target*: one row's target is changed, and none of its values may move; then those of many rows at random, seven
-    times, to find the few rows that move with their own, and one of them is tried alone. *Leave-one-out*: whatever the
-    targets are, no value may say its row's within a key (columns of few distinct values, two by two at most).
-    *Outside*, *copy* and *row order* are of columns that no target moves, those of other tables and of the frame itself
-    too (tables are not varied): none may be, exactly, a mean, sum or other statistic of the target by key over all rows
-    given, nor stand one to one for it, nor be the place of a row in a frame that is sorted by it. *Future* (with
-    ``order``): rows at or after a time are dropped, then mixed up, and no value before it may move. *Outer folds* (with
-    ``folds``): a fold's targets are changed, and no value of its rows may move; of a FeatureSet, no value at all of
-    what ``cross_fit`` gives for that fold. Runs that differ by themselves, and copies of the target, are told first.
+    *Own target*: one row's target is changed, then many at random; no value may move with its own row's target.
+    *Leave-one-out*: no value may tell its row's target within a key (columns of few distinct values, at most pairs),
+    whatever the targets. *Outside*, *copy*, *row order*: a column that no target moves (in other tables or the frame
+    too; tables are not varied) may not be a statistic of the target by key over all rows, nor map one to one to it, nor
+    be the row number of a frame sorted by it. *Future* (with ``order``): rows from a time on are dropped, then
+    shuffled; no earlier value may move. *Outer folds* (with ``folds``): a fold's targets are changed; no value of its
+    rows may move, of a FeatureSet no value that ``cross_fit`` yields for it. Random runs and copies come first.
 
-    A column that stays still is not proved clean, only not caught: means that were made out of fold beforehand from
-    other folds than the model's, say, or a table of targets with noise. What a very good column may do by right too
-    (rows in the target's order, values that move with folds drawn by the targets) is noted, and is no leak.
+    A column without a leak found is not proved clean: means computed beforehand from other folds, or a noisy table of
+    targets, pass. Effects that a very good column may show too are notes, not leaks.
 
     Args:
-        pipeline: a FeatureSet, a generator, or any function that takes a frame and returns it with columns added (or
-            only those), a row for every row. It is run some twenty times, with ``order`` and ``folds`` thirty; what a
-            FeatureSet has learned stays as it is.
+        pipeline: a FeatureSet, a generator, or a function from a frame to it with columns added (or only those), row
+            for row. It runs some twenty times, thirty with ``order`` and ``folds``; a FeatureSet's state is unchanged.
         df: training rows of any supported library, with the target; not changed.
         target: the target column(s).
-        order: the column(s) that say what is earlier: a time, or a step. Rows of one time do not count as earlier.
+        order: the column(s) of time or steps. Rows of one time do not count as earlier.
         key: the column(s) of rows that belong together (a session); for one generator also the key of its folds. None:
             a FeatureSet's own.
         folds: the folds of the model's validation: integers ``[n]`` from 0, or a column's name.
-        tables: other tables that a FeatureSet reads, by name (a function closes over its own); taken as they are.
-        probes: how many rows' targets are changed, one after the other: rows of rare keys and of frequent ones.
-        seed: of the choice of rows.
-        max_rows: of more rows a part is checked: whole keys, or the earliest rows, or any.
-        strict: also report what a FeatureSet learns from all training rows, later ones included (out of fold or not)
-            (a count, say). It is only noted otherwise.
+        tables: other tables that a FeatureSet reads, by name; not changed.
+        probes: the number of rows, of rare and of frequent keys, whose targets are changed one by one.
+        seed: the seed of the choice of rows.
+        max_rows: the largest number of rows checked: whole keys, or the earliest rows, or random ones.
+        strict: report, instead of note, statistics that a FeatureSet learns from later training rows too (counts).
 
     Returns:
         The report: ``report.ok``, ``report.columns``, ``print(report)``, ``report.raise_for_leaks()``.
 
     Raises:
-        DataError: there is nothing to change (one row, a constant target), or the pipeline fails or returns other rows.
+        DataError: nothing can be changed (one row, a constant target), or the pipeline fails or returns other rows.
 
     Example:
         >>> import pandas as pd
@@ -93,7 +88,7 @@ def check_leakage(
     targets, times = as_list(target), as_list(order)
     keys = as_list(key) or as_list(features.key if features is not None else None)
     fixed = list(dict.fromkeys([*keys, *times, *([folds] if isinstance(folds, str) else [])]))
-    choice = Choice.of(df, targets, times, keys, seed)
+    choice = CheckedRows.of(df, targets, times, keys, seed)
     outer = None if folds is None else given_folds(df, folds, choice.table).cpu()
     rows, given, whole = sample_rows(choice, max_rows), df, choice
     if len(rows) < len(whole.table):
@@ -102,7 +97,7 @@ def check_leakage(
     runner: Runner = (
         SetRunner(features, tables) if features is not None else FunctionRunner(pipeline, targets, [*fixed, *targets])
     )
-    check = Check(runner, runner.prepare(df, [*targets, *fixed]), choice, rows, strict)
+    check = LeakCheck(runner, runner.prepare(df, [*targets, *fixed]), choice, rows, strict)
     check.twice()
     check.copies(fixed)
     check.own_targets(probes)

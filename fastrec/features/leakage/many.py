@@ -1,4 +1,4 @@
-"""The tries of ``check_leakage`` that change many targets at once, or none: what single rows do not show."""
+"""The checks of ``check_leakage`` that change many targets at once, or none."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.features.leakage.draws import Followers, by_group, change, followers, movers, patterns, says_target
 from fastrec.features.leakage.report import Kind
-from fastrec.features.leakage.rows import Choice, key_pairs, paired
+from fastrec.features.leakage.rows import CheckedRows, key_pairs, paired
 from fastrec.features.leakage.runs import Made, moved, with_rows_of
-from fastrec.features.leakage.static import Held, follows, numbers, of_key, one_to_one, row_order
-from fastrec.features.leakage.tries import Check
+from fastrec.features.leakage.static import HeldTarget, follows, numbers, of_key, one_to_one, row_order
+from fastrec.features.leakage.tries import LeakCheck
 from fastrec.table import Column, as_column
 
-_MOST_ROUNDS, _MOST_SINGLE = 5, 3
+# Describes what is wrong with a column, or returns None.
+Test = Callable[[Column, HeldTarget], str | None]
 _TOLD: tuple[Kind, ...] = ("copy", "own target", "leave-one-out")
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
-    """Runs in which targets of all rows were changed at random.
+class RandomRuns:
+    """Runs with targets of all rows changed at random.
 
     Args:
         made: the columns of each run.
         targets: each run's targets as numbers, by name: float64 ``[n]``.
         flips: bool ``[runs, n]``, whose targets were changed in which run.
-        moves: by how much each column has moved, float64 ``[runs, n]``; columns that all runs make.
+        moves: by how much each column has moved, float64 ``[runs, n]``; only columns of all runs.
     """
 
     made: list[Made]
@@ -37,23 +39,16 @@ class Drawn:
     moves: dict[str, torch.Tensor]
 
     def of(self, name: str) -> list[Column]:
-        """One column in the runs that make it."""
+        """Return one column of the runs that have it."""
         return [made[name] for made in self.made if name in made]
 
     def still(self, name: str) -> bool:
-        """Whether no run has moved a column."""
+        """Test whether no run has moved a column."""
         return name in self.moves and not bool(self.moves[name].any())
 
 
-def draws(check: Check) -> Drawn:
-    """Change many rows' targets at random, then those of fewer and fewer rows that seem to move with their own.
-
-    Args:
-        check: what is checked; leaks are added to it.
-
-    Returns:
-        The first runs.
-    """
+def draws(check: LeakCheck) -> RandomRuns:
+    """Change many rows' targets at random, then of ever fewer that seem to follow their own; return the first runs."""
     known = torch.ones(len(check.rows), dtype=torch.bool)
     for name in check.choice.targets:
         known &= ~check.choice.table[name].is_missing()
@@ -62,12 +57,12 @@ def draws(check: Check) -> Drawn:
     runs = [_flip(check, f) for f in flips]
     every = [n for n in check.suspects if all(n in made for made, _ in runs)]
     moves = {n: torch.stack([change(check.base[n], made[n], check.scale[n]) for made, _ in runs]) for n in every}
-    drawn = Drawn([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
+    drawn = RandomRuns([made for made, _ in runs], [targets for _, targets in runs], flips, moves)
     check.checked.append(f"those of all, changed at random {len(flips)} times")
     names = [n for n in every if n not in check.unclear and (n, "own target") not in check.leaks]
     found = {n: _followers(check.base[n], drawn, n) for n in names}
     few = {n: movers(moves[n], flips) for n in names}
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(limits.LEAK_ROUNDS):
         several = [f.rows for f in found.values() if len(f.rows) > 1]
         if not several:
             break
@@ -82,7 +77,7 @@ def draws(check: Check) -> Drawn:
     return drawn
 
 
-def _followers(base: Column, drawn: Drawn, name: str) -> Followers:
+def _followers(base: Column, drawn: RandomRuns, name: str) -> Followers:
     if not drawn.still(name):
         return followers(drawn.moves[name], drawn.flips, exact=False)
     if base.kind != "number" or all(torch.equal(base.values, c.values) for c in drawn.of(name)):
@@ -90,17 +85,17 @@ def _followers(base: Column, drawn: Drawn, name: str) -> Followers:
     return followers(torch.stack([change(base, c, exact=True) for c in drawn.of(name)]), drawn.flips, exact=True)
 
 
-def _flip(check: Check, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
+def _flip(check: LeakCheck, flipped: torch.Tensor) -> tuple[Made, dict[str, torch.Tensor]]:
     source = check.choice.other_targets(flipped.nonzero().squeeze(1))
     made = check.runner.run(with_rows_of(check.frame, source), f"with other targets in {int(flipped.sum())} rows")
     return made, check.targets(source)
 
 
-def _confirm(check: Check, name: str, found: Followers, few: torch.Tensor) -> None:
-    """One row's target changed alone: only what moves then is a leak."""
+def _confirm(check: LeakCheck, name: str, found: Followers, few: torch.Tensor) -> None:
+    # A row that follows by chance does not move with its target changed alone.
     base = check.base[name]
-    rows = found.rows[:_MOST_SINGLE].tolist()
-    for row in dict.fromkeys([*rows, *few[:_MOST_SINGLE].tolist()]):
+    rows = found.rows[: limits.LEAK_SINGLE].tolist()
+    for row in dict.fromkeys([*rows, *few[: limits.LEAK_SINGLE].tolist()]):
         t = check.try_one(row)
         if name not in t.made:
             continue
@@ -116,14 +111,8 @@ def _confirm(check: Check, name: str, found: Followers, few: torch.Tensor) -> No
             return
 
 
-def leave_one_out(check: Check, drawn: Drawn, df: Any) -> None:
-    """Values that say their row's target within a key, whatever the targets are.
-
-    Args:
-        check: what is checked; leaks are added to it.
-        drawn: see ``draws``.
-        df: the frame with its keys.
-    """
+def leave_one_out(check: LeakCheck, drawn: RandomRuns, df: Any) -> None:
+    """Find values that tell their row's target within a key of ``df``, whatever the targets are."""
     keys = [torch.zeros(len(check.rows), dtype=torch.int64), *key_pairs(df, check.choice).values()]
     if check.choice.keys:
         keys.append(check.choice.table.coded(check.choice.keys).codes)
@@ -141,8 +130,8 @@ def leave_one_out(check: Check, drawn: Drawn, df: Any) -> None:
                 check.add(name, "leave-one-out", None, what, {name})
 
 
-def _among_moved(check: Check, name: str, target: str) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """The rows that one row's target has moved, with that row, before and after: arguments for ``told_within``."""
+def _among_moved(check: LeakCheck, name: str, target: str) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield, for ``told_within``, the rows that one row's target has moved, with that row, before and after."""
     for t in check.tries:
         if name not in t.made:
             continue
@@ -154,16 +143,18 @@ def _among_moved(check: Check, name: str, target: str) -> Iterator[tuple[torch.T
                 yield one, y[group], column.number().to("cpu")[group]
 
 
-def made_beforehand(check: Check, drawn: Drawn, df: Any, given: Any, whole: Choice, fixed: Sequence[str]) -> None:
-    """Columns that no target moves, held to the targets by statistics.
+def made_beforehand(
+    check: LeakCheck, drawn: RandomRuns, df: Any, given: Any, whole: CheckedRows, fixed: Sequence[str]
+) -> None:
+    """Compare columns that no target moves with statistics of the targets.
 
     Args:
-        check: what is checked; leaks are added to it.
+        check: the record of leaks.
         drawn: see ``draws``.
-        df: the rows that are checked.
-        given: all rows, as the user gave them; a table's means are of all of them.
-        whole: what is chosen by, of all rows.
-        fixed: columns that are passed on by right: order, key and folds.
+        df: the checked rows.
+        given: all rows, as the user gave them; a table's means are over all of them.
+        whole: targets, order and key of all rows.
+        fixed: columns that may be passed on: order, key and folds.
     """
     columns = {n: check.base[n] for n in check.suspects if drawn.still(n)}
     columns |= {n: as_column(df[n], name=n) for n in check.runner.passed_on if n not in fixed}
@@ -177,15 +168,17 @@ def made_beforehand(check: Check, drawn: Drawn, df: Any, given: Any, whole: Choi
         return paired([as_column(given[n], name=n).to("cpu").coded().codes for n in names])
 
     for target in check.choice.targets:
-        held = Held(target, check.choice.table[target], whole.table[target], check.rows)
+        held = HeldTarget(target, check.choice.table[target], whole.table[target], check.rows)
         orders = {n: by_group(codes, held.y) for n, codes in keys.items()}
         for name, column in columns.items():
             others = {n: (codes, orders[n]) for n, codes in keys.items() if name not in n}
             _hold(check, name, column, held, lambda c, h, others=others: of_key(c, others, whole_key, h))
 
 
-def _hold(check: Check, name: str, column: Column, held: Held, of_key: Callable[[Column, Held], str | None]) -> None:
-    tests: tuple[tuple[Kind, Callable[[Column, Held], str | None]], ...] = (
+def _hold(
+    check: LeakCheck, name: str, column: Column, held: HeldTarget, of_key: Callable[[Column, HeldTarget], str | None]
+) -> None:
+    tests: tuple[tuple[Kind, Callable[[Column, HeldTarget], str | None]], ...] = (
         ("copy", one_to_one),
         ("row order", row_order),
         ("outside", of_key),

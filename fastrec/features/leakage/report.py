@@ -1,4 +1,4 @@
-"""What ``check_leakage`` has found: leaks by kind, what to do about them, and what is only worth knowing."""
+"""The report of ``check_leakage``: leaks by kind, their remedies, and notes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from fastrec.errors import LeakageError
 Kind = Literal["random", "copy", "own target", "leave-one-out", "outside", "row order", "future", "outer fold"]
 
 REMEDIES: dict[str, str] = {
-    "random": "Fix the seed: what differs from run to run cannot be checked, nor made again for the test rows",
-    "copy": "Drop the column: it is the target, or the target in other words",
+    "random": "Fix the seed: a column that differs from run to run cannot be checked or repeated for the test rows",
+    "copy": "Drop the column: it is the target, or maps one to one to it",
     "own target": "Encode targets out of fold (TargetEncode in a FeatureSet, fit_transform), or from earlier rows only",
-    "leave-one-out": "Encode targets by folds of many rows: the other rows of a key tell the total, so that what is "
-    "left out shows the row's own target",
-    "outside": "Make it inside the pipeline, out of fold (TargetEncode): what was made beforehand from the targets of "
-    "these rows holds each row's own",
+    "leave-one-out": "Encode targets by folds of many rows: a key's total less its other rows is the row's own target",
+    "outside": "Compute it in the pipeline, out of fold (TargetEncode): beforehand it includes each row's own target",
     "row order": "Drop the column, or number the rows by something that is known when they are scored",
     "future": "Use only rows earlier than the row: lags, cumulative statistics and windows that end before it",
     "outer fold": "Compute everything that a target is in, the prior too, from the other folds alone "
@@ -26,22 +24,22 @@ REMEDIES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Leak:
-    """One column that knows too much.
+    """A leaking column.
 
     Args:
         column: the column.
         kind: one of these.
 
             - ``random``: two runs differ;
-            - ``copy``: it is the target, or stands for it value by value;
+            - ``copy``: it is the target, or maps one to one to it;
             - ``own target``: the row's own target moves its value;
-            - ``leave-one-out``: the value says the row's own target, though only those of other rows move it;
-            - ``outside``: it is a statistic of the targets of these rows, made before the pipeline (another table);
-            - ``row order``: it is a row's place or id, and the rows stand in the order of the target;
+            - ``leave-one-out``: the value tells the row's own target, though only other rows' targets move it;
+            - ``outside``: it is a statistic of these rows' targets, computed before the pipeline (another table);
+            - ``row order``: it is a row number or id, and the rows are sorted by the target;
             - ``future``, ``outer fold``: later rows, or targets of the row's fold, move its value.
-        row: the first row found, counted from 0 in the frame that was given; None where all rows show it.
-        detail: what was changed, and what it did to the row's value.
-        generator: the generator that it begins with, as it is written; None for a function.
+        row: the first such row, from 0 in the frame given; None: all rows.
+        detail: the change, and its effect on the row's value.
+        generator: the generator where it begins, as written; None for a function.
     """
 
     column: str
@@ -58,13 +56,13 @@ class Leak:
 
 @dataclass(frozen=True)
 class LeakageReport:
-    """What ``check_leakage`` found; true where it found nothing.
+    """The result of ``check_leakage``; true if it has no leaks.
 
     Args:
         leaks: the leaks, one for each column and kind.
-        notes: what is no leak by itself, but worth knowing.
-        checked: what was tried, in words.
-        outputs: all columns that were looked at.
+        notes: effects that are no leak by themselves.
+        checked: the checks, in words.
+        outputs: all columns checked.
     """
 
     leaks: list[Leak]
@@ -86,11 +84,7 @@ class LeakageReport:
         return list(dict.fromkeys(leak.column for leak in self.leaks))
 
     def raise_for_leaks(self) -> None:
-        """Stop where there is a leak.
-
-        Raises:
-            LeakageError: naming the columns.
-        """
+        """Raise LeakageError, naming the columns, if there is a leak."""
         if self.leaks:
             first = self.leaks[0]
             raise LeakageError(

@@ -1,4 +1,4 @@
-"""Which rows a leak is looked for in: a part of a large frame, rows to change, times to cut at."""
+"""The rows that ``check_leakage`` checks, those it changes, and the times it cuts at."""
 
 from __future__ import annotations
 
@@ -9,24 +9,21 @@ from typing import Any
 
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.features._inputs import order_keys
 from fastrec.segments import Groups
-from fastrec.table import Column, Table, as_column, column_names
-
-_MOST_KEYS = 30  # columns that are looked at as keys
-_MOST_PAIRED = 6  # … and together, two by two
-_CUTS = 3
+from fastrec.table import Table, as_column, column_names
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """Rows with what the checks choose by.
+class CheckedRows:
+    """Targets, order and key of the checked rows.
 
     Args:
-        table: targets, order and key.
-        targets, order, keys: the names of these columns.
-        seed: of every choice.
+        table: these columns.
+        targets, order, keys: their names.
+        seed: the seed of every choice.
     """
 
     table: Table
@@ -36,18 +33,18 @@ class Choice:
     seed: int
 
     @classmethod
-    def of(cls, df: Any, targets: Sequence[str], order: Sequence[str], keys: Sequence[str], seed: int) -> Choice:
-        """The choice for a frame of any supported library."""
+    def of(cls, df: Any, targets: Sequence[str], order: Sequence[str], keys: Sequence[str], seed: int) -> CheckedRows:
+        """Read the columns of a frame of any supported library."""
         table = Table.read(df, list(dict.fromkeys([*targets, *order, *keys]))).to("cpu")
         return cls(table, list(targets), list(order), list(keys), seed)
 
-    def take(self, rows: torch.Tensor) -> Choice:
-        """The choice for some of the rows."""
+    def take(self, rows: torch.Tensor) -> CheckedRows:
+        """Return some of the rows."""
         return replace(self, table=self.table.take(rows))
 
     @cached_property
     def rank(self) -> torch.Tensor:
-        """Place of each row's order value among the distinct ones, from 0: int64 ``[n]``."""
+        """The rank of each row's order value among the distinct ones, from 0: int64 ``[n]``."""
         keys = order_keys(self.table, self.order)
         groups = Groups.of(torch.zeros(len(self.table), dtype=torch.int64), *keys)
         new = torch.zeros(len(self.table), dtype=torch.bool)
@@ -57,11 +54,11 @@ class Choice:
         return groups.unsort(torch.cumsum(new, 0))
 
     def generator(self) -> torch.Generator:
-        """Random numbers of the seed."""
+        """Return a new generator of the seed."""
         return torch.Generator().manual_seed(self.seed)
 
     def other_targets(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
-        """For each target the row whose value each row takes: for ``rows`` one with a far value, else its own."""
+        """Return, for each target, the row whose value each row takes: for ``rows`` a far value, else its own."""
         source = {}
         for name in self.targets:
             taken = torch.arange(len(self.table))
@@ -73,7 +70,7 @@ class Choice:
         return source
 
     def one_target(self, chosen: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The same, where all ``chosen`` rows (bool ``[n]``) with a target take one value: that which moves most."""
+        """As ``other_targets``, but all ``chosen`` rows (bool ``[n]``) take one value: that which moves most."""
         source = {}
         for name in self.targets:
             low, high, position = self._ends(name)
@@ -83,7 +80,7 @@ class Choice:
         return source
 
     def _ends(self, name: str) -> tuple[int, int, torch.Tensor]:
-        """Rows with the two values farthest apart, and each row's place between values: float64 ``[n]``."""
+        """Return the rows with the two values farthest apart, and each row's value as a number: float64 ``[n]``."""
         column = self.table[name]
         known = ~column.is_missing()
         if column.kind in ("number", "datetime"):
@@ -102,11 +99,8 @@ class Choice:
         return low, high, order.nan_to_num(0)
 
     def mixed_future(self, cut: int, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """For each column the rows whose values the rows at or after a cut take: other future rows, mixed.
-
-        Whole rows are mixed, so that columns that belong together stay together; targets once more for themselves.
-        Order columns keep their place.
-        """
+        """Return, for each column, the rows whose values each row takes: rows from a cut on are shuffled."""
+        # Whole rows are shuffled, so columns of one row stay together; targets are shuffled apart, order columns stay.
         later = (self.rank >= cut).nonzero().squeeze(1)
         random = self.generator()
         rows, targets = torch.arange(len(self.rank)), torch.arange(len(self.rank))
@@ -115,8 +109,8 @@ class Choice:
         return {n: targets if n in self.targets else rows for n in names if n not in self.order}
 
 
-def sample_rows(choice: Choice, most: int) -> torch.Tensor:
-    """The rows to check, int64 in their own order: all, or whole keys, or the earliest, or any ``most``."""
+def sample_rows(choice: CheckedRows, most: int) -> torch.Tensor:
+    """Choose the rows to check, in their order: all, or whole keys, or the earliest, or random ``most``."""
     n = len(choice.table)
     if n <= most:
         return torch.arange(n)
@@ -135,24 +129,24 @@ def sample_rows(choice: Choice, most: int) -> torch.Tensor:
     return torch.randperm(n, generator=choice.generator())[:most].sort().values
 
 
-def key_sizes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
-    """Columns that may be keys, with how many rows have each row's value: int64 ``[n]``."""
+def key_sizes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
+    """Return, for columns that may be keys, how many rows have each row's value: int64 ``[n]``."""
     sizes = {}
     for name, codes in key_codes(frame, choice).items():
         sizes[name] = torch.where(codes > 0, torch.bincount(codes)[codes], 0)
     return sizes
 
 
-def key_codes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
-    """Columns that may be keys, as codes int64 ``[n]``, 0 where missing."""
+def key_codes(frame: Any, choice: CheckedRows) -> dict[str, torch.Tensor]:
+    """Return columns that may be keys, as codes int64 ``[n]``, 0 where missing."""
     found = {}
     odd = {*choice.targets, *choice.order}
-    for name in [n for n in column_names(frame) if n not in odd][:_MOST_KEYS]:
+    for name in [n for n in column_names(frame) if n not in odd][: limits.LEAK_KEYS]:
         try:
             column = as_column(frame[name], name=name).to("cpu")
         except DataError:
             continue
-        if not _may_be_key(column):
+        if column.kind != "category" and (column.kind != "number" or column.values.is_floating_point()):
             continue
         codes = column.coded().codes
         counts = torch.bincount(codes)
@@ -162,11 +156,11 @@ def key_codes(frame: Any, choice: Choice) -> dict[str, torch.Tensor]:
     return found
 
 
-def key_pairs(frame: Any, choice: Choice) -> dict[tuple[str, ...], torch.Tensor]:
-    """Columns that may be keys, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing; all rows."""
+def key_pairs(frame: Any, choice: CheckedRows) -> dict[tuple[str, ...], torch.Tensor]:
+    """Return columns that may be keys, and pairs of the first of them, as codes int64 ``[n]``, 0 where missing."""
     single = key_codes(frame, choice)
     found: dict[tuple[str, ...], torch.Tensor] = {(n,): codes for n, codes in single.items()}
-    names = list(single)[:_MOST_PAIRED]
+    names = list(single)[: limits.LEAK_PAIRED_KEYS]
     for i, a in enumerate(names):
         for b in names[:i]:
             found[(b, a)] = paired([single[b], single[a]])
@@ -174,7 +168,7 @@ def key_pairs(frame: Any, choice: Choice) -> dict[tuple[str, ...], torch.Tensor]
 
 
 def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Codes of several columns together, 0 where one is missing: int64 ``[n]``."""
+    """Join the codes of several columns, 0 where one is missing: int64 ``[n]``."""
     if len(codes) == 1:
         return codes[0]
     known = torch.stack([c > 0 for c in codes]).all(0)
@@ -182,18 +176,13 @@ def paired(codes: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.where(known, torch.unique(joined, return_inverse=True)[1] + 1, 0)
 
 
-def _may_be_key(column: Column) -> bool:
-    whole = column.kind == "number" and not column.values.is_floating_point()
-    return column.kind == "category" or whole
-
-
-def probe_rows(choice: Choice, sizes: dict[str, torch.Tensor], count: int) -> list[int]:
-    """Rows to change the target of: of rare keys, of usual and of frequent ones, with small and large targets.
+def probe_rows(choice: CheckedRows, sizes: dict[str, torch.Tensor], count: int) -> list[int]:
+    """Choose at most ``count`` rows to change the target of: of rare, usual and frequent keys, small and large targets.
 
     Args:
         choice: the rows.
         sizes: columns that may be keys (see ``key_sizes``).
-        count: how many at most.
+        count: the largest number.
     """
     random = choice.generator()
     known = torch.ones(len(choice.table), dtype=torch.bool)
@@ -222,7 +211,7 @@ def probe_rows(choice: Choice, sizes: dict[str, torch.Tensor], count: int) -> li
 
 
 def _by_size(rows: torch.Tensor, sizes: torch.Tensor, wish: float) -> torch.Tensor:
-    """The rows in the order of a wish: keys of few rows but not of one (0), of the median (.5), of most (1), of one."""
+    """Sort rows by a wish: first keys of few rows but not of one (0), of the median (.5), of most (1), of one (-1)."""
     if wish < 0:
         return rows[torch.argsort((sizes != 1).long(), stable=True)]
     several = sizes[sizes > 1]
@@ -233,13 +222,14 @@ def _by_size(rows: torch.Tensor, sizes: torch.Tensor, wish: float) -> torch.Tens
     return rows[torch.argsort(away, stable=True)]
 
 
-def cut_places(choice: Choice, frame: Any) -> list[int]:
-    """Ranks to cut at, spread over the rows: in each of three parts of time where most keys have rows on both sides."""
+def cut_places(choice: CheckedRows, frame: Any) -> list[int]:
+    """Choose ranks to cut at: in each part of time the rank where most keys have rows on both sides."""
     rank, last = choice.rank, int(choice.rank.max()) if len(choice.rank) else 0
     if last < 1:
         return []
     spans = torch.zeros(last + 2, dtype=torch.float64)
-    for codes in _codes_of_keys(choice, frame):
+    keys = [choice.table.coded(choice.keys).codes] if choice.keys else key_codes(frame, choice).values()
+    for codes in keys:
         size = int(codes.max()) + 1
         first = torch.full((size,), last + 1, dtype=torch.int64).scatter_reduce_(0, codes, rank, "amin")
         final = torch.zeros(size, dtype=torch.int64).scatter_reduce_(0, codes, rank, "amax")
@@ -247,7 +237,7 @@ def cut_places(choice: Choice, frame: Any) -> list[int]:
         spans.index_add_(0, first.clamp_max(last) + 1, share)
         spans.index_add_(0, final + 1, -share)
     spans = torch.cumsum(spans, 0)
-    shares = torch.quantile(rank.double(), torch.linspace(0.15, 0.95, _CUTS + 1, dtype=torch.float64)).long()
+    shares = torch.quantile(rank.double(), torch.linspace(0.15, 0.95, limits.LEAK_CUTS + 1, dtype=torch.float64)).long()
     cuts = []
     for a, b in zip(shares[:-1].tolist(), shares[1:].tolist()):
         low, high = max(a, 1), max(b, max(a, 1) + 1)
@@ -256,9 +246,3 @@ def cut_places(choice: Choice, frame: Any) -> list[int]:
             best = (part >= part.max() - 1e-12).nonzero().squeeze(1)
             cuts.append(low + int(best[len(best) // 2]))
     return sorted({min(c, last) for c in cuts})
-
-
-def _codes_of_keys(choice: Choice, frame: Any) -> list[torch.Tensor]:
-    if choice.keys:
-        return [choice.table.coded(choice.keys).codes]
-    return list(key_codes(frame, choice).values())

@@ -1,4 +1,4 @@
-"""Running a pipeline again on changed copies of a frame, and telling which values have moved."""
+"""Runs of a pipeline on changed copies of a frame, and the comparison of their values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fastrec._core import limits
 from fastrec._core.optional import library_of
 from fastrec.errors import DataError
 from fastrec.features._engine.saving import index_of, replace_features, selectors_of
@@ -21,17 +22,11 @@ from fastrec.features.feature_set import FeatureSet
 from fastrec.features.selectors import Selector, selector_from
 from fastrec.table import Column, Table, as_column, attach, column_names, take_rows
 
-RELATIVE, ABSOLUTE = 1e-9, 1e-12  # of the value; of the column's typical value
-_SINGLE_RELATIVE, _SINGLE_ABSOLUTE = 2e-6, 1e-7  # the same where numbers have seven digits
 Made = dict[str, Column]
 
 
 class Runner(ABC):
-    """Something that makes columns from a frame, run as often as a check asks for.
-
-    ``listed`` are the columns that it returns anew, ``passed_on`` those of the frame that it returns as they are; both
-    are known after ``start``.
-    """
+    """A pipeline to run: after ``start``, ``listed`` names its new columns, ``passed_on`` the unchanged ones."""
 
     listed: list[str]
     passed_on: list[str]
@@ -41,45 +36,35 @@ class Runner(ABC):
 
     @abstractmethod
     def prepare(self, df: Any, names: Sequence[str]) -> Any:
-        """The frame in the form that it is run on; ``names`` are columns that the checks change."""
+        """Return the frame in the form that it runs on; the checks change the columns ``names``."""
 
     @abstractmethod
     def start(self, frame: Any) -> Made:
-        """The first run, which tells what is made."""
+        """Run first, and learn which columns are new."""
 
     @abstractmethod
     def run(self, frame: Any, what: str) -> Made:
-        """The columns that it makes from a frame; one that is not made this time is left out.
-
-        Args:
-            frame: as ``prepare`` made it, changed.
-            what: how it was changed, for messages.
-        """
+        """Return the new columns of a changed frame; ``what`` describes the change, for messages."""
 
     def columns(self, frame: Any) -> list[str]:
-        """The columns of a frame that was prepared."""
+        """Return the columns of a prepared frame."""
         return column_names(frame)
 
     def fixed(self, frame: Any) -> Callable[[Any], Made] | None:
-        """A function that gives rows their values from what was learned on ``frame``; None where nothing is learned."""
+        """Return a function that transforms rows by the state fitted on ``frame``; None if nothing is fitted."""
         return None
 
     def learns_from_all(self, column: str) -> list[Feature]:
-        """The steps on a column's way that are fitted on all training rows, later ones included."""
+        """Return the steps behind a column that are fitted on all training rows, later ones included."""
         return []
 
     def maker(self, column: str, together: set[str]) -> Feature | None:
-        """The generator that a column's trouble begins with, of those that make the columns found ``together``."""
+        """Return the first generator behind a column whose outputs are among those that leak ``together``."""
         return None
 
 
 class SetRunner(Runner):
-    """A FeatureSet, run on clones of itself: what it has learned stays as it is. All its steps' columns are looked at.
-
-    Args:
-        features: the set.
-        tables: other tables by name.
-    """
+    """A FeatureSet with other ``tables``, run on clones of itself; the columns of all its steps are compared."""
 
     def __init__(self, features: FeatureSet, tables: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -102,7 +87,7 @@ class SetRunner(Runner):
         return self._made(self.whole().fit_transform(frame, tables=self.tables))
 
     def whole(self) -> FeatureSet:
-        """A clone that returns the columns of all steps."""
+        """Return a clone that returns the columns of all steps."""
         options = {n: v for n, v in self.given.get_params().items() if n not in ("features", "keep", "cache")}
         return _clone(FeatureSet(self.steps, **options))
 
@@ -113,7 +98,7 @@ class SetRunner(Runner):
         return lambda rows: self._made(fitted.transform(rows, tables=self.tables))
 
     def cross_fit(self, frame: Table, folds: torch.Tensor, k: int) -> tuple[Made, Made]:
-        """The training and validation columns of outer fold ``k``, one of those that have rows."""
+        """Return the training and validation columns of outer fold ``k``, which has rows."""
         place = torch.unique(folds).tolist().index(k)
         pairs = self.whole().cross_fit(frame, folds, tables=self.tables)
         train, valid = next(pair for i, pair in enumerate(pairs) if i == place)
@@ -126,25 +111,25 @@ class SetRunner(Runner):
         return next((s for s in self._way(column) if set(s.outputs) & together), None)
 
     def _way(self, column: str) -> list[Feature]:
-        """The steps that a column comes from, first ones first."""
-        wanted, found = {column}, []
+        """Return the steps that a column comes from, in order."""
+        wanted, steps = {column}, []
         for step in reversed(self.steps):
             if wanted & set(step.outputs):
                 wanted |= set(step.inputs)
-                found.append(step)
-        return found[::-1]
+                steps.append(step)
+        return steps[::-1]
 
     def _made(self, table: Table) -> Made:
         return {n: table[n] for s in self.steps for n in s.outputs}
 
 
 class FunctionRunner(Runner):
-    """A function from frame to frame: a user's own code. It gets copies.
+    """A user's function from frame to frame, called with copies.
 
     Args:
-        function: the function; rows must come back in their order (or, from pandas, with a unique index that tells it).
-        targets: columns that are no features, whatever it does to them.
-        fixed: columns by which a changed order of rows is noticed.
+        function: the function; rows must come back in their order (or, from pandas, with a unique index).
+        targets: columns that are no features.
+        fixed: columns that reveal a changed order of rows.
     """
 
     def __init__(self, function: Callable[[Any], Any], targets: Sequence[str], fixed: Sequence[str]) -> None:
@@ -169,7 +154,7 @@ class FunctionRunner(Runner):
             return False
         try:
             there, here = as_column(frame[name], name=name), as_column(result[name], name=name)
-        except DataError:  # values that no generator reads either
+        except DataError:  # values that no Column holds: no feature either
             return True
         odd = moved(there, here)
         if not bool(odd.any()):
@@ -214,12 +199,12 @@ def _clone(features: FeatureSet) -> FeatureSet:
     from sklearn.base import clone
 
     made = clone(features)
-    made.cache = None  # every run is to be a real one
+    made.cache = None  # every run must compute
     return made
 
 
 def _with_names(steps: Sequence[Feature]) -> list[Feature]:
-    """The steps unfitted, their selectors standing for the columns chosen, whatever the rows are changed to."""
+    # Unfitted steps, their selectors fixed to the chosen columns: on changed rows they might choose others.
     made: list[Feature] = []
 
     def fresh(thing: Feature | Selector) -> Any:
@@ -233,14 +218,14 @@ def _with_names(steps: Sequence[Feature]) -> list[Feature]:
 
 
 def copy_of(frame: Any) -> Any:
-    """A copy whose changing leaves the frame as it is."""
+    """Copy a frame, unless it is immutable."""
     if isinstance(frame, Table | pa.Table | pa.RecordBatch) or library_of(frame) == "polars":
-        return frame
+        return frame  # immutable
     return copy.deepcopy(frame) if isinstance(frame, Mapping) else frame.copy()
 
 
 def count_rows(frame: Any) -> int:
-    """The number of rows of a frame of any supported library."""
+    """Count the rows of a frame of any supported library."""
     if isinstance(frame, pa.Table | pa.RecordBatch):
         return frame.num_rows
     if isinstance(frame, Mapping):
@@ -250,7 +235,7 @@ def count_rows(frame: Any) -> int:
 
 
 def in_order_of(frame: Any, result: Any) -> Any:
-    """The result's rows in the frame's order, where both are pandas' and a unique index tells it."""
+    """Sort a pandas result's rows as the frame's, by a unique index; other results stay as they are."""
     if library_of(frame) != "pandas" or not hasattr(result, "index") or result.index.equals(frame.index):
         return result
     index = frame.index
@@ -261,12 +246,7 @@ def in_order_of(frame: Any, result: Any) -> Any:
 
 
 def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
-    """The frame with columns' values taken from other rows: types, index and other columns stay.
-
-    Args:
-        frame: of any supported library.
-        source: column name → int64 ``[n]``, the row that each row's value is taken from.
-    """
+    """Return the frame with values of ``source`` columns taken from other rows (int64 ``[n]``); all else stays."""
     if isinstance(frame, Table):
         return frame.with_columns({n: frame[n].take(rows.to(frame.device)) for n, rows in source.items()})
     if isinstance(frame, Mapping):
@@ -291,15 +271,12 @@ def with_rows_of(frame: Any, source: Mapping[str, torch.Tensor]) -> Any:
     return attach(frame, {n: as_column(frame[n], name=n).take(rows) for n, rows in source.items()})
 
 
-# Comparing -----------------------------------------------------------------------------------------------------------
-
-
 def moved(before: Column, after: Column, scale: float | None = None) -> torch.Tensor:
-    """Which values of a column are not the same: bool ``[n]``. Missing equals missing; numbers may differ by rounding.
+    """Mark the values of a column that differ, but for rounding: bool ``[n]``; missing equals missing.
 
     Args:
         before, after: the column, in the same rows.
-        scale: what is typical for the column (see ``typical``); None: found from ``before``.
+        scale: the column's ``typical`` size; None: computed from ``before``.
     """
     gone = before.is_missing()
     gone_too = after.is_missing().to(gone.device)
@@ -308,7 +285,7 @@ def moved(before: Column, after: Column, scale: float | None = None) -> torch.Te
 
 
 def typical(column: Column) -> float:
-    """The median size of a column's numbers that are not 0, for telling rounding from change; 0 where there is none."""
+    """Return the median absolute value of a column's non-zero numbers, or 0: the scale of rounding."""
     if column.kind == "vector":
         values = column.values.double().reshape(-1)
     elif column.kind == "list":
@@ -343,7 +320,8 @@ def _different(before: Column, after: Column, scale: float) -> torch.Tensor:
 
 def _far(a: torch.Tensor, b: torch.Tensor, scale: float) -> torch.Tensor:
     single = any(x.is_floating_point() and x.dtype != torch.float64 for x in (a, b))
-    relative, absolute = (_SINGLE_RELATIVE, _SINGLE_ABSOLUTE) if single else (RELATIVE, ABSOLUTE)
+    # float32 has seven digits
+    relative, absolute = (2e-6, 1e-7) if single else (limits.LEAK_RELATIVE, limits.LEAK_ABSOLUTE)
     a, b = a.double(), b.double()
     allowed = relative * torch.maximum(a.abs(), b.abs()) + absolute * scale
     near = ((a - b).abs() <= allowed) & a.isfinite() & b.isfinite()
@@ -377,7 +355,7 @@ def _different_arrow(before: Column, after: Column) -> torch.Tensor:
 
 
 def same_values(a: Column, b: Column) -> bool:
-    """Whether two columns hold the same values, in whatever order."""
+    """Test whether two columns hold the same values, in any order."""
     try:
         left, right = a.coded(), b.coded()
     except DataError:
@@ -387,7 +365,7 @@ def same_values(a: Column, b: Column) -> bool:
 
 
 def shown(column: Column, row: int) -> str:
-    """One value as a message shows it."""
+    """Format one value for messages."""
     value = column.take(torch.tensor([row], device=column.is_missing().device)).to_arrow()[0].as_py()
     if value is None or (isinstance(value, float) and value != value):
         return "missing"
@@ -396,7 +374,7 @@ def shown(column: Column, row: int) -> str:
 
 
 def as_features(pipeline: Any, key: Any) -> FeatureSet | None:
-    """A FeatureSet of what is one, or one generator; None for anything else."""
+    """Return a FeatureSet, or a generator as one; None for anything else."""
     if isinstance(pipeline, FeatureSet):
         return pipeline
     return FeatureSet([pipeline], key=as_list(key) or None) if isinstance(pipeline, Feature) else None

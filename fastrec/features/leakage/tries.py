@@ -1,4 +1,4 @@
-"""The tries of ``check_leakage`` that change a row, a time or a fold, and the book of what they find."""
+"""The checks of ``check_leakage`` that change a row, a time or a fold, and the record of leaks."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ from typing import Any
 
 import torch
 
-from fastrec.features.leakage.draws import SIGNS, change, one_sided, scattered, share_below
+from fastrec._core import limits
+from fastrec.features.leakage.draws import change, one_sided, scattered, share_below
 from fastrec.features.leakage.report import Kind, Leak, LeakageReport
-from fastrec.features.leakage.rows import Choice, cut_places, key_sizes, probe_rows
+from fastrec.features.leakage.rows import CheckedRows, cut_places, key_sizes, probe_rows
 from fastrec.features.leakage.runs import Made, Runner, SetRunner, moved, shown, typical, with_rows_of
-from fastrec.features.leakage.static import Held
+from fastrec.features.leakage.static import HeldTarget
 from fastrec.table import as_column, take_rows
-
-_MOST_FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Try:
-    """One run with one row's target changed.
+    """A run with one row's target changed.
 
     Args:
         row: its place among the checked rows.
         made: the columns.
         what: the change, for messages.
-        targets: each target after it, as numbers float64 ``[n]``.
+        targets: the changed targets, as numbers float64 ``[n]``.
     """
 
     row: int
@@ -35,24 +34,24 @@ class Try:
     targets: dict[str, torch.Tensor]
 
 
-class Check:
-    """The tries, one method each.
+class LeakCheck:
+    """The checks, one method each.
 
     Args:
-        runner: what is checked.
+        runner: runs the pipeline.
         frame: the rows, as the runner takes them.
-        choice: what is chosen by, of the same rows.
-        rows: int64, their numbers in the frame that the user gave.
+        choice: targets, order and key of the same rows.
+        rows: int64, their numbers in the user's frame.
         strict: see ``check_leakage``.
     """
 
-    def __init__(self, runner: Runner, frame: Any, choice: Choice, rows: torch.Tensor, strict: bool) -> None:
+    def __init__(self, runner: Runner, frame: Any, choice: CheckedRows, rows: torch.Tensor, strict: bool) -> None:
         self.runner, self.frame, self.choice, self.rows, self.strict = runner, frame, choice, rows, strict
         self.base = runner.start(frame)
         self.scale = {n: typical(c) for n, c in self.base.items()}
         self.suspects = list(self.base)  # columns whose moving means something
         self.unclear: set[str] = set()  # those of which no single row's move means anything
-        self.held = {n: Held(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
+        self.held = {n: HeldTarget(n, choice.table[n], choice.table[n], rows) for n in choice.targets}
         self.tries: list[Try] = []
         self.leaks: dict[tuple[str, Kind], Leak] = {}
         self.excused: dict[str, str] = {}
@@ -60,23 +59,21 @@ class Check:
         self.checked: list[str] = []
 
     def report(self, whole: int) -> LeakageReport:
-        """What was found, of the columns that the pipeline returns."""
+        """Return the leaks among the columns that the pipeline returns."""
         outputs = self.runner.listed
         leaks = [leak for leak in self.leaks.values() if leak.column in {*outputs, *self.runner.passed_on}]
         used = f"{len(self.rows):,} rows" + (f" of {whole:,}" if len(self.rows) < whole else "")
         excused = [f"{n!r} {e}" for n, e in self.excused.items() if n in outputs and (n, "future") not in self.leaks]
         return LeakageReport(leaks, [*excused, *self.notes], [used, *self.checked], outputs)
 
-    # The tries -------------------------------------------------------------------------------------------------------
-
     def twice(self) -> None:
-        """Two runs on the same rows: what differs by itself cannot be told from what moves."""
+        """Run twice on the same rows: random columns are leaks of their own, and no suspects afterwards."""
         made = self.runner.run(self.frame, "on the rows as they are")
         odd = self.compare("random", self.base, made, "it was run a second time", torch.arange(len(self.rows)))
         self.suspects = [n for n in self.suspects if n not in odd]
 
     def copies(self, fixed: Sequence[str]) -> None:
-        """Columns that are the target row by row."""
+        """Find columns that equal a target row by row."""
         passed = {n: as_column(self.frame[n], name=n) for n in self.runner.passed_on if n not in fixed}
         for target in self.choice.targets:
             column = self.choice.table[target]
@@ -87,14 +84,15 @@ class Check:
                     self.suspects = [n for n in self.suspects if n != name]
 
     def own_targets(self, probes: int) -> None:
-        """One row's target changed at a time."""
+        """Change one row's target at a time."""
         sizes = key_sizes(self.frame, self.choice)
         tries = [self.try_one(row) for row in probe_rows(self.choice, sizes, probes)]
         self.checked.append(f"the own targets of {len(tries)}")
         odd = {n for n in self.suspects for t in tries if self._moved(n, t) and scattered(self.base[n], t.made[n])}
         if odd:
-            more = [row for row in probe_rows(self.choice, sizes, SIGNS) if row not in {t.row for t in tries}]
-            every = [*tries, *(self.try_one(row) for row in more[: SIGNS - len(tries)])]
+            rows = probe_rows(self.choice, sizes, limits.LEAK_SIGNS)
+            more = [row for row in rows if row not in {t.row for t in tries}]
+            every = [*tries, *(self.try_one(row) for row in more[: limits.LEAK_SIGNS - len(tries)])]
             self.unclear = {n for n in odd if not self._one_sided(n, every)}
         for name in sorted(self.unclear):
             self.notes[
@@ -122,7 +120,7 @@ class Check:
         return made is not None and bool(moved(self.base[name].take(at), made.take(at), self.scale[name]).any())
 
     def _one_sided(self, name: str, tries: Sequence[Try]) -> bool:
-        """Whether a row's value goes with its own target farther than those of most others, or against it."""
+        # A row's value follows its own target if it moves farther, or against it, than those of most others.
         target, held = next(iter(self.held.items()))
         shares = [
             share_below(change(self.base[name], t.made[name]), t.row, float((t.targets[target] - held.y)[t.row].sign()))
@@ -132,7 +130,7 @@ class Check:
         return one_sided(shares)
 
     def future(self) -> None:
-        """Rows at or after a time dropped, then mixed up."""
+        """Drop, then shuffle, the rows at or after a time."""
         cuts = cut_places(self.choice, self.frame)
         self.checked.append(f"the future of {len(cuts)} times" if cuts else "no future, as there is one time only")
         fixed = self.runner.fixed(self.frame) if cuts else None
@@ -153,9 +151,9 @@ class Check:
                 self.compare("future", self.base, made, what, before, at_made=at_made, excuse=self._learns_from_all)
 
     def outer_folds(self, folds: torch.Tensor) -> None:
-        """All targets of one fold changed."""
+        """Change all targets of one fold at a time."""
         present = torch.unique(folds).tolist()
-        tried = present[:: max(len(present) // _MOST_FOLDS, 1)][:_MOST_FOLDS]
+        tried = present[:: max(len(present) // limits.LEAK_FOLDS, 1)][: limits.LEAK_FOLDS]
         self.checked.append(f"the targets of {len(tried)} outer fold{'s' if len(tried) > 1 else ''}")
         for k in tried:
             changed = with_rows_of(self.frame, self.choice.one_target(folds == k))
@@ -169,8 +167,6 @@ class Check:
             for rows, base, made in zip(sides, *pairs, strict=True):
                 self.compare("outer fold", base, made, what, rows, at=torch.arange(len(rows)))
 
-    # What was found --------------------------------------------------------------------------------------------------
-
     def compare(
         self,
         kind: Kind,
@@ -183,16 +179,16 @@ class Check:
         at_made: torch.Tensor | None = None,
         excuse: Callable[[str], str | None] = lambda name: None,
     ) -> set[str]:
-        """Write down the suspects that have moved, and return them.
+        """Record the suspects that have moved, and return them.
 
         Args:
-            kind: what a move would be.
+            kind: the kind of leak that a move is.
             base, made: the columns before and after the change.
             what: the change, for messages.
-            rows: int64, the rows of the checked frame whose values should be as they were.
-            at: where these rows stand in ``base``; None: at their number.
-            at_made: where they stand in ``made``; None: where they stand in ``base``.
-            excuse: what makes a column's moving no leak, in words.
+            rows: int64, the rows of the checked frame that must not move.
+            at: their places in ``base``; None: their numbers.
+            at_made: their places in ``made``; None: ``at``.
+            excuse: returns, in words, why a column's move is no leak; None: it is one.
         """
         at = rows if at is None else at
         at_made = at if at_made is None else at_made

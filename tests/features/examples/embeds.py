@@ -11,10 +11,7 @@ EXAMPLES = {
         lambda: NgramHash("text", 8),
         lambda: NgramHash("city", 5, of="letters", least=2, most=3, seed=3, name="letters"),
     ],
-    "Pca": [
-        lambda: Pca("vec", 2),
-        lambda: Pca(VectorColumns(["z", "views"], name="two"), 3, whiten=True),
-    ],
+    "Pca": [lambda: Pca("vec", 2), lambda: Pca(VectorColumns(["z", "views"], name="two"), 3, whiten=True)],
     "TextEmbed": [lambda: TextEmbed("text", text_net(), bs=3), lambda: TextEmbed("city", text_net(), name="of_city")],
 }
 

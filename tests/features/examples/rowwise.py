@@ -54,10 +54,7 @@ EXAMPLES = {
         lambda: DatePart("time", ["quarter", "Hour", "minute", "second", "weekofyear", "weekday"]),
         lambda: DatePart("price", "dayofyear"),
     ],
-    "Digits": [
-        lambda: Digits(["price", "clicks"]),
-        lambda: Digits(["price", "clicks", "z"], 3, decimals=2),
-    ],
+    "Digits": [lambda: Digits(["price", "clicks"]), lambda: Digits(["price", "clicks", "z"], 3, decimals=2)],
     "FillMissing": [
         lambda: FillMissing(["price", "clicks"]),
         lambda: FillMissing(["clicks", "y"], "mean", add_col=False),
