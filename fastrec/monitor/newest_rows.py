@@ -111,9 +111,9 @@ def together(
     """
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
-    train, tables, test = _read(saved, data, where)
+    file, train, tables, test = _read(saved, data, where)
     old = kept.train().to(where)
-    rows, is_new = _joined(saved, old, train)
+    rows, is_new = _joined(saved, old, train, file)
     if time is None:
         time = saved.config.get("recipe", {}).get("time")
     if time is not None and time not in rows:
@@ -150,7 +150,7 @@ def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
     return times.ticks.cpu().numpy(), times.span(said["time_gap"], "gap")
 
 
-def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict[str, Table], Table | None]:
+def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
     if not data.exists():
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
     files = {"train": data} if data.is_file() else table_files(data, None)
@@ -162,23 +162,26 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict
     read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
-    return train, read, test if test is None else test.drop(hidden)
+    return files["train"], train, read, test if test is None else test.drop(hidden)
 
 
-def _joined(saved: SavedRun, old: Table, new: Table) -> tuple[Table, torch.Tensor]:
+def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
     """Old rows and new ones, and which are new; lists in ascending order."""
     needed = _needed(saved, old)
     absent = next((n for n in needed if n not in new), None)
     if absent is not None:
         raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    numbers = np.arange(len(new))
     if saved.target is not None:
-        new = new.take(saved.target.known(new).to(new.device))
+        labelled = saved.target.known(new)
+        numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
     if not len(new):
         raise DataError("there is no new row with a label", remedy="Give labelled rows")
     names = [n for n in old.names if n in new]
     rows = concat([old.select(names), new.select(names)])
     is_new = torch.arange(len(rows)) >= len(old)
     if saved.target is not None:
+        _refuse_learned([n for n in saved.config.get("ids", ()) if n in rows], rows, len(old), numbers, file)
         return rows, is_new
     lists = rows[saved.config["list_column"]].integer().cpu()
     both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
@@ -189,6 +192,30 @@ def _joined(saved: SavedRun, old: Table, new: Table) -> tuple[Table, torch.Tenso
         )  # fmt: skip
     order = torch.argsort(lists, stable=True)
     return rows.take(order.to(rows.device)), is_new[order]
+
+
+def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
+    """Refuse new rows that the run has learned from, before anything is trained.
+
+    Args:
+        ids: the columns that tell rows apart.
+        rows: old rows, then new ones.
+        old: how many are old.
+        numbers: the place of each new row in its file.
+        file: where the new rows are.
+    """
+    if not ids:
+        return
+    codes = rows.coded(ids).codes.cpu().numpy()
+    learned = np.bincount(codes[:old], minlength=int(codes.max()) + 1)
+    again = np.flatnonzero((learned[codes[old:]] > 0) & (codes[old:] > 0))
+    # Ids that several old rows share name users or shops, not rows: they may come again.
+    if len(again) and learned.max() == 1:
+        value = ", ".join(f"{n} {rows[n].to_arrow()[old + int(again[0])]}" for n in ids)
+        raise DataError(
+            f"the run has learned from this row already: {value} ({len(again)} such rows in all)", file=file,
+            column=", ".join(ids), row=int(numbers[again[0]]), remedy="Give the rows that are new alone",
+        )  # fmt: skip
 
 
 def _needed(saved: SavedRun, old: Table) -> list[str]:

@@ -15,6 +15,7 @@ from fastrec._core.leftovers import recover
 from fastrec.competition import SavedRun
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.kept_rows import KeptRows
+from fastrec.competition.next_items.predict import is_next_item_run
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Column, Table
@@ -104,8 +105,8 @@ def _nothing_of(column: Column, rows: int) -> Any:
 
 
 def is_run(place: Any) -> bool:
-    """Whether something is a run directory."""
-    return isinstance(place, str | Path) and (Path(place) / "decision.json").is_file()
+    """Tell a run directory from other places; ``SavedRun`` refuses one of sessions with its remedy."""
+    return isinstance(place, str | Path) and ((Path(place) / "decision.json").is_file() or is_next_item_run(place))
 
 
 def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None) -> Table:
