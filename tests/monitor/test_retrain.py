@@ -297,7 +297,7 @@ def test_rows_that_were_learned_already_are_refused_before_training(serving, tmp
     (tmp_path / "data").mkdir()
     days(7, 2).iloc[249:].to_csv(tmp_path / "data" / "train.csv", index=False)
     days(9, 1).drop(columns="clicked").to_csv(tmp_path / "data" / "test.csv", index=False)
-    with pytest.raises(DataError, match="has learned from this row already: id 7-249 \\(1 such rows in all\\)") as error:
+    with pytest.raises(DataError, match="has learned from this row already: id 7-249 \\(1 such") as error:
         retrain(serving, tmp_path / "data", tmp_path / "run", every="value")
     assert (Path(error.value.file).name, error.value.column, error.value.row) == ("train.csv", "id", 0)
     assert not (tmp_path / "run").exists()
