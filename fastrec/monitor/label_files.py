@@ -31,7 +31,7 @@ def over_time_of_files(
     groups: str | None,
     trust: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The metric by period.
+    """Compute the metric by period.
 
     Args:
         reference: where it is a run, its metric, its target and its list column are known.
@@ -75,7 +75,7 @@ def over_time_of_files(
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
-    """The labels as the metric takes them: a run's target on its own scale, with classes as numbers."""
+    """Return the labels as the metric takes them: on the target's own scale, with classes as numbers."""
     if run is not None and run.target is not None and all(n in truth for n in run.target.names):
         return run.target.restore(run.target.encode(truth)).numpy()
     names = [run.config["label"]] if run is not None and run.target is None else []

@@ -22,8 +22,6 @@ from fastrec.validate.given import given_times
 
 __all__ = ["Newest", "Past", "together"]
 
-_AT_RANDOM = 3  # folds of the new rows, where no time says which came first
-
 
 @dataclass
 class Newest:
@@ -68,18 +66,18 @@ class Past:
     gap: float = 0
 
     def before(self, period: int) -> Table:
-        """The rows that are known when a period begins."""
+        """Return the rows known when a period begins."""
         return self.rows.take(torch.from_numpy(self.known(period)).to(self.rows.device))
 
     def known(self, period: int) -> np.ndarray:
-        """Which rows these are: bool ``[n]``."""
+        """Mark these rows: bool ``[n]``."""
         some = self.codes < period
         if self.ticks is not None and bool((self.codes == period).any()):
             some &= self.ticks < self.ticks[self.codes == period].min() - self.gap
         return some
 
     def cut(self, some: np.ndarray) -> Past:
-        """Some of the rows alone."""
+        """Select rows."""
         rows = self.rows.take(torch.from_numpy(some).to(self.rows.device))
         return Past(rows, self.codes[some], None if self.ticks is None else self.ticks[some], self.gap)
 
@@ -94,7 +92,7 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, put them below those that a run has kept, and cut the folds.
+    """Read new rows, append them to the run's, and cut the folds.
 
     Args:
         saved: the run.
@@ -142,7 +140,6 @@ def together(
 
 
 def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
-    """Each row's time, and how much the recipe leaves out between training and scored rows."""
     said = saved.config.get("recipe", {})
     if not said.get("time_gap") or said.get("time") not in rows:
         return None, 0
@@ -166,7 +163,7 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table
 
 
 def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
-    """Old rows and new ones, and which are new; lists in ascending order."""
+    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     needed = _needed(saved, old)
     absent = next((n for n in needed if n not in new), None)
     if absent is not None:
@@ -228,7 +225,7 @@ def _needed(saved: SavedRun, old: Table) -> list[str]:
 def _time_folds(
     past: Past, names: Sequence[str], is_new: torch.Tensor, scored: int
 ) -> tuple[Folds, torch.Tensor, bool]:
-    """Folds that score the newest periods by the rows before each, which rows are judged, and whether one comes before.
+    """Cut folds that score the newest periods by the rows before each.
 
     One period more is scored first and is not judged: without it the second level of the first judged period could
     learn from labels of that period or of later ones only.
@@ -259,12 +256,11 @@ def _time_folds(
 
 
 def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:
-    """New rows in three parts, each scored by the old rows and the other two."""
     count = int(is_new.sum())
     said = saved.config.get("recipe", {}).get("fold_key")
     key = said or (saved.config["list_column"] if saved.target is None else None)
     new = rows.take(is_new.to(rows.device))
-    cut = random_folds(count, _AT_RANDOM, seed=0) if key is None else group_folds(new, key, _AT_RANDOM)
+    cut = random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)
     fold = torch.full((len(rows),), -1, dtype=torch.int64)
     fold[is_new] = cut.long()
-    return Folds(fold, method=f"new rows in {_AT_RANDOM} parts at random", why="no time says which rows came first")
+    return Folds(fold, method="new rows in 3 parts at random", why="no time says which rows came first")

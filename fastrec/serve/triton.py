@@ -117,11 +117,9 @@ class _How:
     lists: str | None
 
     def joins(self, model: Mapping[str, Any]) -> bool:
-        """Whether rows of several requests may be one batch."""
         return self.dynamic and not any(t["name"] == self.lists for t in model["inputs"])
 
     def on_cpu(self, model: Mapping[str, Any]) -> bool:
-        """Whether a model runs on the CPU."""
         return self.device == "cpu" or any(t["type"] == "string" for t in model["inputs"])
 
 
@@ -151,7 +149,6 @@ def _read(export_dir: Path) -> dict[str, Any]:
 
 
 def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path, str]]:
-    """What is copied, and what it is called then; an ensemble has no files."""
     if model is None:
         return []
     main = export_dir / model["file"]
@@ -164,7 +161,6 @@ def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path
 
 
 def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
-    """What ``config.pbtxt`` says of a model that has a file."""
     if model["kind"] not in ("onnx", "xgboost"):
         raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config: dict[str, Any] = {"name": name}
@@ -190,7 +186,7 @@ def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
 
 
 def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[str, Any]:
-    """A tensor as requests have it; ``whole``: with its rows as a dimension, where a request is a batch."""
+    """Describe a tensor as requests have it; ``whole``: with its rows as a dimension, as a request is a batch."""
     rows, width = [-1] if whole else [], tensor["width"]
     made: dict[str, Any] = {"name": tensor["name"], "data_type": Enum(f"TYPE_{_TYPES[tensor['type']]}")}
     made["dims"] = [*rows, width or 1]
@@ -200,7 +196,6 @@ def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[s
 
 
 def _fil(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs, outputs and parameters of a model of the FIL backend, whose tensors have names of their own."""
     (rows,), (said,) = model["inputs"], model["outputs"]
     if (rows["type"], said["type"]) != ("float32", "float32") or rows["width"] is None:
         raise DataError(f"{name}: trees take and give float32 matrices here", remedy="Cast them in the part before")
@@ -228,7 +223,6 @@ def _accelerators(device: Device) -> list[dict[str, Any]]:
 
 
 def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _How) -> dict[str, Any]:
-    """What ``config.pbtxt`` says of the parts, one after the other."""
     whole = not all(how.joins(part) for part in parts)
     known = {t["name"]: _shape(t) for t in about["inputs"]}
     steps = []
@@ -264,5 +258,4 @@ def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, 
 
 
 def _shape(tensor: Mapping[str, Any]) -> tuple[str, int]:
-    """Type and width as Triton sees them, to which ``[n]`` and ``[n, 1]`` are one."""
     return tensor["type"], tensor["width"] or 1

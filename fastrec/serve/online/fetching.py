@@ -77,12 +77,12 @@ class Request:
         self.rows._columns.update(made)
 
     def result(self, names: Sequence[str]) -> Table:
-        """Columns of the rows asked about."""
+        """Return columns of the requested rows."""
         made = self.rows.select(names)
         return made.slice(self.past, len(self.rows)) if self.past else made
 
     def fetch(self, place: int) -> dict[str, Fetched]:
-        """The events that a step looks at, by table; a table that nobody has given is left out."""
+        """Return the events that a step looks at, by table; unknown tables are left out."""
         found: dict[str, Fetched] = {}
         for lookup in self.plan.lookups[place]:
             if lookup.table not in self.layouts:
@@ -97,7 +97,7 @@ class Request:
         return found
 
     def on_asked(self, do: Callable[[Table], Made]) -> Made:
-        """Columns made from the rows asked about alone, laid out for all rows; those before them mean nothing."""
+        """Compute on the requested rows only and pad to all rows; values of earlier rows are undefined."""
         if not self.past:
             return do(self.rows)
         made = do(self.rows.take(torch.arange(self.past, len(self.rows))))
@@ -105,7 +105,7 @@ class Request:
         return {n: c.take(back) for n, c in made.items()}
 
     def on_own_rows(self, place: int, do: Callable[[Table], Made]) -> Made:
-        """A step's columns made from the earlier rows that it looks at and those asked about, laid out for all rows."""
+        """Compute on a step's earlier rows and the requested ones, and pad to all rows."""
         own = self.own.get(place)
         if own is None or len(own) == self.past:
             return do(self.rows)
@@ -119,7 +119,7 @@ class Request:
     # Earlier rows of the frame ---------------------------------------------------------------------------------------
 
     def _with_past(self, asked: Table) -> Table:
-        """The earlier rows that some step looks at, then those asked about.
+        """Put the earlier rows that some step looks at before the requested ones.
 
         A step's values at earlier rows are needed where a step that looks back reads them; then the groups of those
         rows are needed too. So the steps are walked from the last to the first.
@@ -167,7 +167,6 @@ class Request:
         layout: Layout,
         groups: dict[bytes, np.ndarray],
     ) -> np.ndarray:
-        """The earlier rows of the groups of some rows."""
         index = self.plan.index_of(lookup)
         keys = {k for k in row_keys(asked, index.columns, index.prefix) if k is not None}
         if len(rows):
@@ -184,7 +183,6 @@ class Request:
     # Events ----------------------------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
-        """The events of all steps whose keys the rows have from the first, in one go."""
         wanted: dict[tuple[int, tuple[str, ...]], tuple[Index, Lookup, Table | None]] = {}
         for lookup in (k for found in self.plan.lookups for k in found):
             there = all(n in self.rows for n in lookup.rows)
@@ -242,7 +240,6 @@ class Request:
         return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
 
     def _add_keys(self, fetched: Fetched, lookup: Lookup, more: Table | None) -> None:
-        """Give the events their key columns, which are those of the rows."""
         if fetched.index.table == HISTORY:
             return
         rows = torch.from_numpy(fetched.first[fetched.of_key])
@@ -254,7 +251,7 @@ class Request:
         fetched.rows = fetched.rows[: len(self.rows)]
 
     def _share_words(self, fetched: Sequence[Fetched]) -> None:
-        """Give the rows' text columns and the events' of the same names one list of words: then codes are the same."""
+        """Give the rows' and the events' text columns of one name one list of words, so that codes are equal."""
         for name in self.rows.names:
             mine = self.rows[name]
             if mine.kind != "category" or mine.ordered is not None or not _is_text(mine.distinct.type):
@@ -275,7 +272,6 @@ class Request:
                 table._columns[name] = replace(there, values=values, distinct=words)
 
     def _check_types(self, index: Index, names: Sequence[str]) -> None:
-        """Refuse numbers where events have text, and text where they have numbers."""
         schema = self.layouts[index.table].schema
         for name, column in zip(names, index.columns, strict=True):
             mine, theirs = self.rows[name], schema.field(column).type
@@ -296,7 +292,7 @@ class Request:
 
 
 def _own(table: Table) -> Table:
-    """The same columns in a table that nobody else has, categories without those that no row has."""
+    """Copy the columns into a private table, without categories that no row has."""
     return Table({n: _few_words(table[n]) for n in table.names})
 
 

@@ -41,7 +41,7 @@ CUT = "\x00cut"  # of a base: the time that all folded events are before
 
 
 def can_fold(steps: Sequence[Feature], key: Sequence[str], made: Collection[str]) -> bool:
-    """Whether all generators that read a key's events can do without most of its old ones.
+    """Tell whether all generators that read a key's events can do without most of its old ones.
 
     Args:
         steps: the generators.
@@ -67,13 +67,13 @@ def _is_simple(step: Feature, key: Sequence[str], made: Collection[str]) -> bool
 
 
 def first_order(steps: Sequence[Feature]) -> str | None:
-    """The order column that says how old an event is; None: its place among the events does."""
+    """Return the order column that gives an event's age; None if its place among the events does."""
     order = as_list(getattr(steps[0], "order", None))
     return order[0] if order else None
 
 
 def span_of(step: Feature) -> Fraction:
-    """How far back a generator looks, in seconds or the order's unit: events of that span are not old."""
+    """Return how far back a generator looks, in seconds or the order's unit."""
     spans = [Fraction(0)]
     if isinstance(step, Rolling):
         spans += [seconds_in(w, wanted_by="Rolling", what="window") for w in as_list(step.window) if isinstance(w, str)]
@@ -85,7 +85,7 @@ def span_of(step: Feature) -> Fraction:
 
 
 def kept(step: Feature, old: Table) -> torch.Tensor:
-    """Which of a key's old events the generator still reads: bool ``[n]``."""
+    """Mark the old events of a key that the generator still reads: bool ``[n]``."""
     keys = order_keys(old, as_list(getattr(step, "order", None)))
     order = lexical_order(keys) if keys else None
     rows = torch.arange(len(old)) if order is None else order
@@ -97,7 +97,7 @@ def kept(step: Feature, old: Table) -> torch.Tensor:
 
 
 def summed(step: Feature) -> dict[str, str]:
-    """The outputs that folded events add to, and the type that their sums are kept as."""
+    """Return the outputs that folded events add to, and the type of their sums."""
     if isinstance(step, CumCount):
         return {step.outputs[0]: "i8"}
     if not isinstance(step, History):
@@ -108,7 +108,7 @@ def summed(step: Feature) -> dict[str, str]:
 
 
 def sums(step: Feature, gone: Table) -> dict[str, Any]:
-    """What events add to each of those outputs."""
+    """Compute what events add to each of those outputs."""
     if isinstance(step, CumCount):
         return {step.outputs[0]: len(gone)}
     if not isinstance(step, History):
@@ -123,7 +123,7 @@ def sums(step: Feature, gone: Table) -> dict[str, Any]:
 
 
 def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
-    """The type of what is kept of a key's folded events.
+    """Return the dtype of a key's folded events.
 
     Args:
         steps: the generators that read the key's events.
@@ -134,7 +134,7 @@ def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
 
 
 def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of ``kinds`` each event is (-1: none), and whether it counts."""
+    """Return the number in ``kinds`` of each event (-1: none), and whether it counts."""
     if step.kinds is None:
         return torch.full((len(events),), -1), torch.ones(len(events), dtype=torch.bool)
     coded = events[step.event].coded()
@@ -149,7 +149,6 @@ def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _last(marks: torch.Tensor, n: int) -> torch.Tensor:
-    """The last ``n`` of those marked."""
     left = marks.flip(0).long().cumsum(0).flip(0)
     return marks & (left <= n)
 
@@ -232,7 +231,7 @@ _KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] =
 
 
 def is_old(first: np.ndarray, newest: Any, margin: Fraction) -> tuple[np.ndarray, Any]:
-    """Which events are older than the newest by more than a margin.
+    """Mark events older than the newest by more than a margin.
 
     Args:
         first: int64 or float64 ``[n]``, the first order column.

@@ -88,7 +88,7 @@ class Folder:
         self.store.replace(key, value, records[left].tobytes(), {base_key: total.tobytes()})
 
     def _old(self, index: Index, events: Table) -> tuple[np.ndarray, Any]:
-        """Which events no request to come can be before, and the time before which they are."""
+        """Mark the events that no later request can precede, and return the time before which they are."""
         order = first_order(index.readers)
         if order is None:
             return np.ones(len(events), dtype=bool), None
@@ -102,7 +102,7 @@ class Folder:
     def add_sums(
         self, step: Feature, made: dict[str, Column], fetched: Mapping[str, Fetched], request: Request
     ) -> dict[str, Column]:
-        """A generator's columns with what folded events add to them.
+        """Add the sums of folded events to a generator's columns.
 
         Raises:
             DataError: a row is older than what was folded.

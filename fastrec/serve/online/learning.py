@@ -73,7 +73,7 @@ class Learner:
         return list(dict.fromkeys(n for s in self.steps for n in as_list(s.order)))
 
     def records(self, rows: Table) -> dict[bytes, bytes]:
-        """What rows with their target add to each key's bytes."""
+        """Encode rows with their target as bytes for each key."""
         appends: dict[bytes, bytes] = {}
         for number, step in enumerate(self.steps):
             order = order_keys(rows, as_list(step.order))
@@ -111,7 +111,7 @@ class Learner:
             self.store.replace(key, value or b"", total.tobytes() + records[~old].tobytes(), {})
 
     def compute(self, step: CumTarget, rows: Table) -> dict[str, Column]:
-        """The columns of rows, from training rows and the rows observed before them."""
+        """Compute the columns of rows from training rows and the rows observed before them."""
         number, state = self.steps.index(step), step._learned()[0]
         prior = self._sums(step, rows, [self._prefix(number, _ALL)] * len(rows))
         made: dict[str, Column] = {}
@@ -133,7 +133,7 @@ class Learner:
     def _sums(
         self, step: CumTarget, rows: Table, keys: Sequence[bytes | None]
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each target the count and the sum over the observed rows before each row: float64 ``[n]``.
+        """Return for each target the count and the sum over the observed rows before each row: float64 ``[n]``.
 
         Raises:
             DataError: a row is older than rows that were added up.

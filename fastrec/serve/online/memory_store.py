@@ -104,7 +104,7 @@ class MemoryStore:
             return before
 
     def snapshot(self) -> None:
-        """See ``Store``; without a folder nothing is done."""
+        """See ``Store``."""
         if self.folder is None:
             return
         with self._maintenance, self._lock:
@@ -130,7 +130,7 @@ class MemoryStore:
     # ------------------------------------------------------------------------------------------------------------------
 
     def copy_to(self, store: Store) -> None:
-        """Put all that there is into another store."""
+        """Copy everything into another store."""
         with self._lock:
             keys = list(self._data)
             for start in range(0, len(keys), 10_000):
@@ -140,7 +140,7 @@ class MemoryStore:
             store.write({}, {})
 
     def nbytes(self) -> int:
-        """The bytes of keys and values, without what Python adds to each."""
+        """Count the bytes of keys and values, without Python's overhead."""
         with self._lock:
             return sum(len(k) + len(v) for k, v in self._data.items())
 
@@ -148,7 +148,6 @@ class MemoryStore:
         return len(self._data)
 
     def _keep(self, parts: list[tuple[int, bytes, bytes]]) -> int:
-        """Log some changes, then make them."""
         if self._log is None:
             if self.folder is not None:
                 raise DataError("the store is closed", remedy="Open it again")
@@ -182,7 +181,6 @@ class MemoryStore:
             self._data[key][: _LENGTH.unpack_from(value)[0]] = value[_LENGTH.size :]
 
     def _open(self) -> None:
-        """Read the last snapshot and the log since."""
         assert self.folder is not None
         snapshots = sorted(self.folder.glob("snapshot-*.arrow"), key=_number)
         first = _number(snapshots[-1]) if snapshots else 0
@@ -199,7 +197,6 @@ class MemoryStore:
 
 
 def _hold(folder: Path) -> BinaryIO:
-    """A lock on the folder, which the system takes away with the process."""
     handle = (folder / "lock").open("ab")
     try:
         import fcntl  # where there is none, nothing keeps a second process out

@@ -141,16 +141,16 @@ class Online:
         return {k.table for k in lookups} - {k.table for k in lookups if k.via is None}
 
     def schema(self, table: str) -> pa.Schema | None:
-        """The types of a table's events; None: none was given or observed yet."""
+        """Return the types of a table's events; None if none was given or observed yet."""
         layout = self._layout(table)
         return None if layout is None else layout.schema
 
     def observed(self, table: str = HISTORY) -> int:
-        """How many events of a table have been observed; after a crash: those that were kept."""
+        """Count the observed events of a table; after a crash those that were stored."""
         return self.store.count(table.encode(), 0)
 
     def observe(self, events: Any, table: str | None = None) -> int:
-        """Take note of events; when it returns they are kept as the store promises.
+        """Store events; when it returns they are as safe as the store promises.
 
         Args:
             events: a frame of any library, in the order in which they happened or any other.
@@ -166,7 +166,7 @@ class Online:
         return self._observe(events, HISTORY if table is None else table, learn=True)
 
     def checked(self, events: Any, table: str) -> Table:
-        """The columns of events that ``observe`` would keep, with the types that they have there; nothing is observed.
+        """Return the columns of events that ``observe`` would store, with their types there; nothing is observed.
 
         Raises:
             DataError, MissingColumnError: as for ``observe``.
@@ -193,7 +193,7 @@ class Online:
         return len(rows)
 
     def features(self, requests: Any) -> pa.Table:
-        """The features of some rows, whose lists are whole.
+        """Compute the features of rows whose lists are whole.
 
         Args:
             requests: the rows, a frame of any library; rows of one call are of one frame and see each other as such.
@@ -208,7 +208,7 @@ class Online:
         return self.table(requests).to_arrow()
 
     def table(self, requests: Any) -> Table:
-        """``features`` as a ``Table``, whose tensors are torch's inference tensors."""
+        """Compute ``features`` as a ``Table``, whose tensors are torch's inference tensors."""
         asked = self._read(requests)
         layouts = {n: layout for n in self._plan.columns if (layout := self._layout(n)) is not None}
         step: Feature | None = None
@@ -225,7 +225,7 @@ class Online:
                 raise
 
     def snapshot(self) -> None:
-        """Keep all events in a form that is quickly read (``MemoryStore``: the log is dropped)."""
+        """Write all events in a form that loads quickly (``MemoryStore``: the log is dropped)."""
         self.store.snapshot()
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class Online:
 
     @classmethod
     def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: Store | None = None) -> Online:
-        """What ``write_online_state`` wrote, and what was observed since.
+        """Load what ``write_online_state`` wrote, and what was observed since.
 
         Args:
             folder: where it is.
@@ -292,7 +292,6 @@ class Online:
         return self._layouts[name].conform(rows)
 
     def _layout(self, name: str) -> Layout | None:
-        """The types of a table, as this or another process has set them; None: nobody has yet."""
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
@@ -313,7 +312,6 @@ class Online:
         return list(dict.fromkeys(n for n in needed if n not in made))
 
     def _read(self, requests: Any) -> Table:
-        """The columns of the requests; a target that a lag reads is not known yet."""
         there = set(column_names(requests))
         names = [n for n in self._inputs if n in there or n not in self._targets]
         rows = Table.read(requests, names, device="cpu")
@@ -321,7 +319,6 @@ class Online:
         return rows.with_columns({n: c for n, c in blank.items() if n not in rows}) if len(names) < len(blank) else rows
 
     def _made(self, place: int, step: Feature, request: Request) -> dict[str, Column]:
-        """A generator's columns, of the rows at hand."""
         if step in self._learner.steps:
             return request.on_asked(lambda rows: self._learner.compute(step, rows))
         lookups = self._plan.lookups[place]
@@ -337,7 +334,6 @@ class Online:
     # The store -------------------------------------------------------------------------------------------------------
 
     def _signature(self) -> str:
-        """A digest of what is kept: it changes with the generators and how their events are kept."""
         indexes = [[i.number, i.table, i.columns, i.fields, i.folds] for i in self._plan.indexes]
         readers = [[s.signature for s in i.readers] for i in self._plan.indexes]
         learners = [s.signature for s in self._learner.steps]
@@ -353,6 +349,5 @@ class Online:
 
 
 def _typed(given: Any, names: Sequence[str], table: str) -> Table:
-    """A table's columns with their types; what rows there are is of no account."""
     with naming_table(table):
         return Table.read(given.empty_table() if isinstance(given, pa.Schema) else given, names, device="cpu")

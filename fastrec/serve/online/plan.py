@@ -59,7 +59,7 @@ class Index:
 
     @staticmethod
     def base_of(key: bytes) -> bytes:
-        """Where that is kept which the folded events of a key came to."""
+        """Return the key of the sums of a key's folded events."""
         return b"b" + key[1:]
 
 
@@ -85,7 +85,7 @@ class Plan:
     _found: dict[Lookup, Index] = field(default_factory=dict, init=False)
 
     def index_of(self, lookup: Lookup) -> Index:
-        """Where a lookup's events are: by its own columns, or by the first of them."""
+        """Return the index of a lookup's events: by its own columns, or by the first of them."""
         if lookup not in self._found:
             self._found[lookup] = self._find(lookup)
         return self._found[lookup]
@@ -97,7 +97,7 @@ class Plan:
 
 
 def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) -> Plan:
-    """The steps that make some outputs, and the events that they look at.
+    """Plan the steps that make some outputs, and the events that they look at.
 
     Args:
         features: the fitted features.
@@ -133,12 +133,12 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
 
 
 def looks_back(step: Feature) -> bool:
-    """Whether a generator looks at other rows or events when it is applied."""
+    """Tell whether a generator looks at other rows or events when it is applied."""
     return isinstance(step, Grouped | CoVisit) or (isinstance(step, Fitted) and step.within is not None)
 
 
 def history_outputs(features: FeatureSet, *, learn: bool = False) -> list[str]:
-    """The outputs that look at other rows or events (or go on learning), and those that are made from such ones."""
+    """List the outputs that look at other rows or events (or learn), and those made from such ones."""
     made: set[str] = set()
     for step in features.steps:
         if looks_back(step) or (learn and isinstance(step, CumTarget)) or made & set(step.inputs):
@@ -156,7 +156,7 @@ def _needed(steps: Sequence[Feature], outputs: Collection[str]) -> list[Feature]
 
 
 def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
-    """The events that a generator needs for some rows.
+    """List the events that a generator needs for some rows.
 
     Raises:
         DataError: how it looks at events is not known.
@@ -189,7 +189,6 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
 
 
 def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int]) -> None:
-    """Refuse rows that are found again by a column that another generator makes."""
     for step, found in zip(steps, lookups, strict=True):
         odd = next((n for k in found if k.table == HISTORY for n in k.columns if n in made), None)
         if odd is not None:
@@ -202,7 +201,7 @@ def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]
 
 
 def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[int]:
-    """The steps whose values are needed at earlier rows of the frame: a generator that looks back reads them."""
+    """Return the steps whose values are needed at earlier rows: a generator that looks back reads them."""
     wanted: set[str] = set()
     deep = set()
     for i in range(len(steps) - 1, -1, -1):
@@ -217,7 +216,7 @@ def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[
 def _columns(
     steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int], deep: Collection[int]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The columns that events must have, by table, and those of them in which none may be missing."""
+    """Return the columns that events must have, by table, and those in which none may be missing."""
     columns: dict[str, dict[str, None]] = {}
     orders: dict[str, dict[str, None]] = {}
     for i, (step, found) in enumerate(zip(steps, lookups, strict=True)):
@@ -234,17 +233,15 @@ def _columns(
 
 
 def _is_order(step: Feature) -> bool:
-    """Whether a missing order value is an error of the generator (to ``GroupPick`` it is a row to pass over)."""
     return type(step).__name__ not in ("GroupPick", "GroupStats", "GroupRank")
 
 
 def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:
-    """The columns of the data that a step reads from its rows."""
     return [n for n in step.inputs if n not in made and n not in step.fit_only]
 
 
 def _keys_of(lookups: Sequence[Sequence[Lookup]]) -> list[tuple[str, tuple[str, ...]]]:
-    """The tables and keys to keep events by; a key whose first columns are one too needs none of its own.
+    """Return the tables and keys to store events by; a key whose first columns are one too needs none of its own.
 
     A session's events are read once for all that is asked of it, its events on one item among them.
     """

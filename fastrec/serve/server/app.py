@@ -42,7 +42,7 @@ def build_app(
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """As ``make_app``."""
+    """Build the application of ``make_app``."""
     recommending = recommends(export)
     service: Any = (
         RecommendService(export, limits=limits, canary=canary)
@@ -82,7 +82,6 @@ def build_app(
 
 
 def _scoring(route: Callable[..., Route]) -> list[Route]:
-    """The addresses of an export that scores rows."""
     routes = [
         route("/v1/score", v1.score, method="POST"),
         route("/v1/rank", v1.rank, method="POST"),
@@ -103,7 +102,7 @@ def _scoring(route: Callable[..., Route]) -> list[Route]:
 def _endpoint(
     service: Service, held: BytesHeld, path: str, handler: _Handler, token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A handler with all that is the same for every address: the token, the body, errors, what is counted."""
+    """Wrap a handler in what all addresses share: token, body, errors, counts."""
 
     limits = service.limits
 
@@ -157,15 +156,12 @@ async def _no_such_address(request: Request, error: Exception) -> Response:
 
 
 async def _alive(service: Service, call: Call) -> Response:
-    """Whether the process answers at all."""
     return v1.json_response({"live": True})
 
 
 async def _ready(service: Service, call: Call) -> Response:
-    """Whether requests should be sent here: the model is loaded and warm, and the server is not stopping."""
     return v1.json_response({"ready": not service.stopping}, 503 if service.stopping else 200)
 
 
 async def _metrics(service: Service, call: Call) -> Response:
-    """What is counted, for Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)

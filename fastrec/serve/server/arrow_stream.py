@@ -26,9 +26,6 @@ def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
         body: as it came.
         max_rows: rows of all batches.
         max_bytes: bytes that dictionaries and views of text may become, and values that there may be.
-
-    Raises:
-        Refusal: it is no stream of Arrow (400), compressed (415), or too large once unpacked (413).
     """
     try:
         _check_batches(body, max_rows, max_bytes)
@@ -45,7 +42,7 @@ def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
 
 
 def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
-    """Refuse what is compressed or too large by what the messages say of themselves; no buffer is read."""
+    """Refuse compressed or too large messages by their metadata; no buffer is read."""
     rows = values = 0
     for data, at, kind in _batches(body):
         if _field(data, at, 3) is not None:
@@ -70,7 +67,7 @@ def _length(data: memoryview, at: int) -> int:
 
 
 def _batches(body: bytes) -> Iterator[tuple[memoryview, int, int]]:
-    """The metadata of each message that holds rows, the place of its RecordBatch there, and the message's kind."""
+    """Yield the metadata of each message that holds rows, the place of its RecordBatch, and the message's kind."""
     for message in pa.ipc.MessageReader.open_stream(body):
         data = memoryview(message.metadata)
         root = _target(data, 0)
@@ -95,7 +92,6 @@ def _target(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Where a table's field is; None: the table lacks it."""
     places = table - _number(data, table, "i")
     entry = 4 + 2 * number
     place = _number(data, places + entry, "H") if entry < _number(data, places, "H") else 0
@@ -103,7 +99,6 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 
 
 def _texts(name: str, values: pa.Array) -> int:
-    """Bytes that an array's text will have where the body holds it once for several rows."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _texts(name, values.flatten())

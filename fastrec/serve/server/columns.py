@@ -47,19 +47,11 @@ class Columns:
     made: dict[str, np.ndarray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """An array ``[rows]`` for every input but the list's.
-
-        Raises:
-            Refusal: a value has another type, is out of range, or is missing where none may be.
-        """
+        """Convert to an array ``[rows]`` for every input but the list's."""
         return {**_arrays(self.spec, self.sent, self.rows, self.convert), **self.made}
 
     def table(self) -> pa.Table:
-        """The rows as the features of events take them: with nulls, and with times as timestamps.
-
-        Raises:
-            Refusal: as for ``arrays``.
-        """
+        """Convert to the rows that features of events take: with nulls, and times as timestamps."""
         arrays = self.arrays()
         columns = [to_arrow(i, arrays[i.name]) for i in self.spec.sent]
         fields = [(i.name, arrow_type(i)) for i in self.spec.sent]
@@ -71,11 +63,7 @@ class Columns:
 
 
 def arrays_together(batch: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """The rows of several requests to one export, one request below the other.
-
-    Raises:
-        Refusal: one of them has a value that cannot be used; its row is then not that of its request.
-    """
+    """Stack the rows of several requests to one export."""
     first = batch[0]
     if len(batch) == 1:
         return first.arrays()
@@ -87,7 +75,7 @@ def arrays_together(batch: Sequence[Columns]) -> dict[str, np.ndarray]:
 
 
 def lists_together(batch: Sequence[Columns]) -> np.ndarray:
-    """int64 ``[rows of all]``: numbers that tell all lists of all requests apart."""
+    """Number the lists of all requests: int64 ``[rows of all]``."""
     numbers, before = [], 0
     for one in batch:
         numbers.append(np.full(one.rows, before, np.int64) if one.lists is None else one.lists + before)

@@ -23,7 +23,7 @@ def make_app(
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """An application for one export, registry, recommender or run; it is loaded and warm when this returns.
+    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
 
     Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
 

@@ -57,7 +57,6 @@ class _Server(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: Any = None) -> None:
-        """Listen, and say where."""
         await super().startup(sockets)
         if self.started and self._say is not None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -65,7 +64,6 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """While the server runs, SIGTERM and Ctrl-C stop it and SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         stops, reloads = (signal.SIGINT, signal.SIGTERM), [s for s in ("SIGHUP",) if hasattr(signal, s)]
         handlers = {s: lambda s=s: self.handle_exit(s, None) for s in stops}
@@ -79,7 +77,6 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop: ``/ready`` says so to who still asks."""
         self._service.stopping = True
         super().handle_exit(sig, frame)
 

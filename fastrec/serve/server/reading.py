@@ -28,11 +28,7 @@ __all__ = [
 
 
 def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> Columns:
-    """Columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``.
-
-    Raises:
-        Refusal: a column is missing, unknown or of another length.
-    """
+    """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""
     if type(columns) is not dict:
         raise Refusal(422, "columns is no object of lists")
     if set(map(type, columns.values())) - {list}:
@@ -44,11 +40,7 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
 
 
 def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> Columns:
-    """Rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``.
-    """
+    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there."""
     columns = lists_of_rows(rows, max_rows)
     if not rows:
         columns = {i.name: [] for i in spec.sent}
@@ -64,11 +56,7 @@ def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) ->
 
 
 def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
-    """Columns of a table of Arrow.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``; two columns of one name.
-    """
+    """Read columns of a table of Arrow."""
     check_rows(table.num_rows, max_rows)
     names = table.column_names
     if len(set(names)) != len(names):
@@ -79,11 +67,7 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
 
 
 def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> Columns:
-    """Columns of numpy arrays, or of what numpy makes an array of.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``.
-    """
+    """Read columns of numpy arrays, or of what numpy makes an array of."""
     lists = {i.name for i in spec.event_columns}
     arrays = {n: _objects(v) if n in lists else _array(v) for n, v in columns.items()}
     for name, values in arrays.items():
@@ -98,7 +82,7 @@ def _array(values: Any) -> np.ndarray:
 
 
 def _objects(values: Any) -> np.ndarray:
-    """Lists ``[n]``, which numpy would make a matrix of where they are of one length."""
+    """Build an array of lists ``[n]``, of which numpy would make a matrix if their lengths were equal."""
     made = np.empty(len(values), object)
     made[:] = list(values)
     return made
@@ -111,11 +95,7 @@ def checked_columns(
     convert: Callable[[Input, Any], np.ndarray],
     as_list: Callable[[Any], list[Any]],
 ) -> Columns:
-    """Columns that ``convert`` will make arrays of; ids of lists and items by ``as_list``.
-
-    Raises:
-        Refusal: a column is missing or unknown.
-    """
+    """Check names; ``convert`` will make arrays of columns, ``as_list`` reads ids of lists and items."""
     _check_names(spec, columns)
     if not columns.keys() >= spec.required:
         missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
@@ -129,11 +109,7 @@ def checked_columns(
 
 
 def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[Any]]:
-    """Rows of JSON as columns; None where a row lacks a column.
-
-    Raises:
-        Refusal: they are no list of objects, or too many.
-    """
+    """Turn rows of JSON into columns; None where a row lacks a column."""
     if type(rows) is not list:
         raise Refusal(422, "rows is no list of objects")
     check_rows(len(rows), max_rows)
@@ -145,7 +121,6 @@ def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[A
 
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
-    """Refuse a column that the export does not know."""
     if spec.known.issuperset(names):
         return
     for name in names:
@@ -159,11 +134,7 @@ def _check_names(spec: Spec, names: Iterable[str]) -> None:
 
 
 def check_same_length(columns: Mapping[str, Any]) -> int:
-    """How many values every column has.
-
-    Raises:
-        Refusal: two columns have different numbers of them.
-    """
+    """Return the number of values of every column; refuse different ones."""
     lengths = list(map(len, columns.values()))
     rows = lengths[0] if lengths else 0
     if lengths.count(rows) < len(lengths):
@@ -174,13 +145,13 @@ def check_same_length(columns: Mapping[str, Any]) -> int:
 
 
 def check_rows(rows: int, max_rows: int) -> None:
-    """Refuse more rows than are allowed."""
+    """Refuse more rows than are allowed (413)."""
     if rows > max_rows:
         raise Refusal(413, f"there are {rows} rows, and no more than {max_rows} are allowed", remedy="Send fewer")
 
 
 def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
-    """Ids of lists, integers or text, as 0 … k - 1 in order of appearance; and k."""
+    """Number ids of lists, integers or text, 0 … k - 1 in order of appearance; return k too."""
     kinds = set(map(type, ids))
     if kinds - {int, str}:
         row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))

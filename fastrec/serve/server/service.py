@@ -113,13 +113,13 @@ class Service:
         self._reloading = False
 
     def choose(self, request_id: object) -> Scorer:
-        """The export that answers a request: the current one, or by the request's id the canary."""
+        """Return the export that answers a request: the current one, or by the request's id the canary."""
         if self._canary is None or self.canary is None or request_id is None:
             return self.scorer
         return self._canary if takes_canary(str(request_id), self.canary) else self.scorer
 
     async def watch(self) -> None:
-        """Take over what is promoted in a registry, for as long as the server runs."""
+        """Load versions that are promoted in a registry, for as long as the server runs."""
         failed: int | None = None
         said = ""  # of the registry: once, not twice a second
         while self.source.registry is not None:
@@ -141,22 +141,19 @@ class Service:
                     failed = state[1] if refusal.status == 500 else None
 
     async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
-        """``parse()`` of a body of ``size`` bytes; a large one on a thread of its own."""
+        """Call ``parse()`` for a body of ``size`` bytes; on a thread if it is large."""
         if size <= _SMALL:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
     async def score(self, scorer: Scorer, columns: Columns, timeout: float, came: float) -> list[np.ndarray]:
-        """The outputs for the rows of one request.
+        """Score the rows of one request.
 
         Args:
             scorer: the export that was current when the request came.
             columns: its rows, under names that were checked.
             timeout: seconds from ``came`` until the answer is of no use.
             came: when the request came, by ``time.monotonic``.
-
-        Raises:
-            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
         """
         if columns.rows == 0:
             return scorer.score_all([columns])[0]
@@ -165,11 +162,7 @@ class Service:
         return await self.batcher.submit(Job(scorer, columns, timeout, came))
 
     async def observe(self, events: pa.Table, table: str) -> None:
-        """Take events in; they are on disk when it returns.
-
-        Raises:
-            Refusal: the export has no events (404), or these cannot be taken in (422).
-        """
+        """Store events; they are on disk on return."""
         scorer = self.scorer
         if scorer.events is None:
             raise Refusal(404, "this export takes no events")
@@ -180,14 +173,11 @@ class Service:
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:
-        """Load the export's folder anew, warm it, and only then put it in the old one's place.
+        """Load the export's folder anew, warm it, and only then replace the old one.
 
         Of a registry it is the current version's. Requests that came before are scored by the old one.
 
         Returns the hash of the new one's graph.
-
-        Raises:
-            Refusal: another reload is going on (409), or the new one cannot be used: the old one goes on (500).
         """
         if self._reloading:
             raise Refusal(409, "a reload is going on")
@@ -213,7 +203,7 @@ class Service:
         return new.spec.version
 
     def close(self) -> None:
-        """Stop all threads, after what they are at."""
+        """Stop all threads after their current work."""
         self.batcher.close()
         for pool in (self._parser, self._history, self._loader):
             pool.shutdown(wait=True)
@@ -244,7 +234,7 @@ class Service:
         return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
 
     async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """A call of the state of events, after those that came before it; what it refuses is the client's to mend."""
+        """Call the state of events after earlier calls; what it refuses is the client's to mend."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
         except (DataError, MissingColumnError) as error:
@@ -252,5 +242,4 @@ class Service:
 
 
 def _cores() -> int:
-    """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -222,7 +222,6 @@ def _output(said: dict[str, Any]) -> Output:
 
 
 def _event_columns(said: dict[str, Any]) -> tuple[Input, ...]:
-    """Columns of events are given as inputs are, or by their type alone."""
     described = {name: {"type": c} if isinstance(c, str) else c for name, c in said.items()}
     return tuple(_input({**c, "name": name}) for name, c in described.items())
 

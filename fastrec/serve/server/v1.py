@@ -20,12 +20,12 @@ __all__ = ["events", "json_response", "rank", "reload", "score", "top"]
 
 
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
-    """An answer in JSON."""
+    """Make an answer of JSON."""
     return Response(write_json(value), status, media_type=JSON)
 
 
 async def score(service: Service, call: Call) -> Response:
-    """Rows → their scores, in the rows' order."""
+    """Answer rows with their scores, in the rows' order."""
 
     def parse() -> tuple[Scorer, Columns]:
         body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
@@ -41,7 +41,7 @@ async def score(service: Service, call: Call) -> Response:
 
 
 async def rank(service: Service, call: Call) -> Response:
-    """The candidates of one list → their ids from the best to the worst; equal scores keep the candidates' order."""
+    """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
 
     def parse() -> tuple[Scorer, Body, Columns]:
         body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
@@ -62,7 +62,7 @@ async def rank(service: Service, call: Call) -> Response:
 
 
 async def events(service: Service, call: Call) -> Response:
-    """Events of one table → how many were taken in, once they are on disk."""
+    """Store events of one table and answer how many, once they are on disk."""
     spec = service.scorer.spec
 
     def parse() -> tuple[str, pa.Table]:
@@ -87,14 +87,13 @@ async def reload(service: Service, call: Call) -> Response:
 
 
 def _answering(service: Service, call: Call, body: Body) -> Scorer:
-    """The export that answers a request."""
     scorer = service.choose(call.id_or(body.fields.get("request_id")))
     call.version = scorer.label
     return scorer
 
 
 def top(k: Any) -> int | None:
-    """How many are wanted, from a body or an address; None: it does not say."""
+    """Parse how many are wanted, from a body or an address; None if it does not say."""
     if k is None:
         return None
     if type(k) is str and k.isascii() and k.isdigit() and len(k) < 10:

@@ -57,12 +57,12 @@ class Asked:
         return len(self.offsets) - 1
 
     def lists(self) -> list[np.ndarray]:
-        """The ids of each session."""
+        """Return the ids of each session."""
         return np.split(self.items, self.offsets[1:-1]) if self.rows else []
 
 
 def joined(batch: Sequence[Asked]) -> Asked:
-    """The sessions of several requests with the same ``k`` and names of context."""
+    """Join the sessions of several requests with the same ``k`` and names of context."""
     if len(batch) == 1:
         return batch[0]
     lengths = np.concatenate([np.diff(a.offsets) for a in batch])

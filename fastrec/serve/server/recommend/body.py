@@ -27,7 +27,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits) -> tuple[Asked, bool]:
-    """The sessions of a body, and whether it is one that was sent alone.
+    """Parse the sessions of a body, and whether it was a single one.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
     ``context`` beside ``items`` holds values of the session. A stream of Arrow has a column ``items`` of lists; its
@@ -39,9 +39,6 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
         spec: what the model takes.
         k: how many items, from the address; None: as the body says.
         limits: what the server takes on; rows are sessions.
-
-    Raises:
-        Refusal: it is not of this form.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -92,7 +89,6 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> Asked:
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
-    """Values of each session by name; None where a session says none."""
     if all(c is None for c in contexts):
         return {}
     for row, context in enumerate(contexts):
@@ -157,7 +153,7 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
-    """What ``make`` gives; the row that it refuses is that of the session."""
+    """Call ``make``; a row that it refuses becomes that of the session."""
     try:
         return make()
     except Refusal as refusal:

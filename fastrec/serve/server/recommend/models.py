@@ -55,19 +55,13 @@ class _Model:
 
     @property
     def label(self) -> str:
-        """What answers say they are by, see ``Scorer.label``."""
         return self.spec.version[:12] if self.version is None else str(self.version)
 
     def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
         raise NotImplementedError
 
     def score_all(self, batch: Sequence[Asked]) -> list[Any]:
-        """An ``Answer`` for each request; those that want as many items, and send the same context, go together.
-
-        Raises:
-            Refusal: what was sent cannot be used.
-        """
+        """Answer each request; those with the same ``k`` and names of context go together."""
         found: dict[int, Answer] = {}
         kinds = [(a.k, frozenset(a.context)) for a in batch]
         for kind in dict.fromkeys(kinds):
@@ -83,11 +77,10 @@ class _Model:
         return [found[i] for i in range(len(batch))]
 
     def some_items(self) -> list[Any]:
-        """A few ids that it knows, where a session of some costs more the first time than one of none."""
+        """Return a few known ids, if a session of some costs more the first time than one of none."""
         return []
 
     def warm(self) -> None:
-        """Answer some sessions of known items, so that the first request does not pay for what happens once."""
         known = self.some_items()
         ids = np.array(known, object if self.spec.type == "string" else np.int64)
         k = min(self.spec.k, max(self.spec.items, 1))
@@ -103,7 +96,7 @@ class _Model:
 
 
 def recommends(folder: str | Path) -> bool:
-    """Whether a folder, or the current version of a registry, holds what answers ``/v1/recommend``."""
+    """Tell whether a folder, or the current version of a registry, answers ``/v1/recommend``."""
     folder = Path(folder)
     if is_registry(folder):
         folder = Source(folder).current()[0]
@@ -111,7 +104,7 @@ def recommends(folder: str | Path) -> bool:
 
 
 def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> _Model:
-    """Load what a folder holds.
+    """Load a folder's model.
 
     Raises:
         FastrecError: it cannot be read.
@@ -133,7 +126,6 @@ class _ServedNet(_Model):
         )
 
     def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
         began = time.perf_counter()
         best = self._graph.recommend(asked.lists(), asked.k)
         return best, {"score": time.perf_counter() - began}
@@ -157,7 +149,6 @@ class _ServedRun(_Model):
             )  # fmt: skip
 
     def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
         began = time.perf_counter()
         assert self._items is not None
         codes, scores = self._saved.recommend(_frame(asked, self._items), min(asked.k, self.spec.items))
@@ -169,7 +160,6 @@ class _ServedRun(_Model):
         return best, {"score": time.perf_counter() - began}
 
     def some_items(self) -> list[Any]:
-        """See ``_Model``."""
         assert self._items is not None
         return self._items.values.slice(0, _FEW).to_pylist()
 
@@ -193,7 +183,6 @@ class _ServedRecommender(_Model):
         self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, _USUAL, context)
 
     def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
         sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
         frame = _frame(asked, self._shop.items, self._empty, sides)
         more = {n: as_column(v, name=n) for n, v in asked.context.items() if n not in sides}
@@ -205,7 +194,6 @@ class _ServedRecommender(_Model):
         return best, dict(self._shop.seconds)
 
     def some_items(self) -> list[Any]:
-        """See ``_Model``."""
         return self._shop.items.values.slice(0, _FEW).to_pylist()
 
 
@@ -217,7 +205,6 @@ _WORDS = ("score", "rank")
 def _frame(
     asked: Asked, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
 ) -> SessionFrame:
-    """Sessions of a request as codes; unknown items are left out."""
     kind = pa.large_string() if type_of(items) == "string" else pa.int64()
     ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)
     values = items.encode(as_column(ids, name="items")) if len(ids) else torch.zeros(0, dtype=torch.int64)

@@ -38,11 +38,7 @@ class RecommendService(Service):
         self.metrics.stages = stages
 
     async def answer(self, asked: Asked, timeout: float, came: float) -> Answer:
-        """The items of each session of a request, and the seconds of each stage.
-
-        Raises:
-            Refusal: what was sent cannot be used (422), the queue is full (503), or the time ran out (504).
-        """
+        """Return the items of each session of a request, and the seconds of each stage."""
         if not asked.rows:
             return [], {}
         job: Any = Job(self.scorer, asked, timeout, came)  # type: ignore[arg-type]
