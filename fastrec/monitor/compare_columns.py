@@ -10,13 +10,13 @@ from fastrec.monitor.statistics import Test, chi_square, js_distance, ks_test, o
 from fastrec.table import Column
 from fastrec.table.keys import Coded
 
-__all__ = ["Cells", "Compared", "compare_columns"]
+__all__ = ["CellShares", "Compared", "compare_columns"]
 
 _COMPARABLE = ("number", "datetime", "category")
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellShares:
     """The cells that a column's values were counted in, for a picture.
 
     Args:
@@ -64,7 +64,7 @@ class Compared:
     unseen_usual: float
     unseen_test: Test
     grown: int
-    cells: Cells = field(repr=False)
+    cells: CellShares = field(repr=False)
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
@@ -188,5 +188,5 @@ def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float
     return (absent[0] / max(rows[0], 1), absent[1] / max(rows[1], 1)), shares_test(absent, rows)
 
 
-def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> Cells:
-    return Cells(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
+def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
+    return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))

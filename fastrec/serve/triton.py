@@ -84,7 +84,9 @@ def write_triton(
     if not is_plain_name(name):
         raise DataError(f"a model of Triton cannot be called {name!r}", remedy="Give a name without / and the like")
     about = _read(export_dir)
-    how = _How(max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list"))
+    how = _TritonOptions(
+        max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list")
+    )
     model = {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}
     models = {name: model}
     parts = about.get("parts") or []
@@ -105,7 +107,7 @@ def write_triton(
 
 
 @dataclass(frozen=True)
-class _How:
+class _TritonOptions:
     """How models are to run; ``lists``: the input that tells lists apart, None where there are none."""
 
     max_batch_size: int
@@ -160,7 +162,7 @@ def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path
     return [(p, usual if p == main else p.name) for p in sources]  # weights are called by their own names in the graph
 
 
-def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
+def _config(name: str, model: Mapping[str, Any], how: _TritonOptions) -> dict[str, Any]:
     if model["kind"] not in ("onnx", "xgboost"):
         raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config: dict[str, Any] = {"name": name}
@@ -222,7 +224,9 @@ def _accelerators(device: Device) -> list[dict[str, Any]]:
     return [{"name": "tensorrt", "parameters": [{"key": n, "value": v} for n, v in options.items()]}, *exact]
 
 
-def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _How) -> dict[str, Any]:
+def _ensemble(
+    name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _TritonOptions
+) -> dict[str, Any]:
     whole = not all(how.joins(part) for part in parts)
     known = {t["name"]: _shape(t) for t in about["inputs"]}
     steps = []

@@ -12,9 +12,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.serve.online.fold import base_type, first_order
 from fastrec.serve.online.keys import row_keys
-from fastrec.serve.online.plan import HISTORY, Index, Lookup, Plan
-from fastrec.serve.online.records import ROW, Layout, Values, union
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.plan import HISTORY, EventIndex, EventLookup, Plan
+from fastrec.serve.online.records import ROW, RecordLayout, Values, union
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, concat
 from fastrec.table.concat_columns import concat_columns
 
@@ -36,7 +36,7 @@ class Fetched:
         events: the events as a table.
     """
 
-    index: Index
+    index: EventIndex
     rows: np.ndarray
     first: np.ndarray
     records: np.ndarray
@@ -59,7 +59,9 @@ class Request:
     ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those asked about.
     """
 
-    def __init__(self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table) -> None:
+    def __init__(
+        self, plan: Plan, store: EventStore, values: Values, layouts: Mapping[str, RecordLayout], asked: Table
+    ) -> None:
         self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
         self._bases: dict[bytes, bytes | None] = {}  # of the frame's history, as of the moment that its rows were read
         self.own: dict[int, np.ndarray] = {}  # by step, the numbers of the earlier rows that it looks at
@@ -152,7 +154,7 @@ class Request:
         past = self._past_table(layout, every, names, asked)
         return _own(concat([past.select(asked.names), asked]))
 
-    def _past_table(self, layout: Layout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
+    def _past_table(self, layout: RecordLayout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
         made = layout.decode(records, names, self.values)
         # What no step looks at in earlier rows is not kept of them, and any value does.
         first = torch.zeros(len(records), dtype=torch.int64)
@@ -161,10 +163,10 @@ class Request:
 
     def _group(
         self,
-        lookup: Lookup,
+        lookup: EventLookup,
         rows: np.ndarray,
         asked: Table,
-        layout: Layout,
+        layout: RecordLayout,
         groups: dict[bytes, np.ndarray],
     ) -> np.ndarray:
         index = self.plan.index_of(lookup)
@@ -173,7 +175,7 @@ class Request:
             there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
             keys |= {k for k in row_keys(there, index.columns, index.prefix) if k is not None}
         absent = [k for k in keys if k not in groups]
-        bases = [Index.base_of(k) for k in absent] if index.folds else []
+        bases = [EventIndex.base_of(k) for k in absent] if index.folds else []
         found = self.store.get([*absent, *bases])
         for key, value in zip(absent, found, strict=False):
             groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
@@ -183,7 +185,7 @@ class Request:
     # Events ----------------------------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
-        wanted: dict[tuple[int, tuple[str, ...]], tuple[Index, Lookup, Table | None]] = {}
+        wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
         for lookup in (k for found in self.plan.lookups for k in found):
             there = all(n in self.rows for n in lookup.rows)
             if lookup.table in self.layouts and there and lookup.via is None:
@@ -192,7 +194,7 @@ class Request:
                 wanted.setdefault((index.number, names), (index, lookup, None))
         self._fetch(list(wanted.values()))
 
-    def _fetch(self, wanted: Sequence[tuple[Index, Lookup, Table | None]]) -> None:
+    def _fetch(self, wanted: Sequence[tuple[EventIndex, EventLookup, Table | None]]) -> None:
         """Fetch events by the keys of the rows, and of other events (the third of each)."""
         keyed = []
         for index, lookup, more in wanted:
@@ -206,13 +208,15 @@ class Request:
         # Events and what folded ones came to are read at one moment, in between nothing is folded. The frame's history
         # was read already.
         logs = [(index, keys) for index, *_, keys in keyed if index.table != HISTORY]
-        asked = [key for index, keys in logs for k in keys for key in ([k, Index.base_of(k)] if index.folds else [k])]
+        asked = [
+            key for index, keys in logs for k in keys for key in ([k, EventIndex.base_of(k)] if index.folds else [k])
+        ]
         held = dict(zip(asked, self.store.get(asked), strict=True))
         parts = []
         for index, lookup, more, rows, keys in keyed:
             is_log = index.table != HISTORY
             values = [held[k] for k in keys] if is_log else []
-            bases = [held[Index.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
+            bases = [held[EventIndex.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
             parts.append((self._arranged(index, rows, values, bases), lookup, more))
         self._share_words([f for f, *_ in parts])
         for fetched, lookup, more in parts:
@@ -220,7 +224,7 @@ class Request:
             self._fetched[fetched.index.number, lookup.rows[: len(fetched.index.columns)]] = fetched
 
     def _arranged(
-        self, index: Index, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]
+        self, index: EventIndex, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]
     ) -> Fetched:
         layout = self.layouts[index.table]
         kind = layout.dtype(index.fields)
@@ -239,7 +243,7 @@ class Request:
         columns = layout.decode(records, index.fields, self.values) if index.table != HISTORY else {}
         return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
 
-    def _add_keys(self, fetched: Fetched, lookup: Lookup, more: Table | None) -> None:
+    def _add_keys(self, fetched: Fetched, lookup: EventLookup, more: Table | None) -> None:
         if fetched.index.table == HISTORY:
             return
         rows = torch.from_numpy(fetched.first[fetched.of_key])
@@ -271,7 +275,7 @@ class Request:
                 values = torch.from_numpy(codes)[there.values.long()]
                 table._columns[name] = replace(there, values=values, distinct=words)
 
-    def _check_types(self, index: Index, names: Sequence[str]) -> None:
+    def _check_types(self, index: EventIndex, names: Sequence[str]) -> None:
         schema = self.layouts[index.table].schema
         for name, column in zip(names, index.columns, strict=True):
             mine, theirs = self.rows[name], schema.field(column).type
@@ -283,7 +287,7 @@ class Request:
                     remedy="Give both the same type",
                 )
 
-    def _check_needed(self, lookup: Lookup) -> None:
+    def _check_needed(self, lookup: EventLookup) -> None:
         if lookup.via is None and lookup.table != HISTORY:
             raise DataError(
                 f"the types of the events of {lookup.table!r} are not known, as none was observed",

@@ -26,10 +26,10 @@ from fastrec.serve.online.folding import Folder
 from fastrec.serve.online.keys import by_key, row_keys
 from fastrec.serve.online.learning import Learner
 from fastrec.serve.online.memory_store import MemoryStore
-from fastrec.serve.online.plan import HISTORY, Index, history_outputs, make_plan
-from fastrec.serve.online.records import Layout, Values
+from fastrec.serve.online.plan import HISTORY, EventIndex, history_outputs, make_plan
+from fastrec.serve.online.records import RecordLayout, Values
 from fastrec.serve.online.settings_file import read_settings
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, column_names
 
 _TYPES = b"mt"  # what the keys of the tables' types begin with
@@ -89,7 +89,7 @@ class Online:
         self,
         features: FeatureSet,
         *,
-        store: Store | None = None,
+        store: EventStore | None = None,
         tables: Mapping[str, Any] | None = None,
         history: bool = True,
         outputs: Sequence[str] | None = None,
@@ -102,7 +102,7 @@ class Online:
         if unknown is not None:
             raise DataError("the features have no such output", column=unknown, remedy="See FeatureSet.outputs")
         self.feature_set, self.outputs, self.history = features, wanted, history
-        self.store: Store = MemoryStore() if store is None else store
+        self.store: EventStore = MemoryStore() if store is None else store
         self._plan = make_plan(features, wanted, history=history)
         self._targets = set(features.targets)
         margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
@@ -114,7 +114,7 @@ class Online:
             columns += [n for n in self._learner.columns if n not in columns]
         self._inputs = self._request_columns()
         self._values = Values(self.store)
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, RecordLayout] = {}
         self._lock = RLock()
         self._folder = Folder(self._plan, self.store, self._values, keep, margin)
         self._check_store()
@@ -233,7 +233,7 @@ class Online:
         self.store.close()
 
     @classmethod
-    def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: Store | None = None) -> Online:
+    def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: EventStore | None = None) -> Online:
         """Load what ``write_online_state`` wrote, and what was observed since.
 
         Args:
@@ -266,7 +266,7 @@ class Online:
     def _append(self, name: str, rows: Table, *, learn: bool) -> None:
         layout = self._layouts[name]
         appends = self._learner.records(rows) if learn else {}
-        touched: dict[bytes, Index] = {}
+        touched: dict[bytes, EventIndex] = {}
         first = self.store.count(name.encode(), len(rows))
         try:
             numbers = np.arange(first, first + len(rows))
@@ -291,17 +291,17 @@ class Online:
             self._set_layout(name, rows)
         return self._layouts[name].conform(rows)
 
-    def _layout(self, name: str) -> Layout | None:
+    def _layout(self, name: str) -> RecordLayout | None:
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
-                self._layouts[name] = Layout.from_text(kept.decode())
+                self._layouts[name] = RecordLayout.from_text(kept.decode())
         return self._layouts.get(name)
 
     def _set_layout(self, name: str, rows: Table) -> None:
-        layout = Layout.of(rows, self._plan.columns[name])
+        layout = RecordLayout.of(rows, self._plan.columns[name])
         kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
-        self._layouts[name] = Layout.from_text(kept.decode())
+        self._layouts[name] = RecordLayout.from_text(kept.decode())
 
     # Requests --------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ HISTORY = "history"  # the name of the frame's own earlier rows among the tables
 
 
 @dataclass(frozen=True)
-class Lookup:
+class EventLookup:
     """Events that a generator needs of a table: those whose key a row has.
 
     Args:
@@ -33,7 +33,7 @@ class Lookup:
 
 
 @dataclass(eq=False)
-class Index:
+class EventIndex:
     """A table's events by key.
 
     Args:
@@ -77,20 +77,20 @@ class Plan:
     """
 
     steps: list[Feature]
-    lookups: list[list[Lookup]]
-    indexes: list[Index]
+    lookups: list[list[EventLookup]]
+    indexes: list[EventIndex]
     columns: dict[str, list[str]]
     orders: dict[str, list[str]]
     deep: set[int]
-    _found: dict[Lookup, Index] = field(default_factory=dict, init=False)
+    _found: dict[EventLookup, EventIndex] = field(default_factory=dict, init=False)
 
-    def index_of(self, lookup: Lookup) -> Index:
+    def index_of(self, lookup: EventLookup) -> EventIndex:
         """Return the index of a lookup's events: by its own columns, or by the first of them."""
         if lookup not in self._found:
             self._found[lookup] = self._find(lookup)
         return self._found[lookup]
 
-    def _find(self, lookup: Lookup) -> Index:
+    def _find(self, lookup: EventLookup) -> EventIndex:
         fit = [i for i in self.indexes if i.table == lookup.table and lookup.columns[: len(i.columns)] == i.columns]
         fit = [i for i in fit if i.columns or not lookup.columns]
         return min(fit, key=lambda i: len(i.columns))
@@ -115,7 +115,7 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
     columns, orders = _columns(steps, lookups, made, deep)
     plan = Plan(steps, lookups, [], columns, orders, deep)
     for number, (table, key) in enumerate(_keys_of(lookups)):
-        plan.indexes.append(Index(number, table, key))
+        plan.indexes.append(EventIndex(number, table, key))
     for i, step in enumerate(steps):
         for lookup in lookups[i]:
             plan.index_of(lookup).readers.append(step)
@@ -155,7 +155,7 @@ def _needed(steps: Sequence[Feature], outputs: Collection[str]) -> list[Feature]
     return kept[::-1]
 
 
-def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
+def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
     """List the events that a generator needs for some rows.
 
     Raises:
@@ -171,10 +171,10 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
             remedy=f"Give the table another name than {HISTORY!r}",
         )
     if isinstance(step, JoinTable):
-        return [Lookup(step.table, tuple(step.inputs), tuple(step._keys))]
+        return [EventLookup(step.table, tuple(step.inputs), tuple(step._keys))]
     if isinstance(step, JaccardToHistory):
         by = tuple(as_list(step.by))
-        return [Lookup(step.table, by, by), Lookup(step.items, (step.item,), (step.item,), via=step.table)]
+        return [EventLookup(step.table, by, by), EventLookup(step.items, (step.item,), (step.item,), via=step.table)]
     within = step.within
     if within is None or len(tables) > 1 or any(set(within) - set(n) for n in tables.values()):
         raise DataError(
@@ -184,11 +184,13 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
         )
     key = tuple(within)
     if tables:
-        return [Lookup(next(iter(tables)), key, key)]
-    return [Lookup(HISTORY, key, key)] if history else []
+        return [EventLookup(next(iter(tables)), key, key)]
+    return [EventLookup(HISTORY, key, key)] if history else []
 
 
-def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int]) -> None:
+def _check_raw_keys(
+    steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int]
+) -> None:
     for step, found in zip(steps, lookups, strict=True):
         odd = next((n for k in found if k.table == HISTORY for n in k.columns if n in made), None)
         if odd is not None:
@@ -200,7 +202,7 @@ def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]
             )
 
 
-def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[int]:
+def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) -> set[int]:
     """Return the steps whose values are needed at earlier rows: a generator that looks back reads them."""
     wanted: set[str] = set()
     deep = set()
@@ -214,7 +216,7 @@ def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[
 
 
 def _columns(
-    steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int], deep: Collection[int]
+    steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int], deep: Collection[int]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Return the columns that events must have, by table, and those in which none may be missing."""
     columns: dict[str, dict[str, None]] = {}
@@ -240,7 +242,7 @@ def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:
     return [n for n in step.inputs if n not in made and n not in step.fit_only]
 
 
-def _keys_of(lookups: Sequence[Sequence[Lookup]]) -> list[tuple[str, tuple[str, ...]]]:
+def _keys_of(lookups: Sequence[Sequence[EventLookup]]) -> list[tuple[str, tuple[str, ...]]]:
     """Return the tables and keys to store events by; a key whose first columns are one too needs none of its own.
 
     A session's events are read once for all that is asked of it, its events on one item among them.

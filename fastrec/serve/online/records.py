@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, as_column
 
 ROW = "\x00row"  # the number of a row of the frame's own history, by which one fetched twice is one
@@ -29,7 +29,7 @@ class Values:
         store: where they are.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: EventStore) -> None:
         self.store = store
         self._known: dict[int, str] = {}
         self._lists: dict[int, list[Any] | None] = {}
@@ -80,7 +80,7 @@ def _key(name: int) -> bytes:
     return b"v" + name.to_bytes(8, "little", signed=True)
 
 
-class Layout:
+class RecordLayout:
     """How the rows of one table are kept.
 
     Args:
@@ -91,7 +91,7 @@ class Layout:
         self.schema = schema
 
     @classmethod
-    def of(cls, table: Table, names: Sequence[str]) -> Layout:
+    def of(cls, table: Table, names: Sequence[str]) -> RecordLayout:
         """Derive the layout of a table's columns.
 
         Raises:
@@ -121,7 +121,7 @@ class Layout:
         return base64.b64encode(self.schema.serialize().to_pybytes()).decode("ascii")
 
     @classmethod
-    def from_text(cls, text: str) -> Layout:
+    def from_text(cls, text: str) -> RecordLayout:
         """Parse the output of ``to_text``."""
         return cls(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 

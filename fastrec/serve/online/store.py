@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
-class Store(Protocol):
+class EventStore(Protocol):
     """Byte strings by key, to which bytes are appended.
 
     What ``write`` and ``replace`` have returned from is kept; what they do is done whole or not at all.

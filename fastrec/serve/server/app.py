@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fastrec._core.limits import CLIENT_BODIES
 from fastrec.serve.server import pages, v1, v2
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, read_call
@@ -24,20 +25,19 @@ from fastrec.serve.server.recommend import addresses
 from fastrec.serve.server.recommend.models import recommends
 from fastrec.serve.server.recommend.service import RecommendService
 from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.service import Events, Limits, Service
+from fastrec.serve.server.service import EventState, Limits, Service
 from fastrec.serve.server.versions import Canary
 
 __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
-_BODIES = 8  # of the largest size that a client may have here at once
 _Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
 def build_app(
     export: str | Path,
     *,
-    events: Events | None = None,
+    events: EventState | None = None,
     limits: Limits | None = None,
     token: str | None = None,
     canary: Canary | None = None,
@@ -49,7 +49,7 @@ def build_app(
         if recommending
         else Service(export, events=events, limits=limits, canary=canary)
     )
-    held = BytesHeld(_BODIES * service.limits.max_body)
+    held = BytesHeld(CLIENT_BODIES * service.limits.max_body)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -15,7 +15,6 @@ from fastrec.serve.server.refusal import Refusal, shortened
 __all__ = ["parse_arrow"]
 
 _DICTIONARY, _BATCH = 2, 3  # kinds of messages
-_NODE = 16  # bytes of a node: its length, its count of nulls
 _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, struct.error)
 
 
@@ -54,7 +53,7 @@ def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
         if nodes is not None:
             first = _target(data, nodes)
             for i in range(_number(data, first, "I")):
-                values += _length(data, first + 4 + _NODE * i)
+                values += _length(data, first + 4 + 16 * i)  # 16 bytes: length and count of nulls
         if values > max_values:
             raise _too_large(max_values)
 

@@ -17,19 +17,19 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal
 
-__all__ = ["Batcher", "Graph", "Job"]
+__all__ = ["BatchScorer", "Batcher", "Job"]
 
 Outcome: TypeAlias = "list[np.ndarray] | Exception"
 Seen: TypeAlias = Callable[[int, int, float], None]
 
 
-class Graph(Protocol):
+class BatchScorer(Protocol):
     """What a batch is scored by: a ``Scorer``."""
 
-    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
+    def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
         """Return the outputs ``[rows]`` or ``[rows, width]`` of each request of a batch."""
 
 
@@ -44,8 +44,8 @@ class Job:
         came: when the request came, by ``time.monotonic``.
     """
 
-    graph: Graph
-    columns: Columns
+    graph: BatchScorer
+    columns: RequestColumns
     timeout: float
     came: float = field(default_factory=time.monotonic)
     done: asyncio.Future[list[np.ndarray]] = field(init=False)

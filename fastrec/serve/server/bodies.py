@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from fastrec.serve.server.arrow_stream import parse_arrow
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.reading import columns_of_lists, columns_of_rows, columns_of_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Spec
@@ -40,7 +40,7 @@ class Body:
     lists: dict[str, list[Any]] | None = None
     rows: list[dict[str, Any]] | None = None
 
-    def columns(self, spec: Spec, max_rows: int) -> Columns:
+    def columns(self, spec: Spec, max_rows: int) -> RequestColumns:
         """Check the rows against what an export takes; ``context`` is repeated for each row."""
         if self.table is not None:
             return columns_of_table(spec, self.table, max_rows=max_rows)

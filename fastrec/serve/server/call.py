@@ -12,9 +12,10 @@ from typing import Any
 
 from starlette.requests import Request
 
+from fastrec._core import limits
 from fastrec.serve.server.refusal import Refusal, shortened
 
-__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "Held", "read_call"]
+__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "HeldBody", "read_call"]
 
 TIMEOUT = "x-timeout-ms"
 REQUEST_ID, VERSION = "x-request-id", "x-model-version"
@@ -70,16 +71,16 @@ class BytesHeld:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._now = limit, Counter[Any]()
-        self._bodies: dict[Held, None] = {}  # the oldest first
+        self._bodies: dict[HeldBody, None] = {}  # the oldest first
 
     @contextmanager
-    def one_request(self, client: str | None) -> Iterator[Held]:
+    def one_request(self, client: str | None) -> Iterator[HeldBody]:
         """Count what the body of one request takes.
 
         Args:
             client: who sent it, by address.
         """
-        one = Held(self, client)
+        one = HeldBody(self, client)
         self._bodies[one] = None
         try:
             yield one
@@ -87,7 +88,7 @@ class BytesHeld:
             del self._bodies[one]
             self.give_back(one)
 
-    def take(self, one: Held, size: int) -> None:
+    def take(self, one: HeldBody, size: int) -> None:
         """Count more bytes of a body; refuse them (503) if there is no room."""
         for who, limit in ((one.client, self._limit), (_ALL, 2 * self._limit)):
             while self._now[who] > one.bytes and self._now[who] + size > limit:
@@ -100,7 +101,7 @@ class BytesHeld:
         self._now[one.client] += size
         self._now[_ALL] += size
 
-    def give_back(self, one: Held) -> None:
+    def give_back(self, one: HeldBody) -> None:
         """Release the bytes of a body."""
         for who in (one.client, _ALL):
             self._now[who] -= one.bytes
@@ -109,11 +110,10 @@ class BytesHeld:
 
 
 _ALL = object()
-_PATIENCE = 1.0  # seconds
 
 
 @dataclass(eq=False)
-class Held:
+class HeldBody:
     """The body of one request.
 
     Args:
@@ -130,7 +130,7 @@ class Held:
 
     def is_slow(self) -> bool:
         """Tell whether it is still coming and gives way to others."""
-        return self.reading is not None and time.monotonic() - self.came > _PATIENCE
+        return self.reading is not None and time.monotonic() - self.came > limits.SLOW_BODY
 
     def give_way(self) -> None:
         """Stop reading it."""
@@ -140,7 +140,7 @@ class Held:
         self.of.give_back(self)
 
 
-async def read_call(request: Request, *, max_body: int, timeout: float, held: Held) -> Call:
+async def read_call(request: Request, *, max_body: int, timeout: float, held: HeldBody) -> Call:
     """Read a request's body and its deadline.
 
     Args:

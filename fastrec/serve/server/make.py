@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastrec._core.optional import require
-from fastrec.serve.server.service import Events, Limits
+from fastrec.serve.server.service import EventState, Limits
 from fastrec.serve.server.versions import Canary
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["make_app"]
 def make_app(
     export: str | Path,
     *,
-    events: Events | None = None,
+    events: EventState | None = None,
     limits: Limits | None = None,
     token: str | None = None,
     canary: Canary | None = None,

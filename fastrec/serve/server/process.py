@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_app"]
 
-_GRACE = 60  # seconds that accepted requests may still take after SIGTERM
-
 
 def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
     """Answer until SIGTERM or Ctrl-C; what was accepted is finished. SIGHUP reloads the export.
@@ -42,7 +40,7 @@ def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], No
         log.setLevel(logging.INFO)
     service: Service = app.state.service
     config = uvicorn.Config(
-        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none",
+        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=60, ws="none",
         http=bounded(service.limits.timeout),
     )  # fmt: skip
     _Server(config, service, started).run()

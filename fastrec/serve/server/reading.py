@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import from_array, from_arrow, from_values
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> Columns:
+def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
     """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""
     if type(columns) is not dict:
         raise Refusal(422, "columns is no object of lists")
@@ -39,7 +39,7 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
     return checked_columns(spec, columns, rows, from_values, list)
 
 
-def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> Columns:
+def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> RequestColumns:
     """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there."""
     columns = lists_of_rows(rows, max_rows)
     if not rows:
@@ -55,7 +55,7 @@ def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) ->
     return checked_columns(spec, columns, len(rows), from_values, list)
 
 
-def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
+def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
     """Read columns of a table of Arrow."""
     check_rows(table.num_rows, max_rows)
     names = table.column_names
@@ -66,7 +66,7 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
     return checked_columns(spec, columns, table.num_rows, from_arrow, _listed)
 
 
-def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> Columns:
+def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
     """Read columns of numpy arrays, or of what numpy makes an array of."""
     lists = {i.name for i in spec.event_columns}
     arrays = {n: _objects(v) if n in lists else _array(v) for n, v in columns.items()}
@@ -94,13 +94,13 @@ def checked_columns(
     rows: int,
     convert: Callable[[Input, Any], np.ndarray],
     as_list: Callable[[Any], list[Any]],
-) -> Columns:
+) -> RequestColumns:
     """Check names; ``convert`` will make arrays of columns, ``as_list`` reads ids of lists and items."""
     _check_names(spec, columns)
     if not columns.keys() >= spec.required:
         missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
         raise Refusal(422, "the column is missing", column=missing)
-    made = Columns(spec, columns, rows, convert)
+    made = RequestColumns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
         made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]))
     if spec.item is not None and spec.item in columns:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import UnreadableFileError
-from fastrec.serve.server.columns import Columns, arrays_together, lists_together
+from fastrec.serve.server.columns import RequestColumns, arrays_together, lists_together
 from fastrec.serve.server.event_lists import event_arrays
 from fastrec.serve.server.reading import columns_of_arrays
 from fastrec.serve.server.spec import FILE, Spec, read_spec
@@ -76,7 +76,7 @@ class Scorer:
         """
         return self.score_all([columns_of_arrays(self.spec, columns)])[0][0].astype(np.float64, copy=False)
 
-    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
+    def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
         """Score several requests together; a refused value's row is right only for a single request."""
         arrays = arrays_together(batch)
         feeds = {name: values for name, values in arrays.items() if name in self._takes}

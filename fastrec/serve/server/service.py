@@ -15,9 +15,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.serve.server.batcher import Batcher, Job
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.prometheus import Metrics
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.registry_events import RegistryEvents
@@ -25,15 +26,13 @@ from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.values import from_arrow
 from fastrec.serve.server.versions import Canary, Source, takes_canary
 
-__all__ = ["Events", "Limits", "Service"]
+__all__ = ["EventState", "Limits", "Service"]
 
 _log = logging.getLogger("fastrec.serve")
 _T = TypeVar("_T")
-_LOOK = 0.5  # seconds between looks at a registry
-_SMALL = 64 * 1024  # bytes of a body that is read on the spot; above, the event loop goes on meanwhile
 
 
-class Events(Protocol):
+class EventState(Protocol):
     """What events become features by: ``fastrec.serve.online.Online``."""
 
     def observe(self, events: pa.Table, table: str) -> None:
@@ -85,7 +84,7 @@ class Service:
         self,
         folder: str | Path,
         *,
-        events: Events | None = None,
+        events: EventState | None = None,
         limits: Limits | None = None,
         canary: Canary | None = None,
     ) -> None:
@@ -123,7 +122,7 @@ class Service:
         failed: int | None = None
         said = ""  # of the registry: once, not twice a second
         while self.source.registry is not None:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(limits.REGISTRY_POLL)
             try:
                 state = await asyncio.get_running_loop().run_in_executor(self._loader, self.source.current)
             except Exception as error:  # a version without an export, say, or no right to read: the old one goes on
@@ -142,11 +141,11 @@ class Service:
 
     async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
         """Call ``parse()`` for a body of ``size`` bytes; on a thread if it is large."""
-        if size <= _SMALL:
+        if size <= limits.PARSE_INLINE:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
-    async def score(self, scorer: Scorer, columns: Columns, timeout: float, came: float) -> list[np.ndarray]:
+    async def score(self, scorer: Scorer, columns: RequestColumns, timeout: float, came: float) -> list[np.ndarray]:
         """Score the rows of one request.
 
         Args:
@@ -227,7 +226,7 @@ class Service:
         scorer.warm()
         return scorer
 
-    async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
+    async def _made(self, scorer: Scorer, columns: RequestColumns) -> dict[str, np.ndarray]:
         assert scorer.events is not None
         requests = columns.table()
         made = await self._in_order(scorer.events.features, requests)

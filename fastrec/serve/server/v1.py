@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from fastrec.serve.server.bodies import JSON, Body, parse_body, write_json
 from fastrec.serve.server.call import Call
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.events_body import events_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.scorer import Scorer
@@ -27,7 +27,7 @@ def json_response(value: dict[str, Any], status: int = 200) -> Response:
 async def score(service: Service, call: Call) -> Response:
     """Answer rows with their scores, in the rows' order."""
 
-    def parse() -> tuple[Scorer, Columns]:
+    def parse() -> tuple[Scorer, RequestColumns]:
         body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         return scorer, body.columns(scorer.spec, service.limits.max_rows)
@@ -43,7 +43,7 @@ async def score(service: Service, call: Call) -> Response:
 async def rank(service: Service, call: Call) -> Response:
     """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
 
-    def parse() -> tuple[Scorer, Body, Columns]:
+    def parse() -> tuple[Scorer, Body, RequestColumns]:
         body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         if scorer.spec.outputs[0].width != 1:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from fastrec import __version__
 from fastrec.serve.server.bodies import JSON, parse_json, write_json
 from fastrec.serve.server.call import Call
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.reading import check_rows, checked_columns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.scorer import Scorer
@@ -84,7 +84,7 @@ def _spec(service: Service, call: Call) -> Spec:
     return spec
 
 
-def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], Columns]:
+def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], RequestColumns]:
     """Return the export that answers, the request's head, and its tensors as columns."""
     length = call.headers.get(_HEADER)
     end = len(call.body)

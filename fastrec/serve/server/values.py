@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec.competition.reading import parsed
 from fastrec.errors import DataError
 from fastrec.serve.server.refusal import Refusal, shortened
@@ -24,7 +25,6 @@ from fastrec.table.column_types import as_type
 __all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_values", "to_arrow"]
 
 DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
-_EXACT = 2.0**53  # a float of this size may stand for several integers
 _JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
 _OWN = {
     "int64": pa.int64(),
@@ -178,20 +178,24 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
 
 def _written(value: bool | int | float) -> str:
     """Write a number as text, as training read it from a file."""
-    return str(int(value)) if type(value) is float and value.is_integer() and abs(value) < _EXACT else str(value)
+    return (
+        str(int(value))
+        if type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
+        else str(value)
+    )
 
 
 def _unfloated(value: float) -> float | int | None:
     """Turn NaN into None and a whole number that no rounding can have made into an integer."""
     if value != value:
         return None
-    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    return int(value) if value.is_integer() and abs(value) < limits.EXACT_FLOAT else value
 
 
 def _whole(column: Input, values: pa.Array) -> pa.Array:
     """Cast floats that are integers or NaN to integers and nulls."""
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    bad = pc.or_(pc.greater_equal(pc.abs(values), _EXACT), pc.not_equal(pc.floor(values), values))
+    bad = pc.or_(pc.greater_equal(pc.abs(values), limits.EXACT_FLOAT), pc.not_equal(pc.floor(values), values))
     row = pc.index(bad, pa.scalar(True)).as_py()
     if row >= 0:
         raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.serve.server.arrow_stream import parse_arrow
 from fastrec.serve.server.bodies import ARROW, JSON, parse_json
 from fastrec.serve.server.reading import check_rows
-from fastrec.serve.server.recommend.asked import Asked, RecommendSpec
+from fastrec.serve.server.recommend.asked import AskedSessions, RecommendSpec
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.service import Limits
 from fastrec.serve.server.spec import Input
@@ -22,11 +23,12 @@ from fastrec.serve.server.values import from_arrow, from_values
 __all__ = ["parse_sessions"]
 
 _FIELDS = ("items", "context", "sessions", "k")
-_CELLS = 5_000_000  # items of an answer
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits) -> tuple[Asked, bool]:
+def parse_sessions(
+    body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits
+) -> tuple[AskedSessions, bool]:
     """Parse the sessions of a body, and whether it was a single one.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
@@ -56,13 +58,13 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
     else:
         raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     asked.k = min(top(k) or spec.k, max(spec.items, 1))
-    if asked.k * asked.rows > _CELLS:
-        said = f"{asked.rows} sessions with {asked.k} items each are more than {_CELLS} items"
+    if asked.k * asked.rows > ANSWER_ITEMS:
+        said = f"{asked.rows} sessions with {asked.k} items each are more than {ANSWER_ITEMS} items"
         raise Refusal(413, said, remedy="Send fewer sessions, or a smaller k")
     return asked, alone
 
 
-def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> Asked:
+def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedSessions:
     if ("items" in said) == ("sessions" in said):
         remedy = 'Send {"items": [1, 2]}, or {"sessions": [{"items": [1, 2]}]}'
         raise Refusal(422, "the body holds neither items nor sessions, or both", remedy=remedy)
@@ -85,7 +87,7 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> Asked:
     offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
     column = Input("items", spec.type)
     items = _in_session(offsets, lambda: from_values(column, list(chain.from_iterable(lists))))
-    return Asked(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
+    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
@@ -122,7 +124,7 @@ def _check_kinds(name: str, values: list[Any]) -> None:
         raise Refusal(422, f"its values are of several types ({names})", column=name)
 
 
-def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
+def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
     names = table.column_names
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
@@ -149,7 +151,7 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
         if bad is not None:
             raise Refusal(422, f"{shortened(values[bad])} is no single value", column=name, row=bad)
         context[name] = values
-    return Asked(items, offsets, 1, context)
+    return AskedSessions(items, offsets, 1, context)
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:

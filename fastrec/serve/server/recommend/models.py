@@ -23,7 +23,7 @@ from fastrec.retrieval.pipeline.saving import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items.export import TASK, type_of
 from fastrec.serve.next_items.graph import NextItemGraph
-from fastrec.serve.server.recommend.asked import Asked, RecommendSpec, joined
+from fastrec.serve.server.recommend.asked import AskedSessions, RecommendSpec, joined
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.versions import Source
 from fastrec.table import Table, Vocab, as_column
@@ -41,7 +41,7 @@ class RecommendModel(Protocol):
     folder: Path
     spec: RecommendSpec
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         """For each session ids and scores, the best first; and the seconds of each stage."""
 
 
@@ -57,10 +57,10 @@ class _Model:
     def label(self) -> str:
         return self.spec.version[:12] if self.version is None else str(self.version)
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         raise NotImplementedError
 
-    def score_all(self, batch: Sequence[Asked]) -> list[Any]:
+    def score_all(self, batch: Sequence[AskedSessions]) -> list[Any]:
         """Answer each request; those with the same ``k`` and names of context go together."""
         found: dict[int, Answer] = {}
         kinds = [(a.k, frozenset(a.context)) for a in batch]
@@ -86,7 +86,7 @@ class _Model:
         k = min(self.spec.k, max(self.spec.items, 1))
         try:
             for items in (ids[:0], ids[:1], ids):
-                self.recommend(Asked(items, np.array([0, len(items)]), k))
+                self.recommend(AskedSessions(items, np.array([0, len(items)]), k))
         except FastrecError:
             if not self.spec.context:  # else it may want some
                 raise
@@ -125,7 +125,7 @@ class _ServedNet(_Model):
             about["name"], about["model"]["sha256"], self._graph.type, int(about["items"]), int(about["k"])
         )
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
         best = self._graph.recommend(asked.lists(), asked.k)
         return best, {"score": time.perf_counter() - began}
@@ -148,7 +148,7 @@ class _ServedRun(_Model):
                 remedy="Serve a Recommender, which takes them as context",
             )  # fmt: skip
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
         assert self._items is not None
         codes, scores = self._saved.recommend(_frame(asked, self._items), min(asked.k, self.spec.items))
@@ -161,7 +161,7 @@ class _ServedRun(_Model):
 
     def some_items(self) -> list[Any]:
         assert self._items is not None
-        return self._items.values.slice(0, _FEW).to_pylist()
+        return self._items.values.slice(0, 3).to_pylist()
 
 
 class _ServedRecommender(_Model):
@@ -180,9 +180,9 @@ class _ServedRecommender(_Model):
         if ranker is not None:
             own = {"session", "item", "sources", *(f"{n}_{w}" for n in self._shop.retriever.sources for w in _WORDS)}
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
-        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, _USUAL, context)
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context)
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
         frame = _frame(asked, self._shop.items, self._empty, sides)
         more = {n: as_column(v, name=n) for n, v in asked.context.items() if n not in sides}
@@ -194,16 +194,14 @@ class _ServedRecommender(_Model):
         return best, dict(self._shop.seconds)
 
     def some_items(self) -> list[Any]:
-        return self._shop.items.values.slice(0, _FEW).to_pylist()
+        return self._shop.items.values.slice(0, 3).to_pylist()
 
 
-_USUAL = 20
-_FEW = 3
 _WORDS = ("score", "rank")
 
 
 def _frame(
-    asked: Asked, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
+    asked: AskedSessions, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
 ) -> SessionFrame:
     kind = pa.large_string() if type_of(items) == "string" else pa.int64()
     ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)

@@ -9,7 +9,7 @@ from typing import Any
 from fastrec.errors import DataError
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.prometheus import SECONDS, Histogram
-from fastrec.serve.server.recommend.asked import Asked
+from fastrec.serve.server.recommend.asked import AskedSessions
 from fastrec.serve.server.recommend.models import Answer, open_model
 from fastrec.serve.server.service import Limits, Service
 from fastrec.serve.server.versions import Canary
@@ -37,7 +37,7 @@ class RecommendService(Service):
         stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
         self.metrics.stages = stages
 
-    async def answer(self, asked: Asked, timeout: float, came: float) -> Answer:
+    async def answer(self, asked: AskedSessions, timeout: float, came: float) -> Answer:
         """Return the items of each session of a request, and the seconds of each stage."""
         if not asked.rows:
             return [], {}
