@@ -153,6 +153,10 @@ def _last(marks: torch.Tensor, n: int) -> torch.Tensor:
     return marks & (left <= n)
 
 
+def _newest(rows: torch.Tensor, n: int) -> torch.Tensor:
+    return _last(torch.ones_like(rows, dtype=torch.bool), n)
+
+
 def _first(marks: torch.Tensor) -> torch.Tensor:
     return marks & (marks.long().cumsum(0) == 1)
 
@@ -160,10 +164,6 @@ def _first(marks: torch.Tensor) -> torch.Tensor:
 def _of_history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
     counted = _kinds(step, old)[1][rows]
     return _last(counted, 1) | _first(counted)
-
-
-def _of_lag(step: Lag, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), max(as_list(step.n)))
 
 
 def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Ten
 
 def _of_rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
     counts = [int(w) for w in as_list(step.window) if not isinstance(w, str)]
-    return _last(torch.ones_like(rows, dtype=torch.bool), max(counts, default=0))
+    return _newest(rows, max(counts, default=0))
 
 
 def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
@@ -184,18 +184,6 @@ def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Ten
         happened = made | True if event is None else (number_of(old, event, wanted_by=step) > 0)[rows]
         made |= _first(happened) if step.first else _last(happened, 1)
     return made
-
-
-def _of_last_action(step: LastAction, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(~old[step.action].is_missing()[rows], max(as_list(step.n)))
-
-
-def _of_collect(step: Collect, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), step.max_len)
-
-
-def _of_jaccard(step: JaccardToHistory, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), step.last)
 
 
 def _of_co_visit(step: CoVisit, old: Table, rows: torch.Tensor) -> torch.Tensor:
@@ -210,21 +198,17 @@ def _of_join(step: JoinTable, old: Table, rows: torch.Tensor) -> torch.Tensor:
     return _first(every) if step.duplicates == "first" else _last(every, 1)
 
 
-def _none(step: Feature, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(rows, dtype=torch.bool)
-
-
 _KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] = {
     History: _of_history,
-    CumCount: _none,
-    Lag: _of_lag,
-    Diff: _of_lag,
+    CumCount: lambda step, old, rows: torch.zeros_like(rows, dtype=torch.bool),  # sums say it all
+    Lag: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
+    Diff: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
     LastKnown: _of_last_known,
     Rolling: _of_rolling,
     TimeSince: _of_time_since,
-    LastAction: _of_last_action,
-    Collect: _of_collect,
-    JaccardToHistory: _of_jaccard,
+    LastAction: lambda step, old, rows: _last(~old[step.action].is_missing()[rows], max(as_list(step.n))),
+    Collect: lambda step, old, rows: _newest(rows, step.max_len),
+    JaccardToHistory: lambda step, old, rows: _newest(rows, step.last),
     CoVisit: _of_co_visit,
     JoinTable: _of_join,
 }

@@ -228,14 +228,12 @@ def _columns(
             columns.setdefault(lookup.table, {}).update(dict.fromkeys(names))
             if not isinstance(step, JoinTable):
                 known = dict.fromkeys(n for n in order if isinstance(n, str) and n in names)
-                orders.setdefault(lookup.table, {}).update(known if _is_order(step) else {})
+                # To these a row without an order is one to pass over, no error.
+                must = type(step).__name__ not in ("GroupPick", "GroupStats", "GroupRank")
+                orders.setdefault(lookup.table, {}).update(known if must else {})
         if i in deep and HISTORY not in [k.table for k in found]:
             columns.setdefault(HISTORY, {}).update(dict.fromkeys(_raw(step, made)))
     return {t: list(n) for t, n in columns.items()}, {t: list(n) for t, n in orders.items()}
-
-
-def _is_order(step: Feature) -> bool:
-    return type(step).__name__ not in ("GroupPick", "GroupStats", "GroupRank")
 
 
 def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:

@@ -129,7 +129,8 @@ class RecordLayout:
         """Return the dtype of a row of these columns; an integer or a time has a flag that marks it as missing."""
         parts: list[tuple[str, str]] = []
         for name in names:
-            kind = np.dtype("i8") if name == ROW else _stored(self.schema.field(name).type)
+            held = None if name == ROW else self.schema.field(name).type
+            kind = np.dtype(held.to_pandas_dtype() if held is not None and _is_number(held) else "i8")
             parts.append((name, kind.str))
             if name != ROW and self._is_flagged(name):
                 parts.append((name + "\x00", "u1"))
@@ -227,10 +228,6 @@ def _is_number(kind: pa.DataType) -> bool:
     """Tell whether a column of this type holds a tensor of numbers; other types hold codes."""
     whole = pa.types.is_integer(kind) and kind != pa.uint64()
     return whole or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def _stored(kind: pa.DataType) -> np.dtype:
-    return np.dtype(kind.to_pandas_dtype()) if _is_number(kind) else np.dtype("i8")
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -58,7 +58,10 @@ def times(metrics: Metrics) -> str:
 def example(spec: Spec, rows: int = 2) -> dict[str, list[Any]]:
     """Make up columns that the export takes."""
     values = {"int64": 1, "float64": 0.5, "float32": 0.5, "string": "a", "bool": True}
-    columns: dict[str, list[Any]] = {i.name: [_moment(i) if i.unit else values[i.type]] * rows for i in spec.sent}
+    noon = "2026-01-31T12:00:00"
+    columns: dict[str, list[Any]] = {
+        i.name: [noon + ("Z" if i.zone else "") if i.unit else values[i.type]] * rows for i in spec.sent
+    }
     columns |= {i.name: [columns[i.name][:1]] * rows for i in spec.event_columns}
     if spec.item is not None and spec.item not in columns:
         columns[spec.item] = list(range(rows))
@@ -161,10 +164,6 @@ def _list(column: Input) -> dict[str, Any]:
 def _time(column: Input) -> str:
     zone = "without a zone" if column.zone is None else f"with an offset (the model reads it in {column.zone})"
     return f"A time: ISO 8601 {zone}, or an integer in {column.unit} since 1970."
-
-
-def _moment(column: Input) -> str:
-    return "2026-01-31T12:00:00" + ("" if column.zone is None else "Z")
 
 
 def _html(spec: Spec, took: str) -> str:

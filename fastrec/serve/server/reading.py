@@ -69,16 +69,15 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestCo
 def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
     """Read columns of numpy arrays, or of what numpy makes an array of."""
     lists = {i.name for i in spec.event_columns}
-    arrays = {n: _objects(v) if n in lists else _array(v) for n, v in columns.items()}
+    arrays = {
+        n: _objects(v) if n in lists else v if isinstance(v, np.ndarray) else np.array(v, object)
+        for n, v in columns.items()
+    }
     for name, values in arrays.items():
         if values.ndim != 1:
             raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
     rows = check_same_length(arrays)
     return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
-
-
-def _array(values: Any) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else np.array(values, object)
 
 
 def _objects(values: Any) -> np.ndarray:
@@ -162,11 +161,7 @@ def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if not _is_key(kind):
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    if not (text or pa.types.is_integer(kind)):
         raise Refusal(422, f"ids of type {shortened(str(kind))} are neither integers nor text")
     return values.to_pylist()
-
-
-def _is_key(kind: pa.DataType) -> bool:
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return text or pa.types.is_integer(kind)

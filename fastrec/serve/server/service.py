@@ -98,8 +98,11 @@ class Service:
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
             lambda: (self.scorer.spec.name, self.scorer.spec.version),
         )
+        # A container may use fewer cores than the machine has.
+        usable = getattr(os, "sched_getaffinity", None)
+        cores = len(usable(0)) if usable else os.cpu_count() or 1
         self.batcher = Batcher(
-            workers=self.limits.workers or _cores(),
+            workers=self.limits.workers or cores,
             max_rows=self.limits.batch_rows,
             max_wait=self.limits.max_wait,
             queue_rows=self.limits.queue_rows,
@@ -238,7 +241,3 @@ class Service:
             return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
         except (DataError, MissingColumnError) as error:
             raise Refusal(422, error.problem, column=error.column, row=error.row, remedy=error.remedy) from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -53,7 +53,8 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         if column.type != "bool" and column.unit is None and kinds == {str}:
             return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:
-            return _fill(column, from_arrow(_nullable(column), pa.array(values, pa.string())), missing)
+            # Nulls are read as 0 here; ``missing`` says where they are.
+            return _fill(column, from_arrow(replace(column, missing=0), pa.array(values, pa.string())), missing)
         allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
         row = next((i for i, v in enumerate(values) if type(v) not in allowed), None)
         if row is None:
@@ -253,10 +254,6 @@ def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> 
     if missing is not None:
         values = np.where(missing, column.missing, values)
     return values
-
-
-def _nullable(column: Input) -> Input:
-    return replace(column, missing=0)
 
 
 def _wanted(column: Input) -> str:
