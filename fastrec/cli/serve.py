@@ -1,4 +1,4 @@
-"""``fastrec serve``: an export behind HTTP. ``fastrec bench-serve``: how fast it answers."""
+"""``fastrec serve``: an export behind HTTP."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fastrec.cli.app import app, readable_errors
 from fastrec.errors import DataError, MissingFileError
@@ -80,52 +79,6 @@ def serve(
         with nullcontext() if is_registry(export) else open_events(export) as events:
             served = make_app(export, events=events, limits=limits, token=_token(token_file), canary=some)
             run_app(served, host=host, port=port, started=lambda url: typer.echo(f"listening at {url}"))
-
-
-@app.command("bench-serve")
-def bench_serve(
-    url: Annotated[str, typer.Argument(help="A server on this machine: `http://127.0.0.1:8000`.", show_default=False)],
-    rows: Annotated[int, typer.Option(min=1, help="Rows of a request; their values are made up.")] = 1,
-    body: Annotated[
-        Path | None, typer.Option(help="A body to send instead: `.json`, else a stream of Arrow.", show_default=False)
-    ] = None,
-    arrow: Annotated[bool, typer.Option("--arrow", help="Send made-up rows as Arrow, not as JSON.")] = False,
-    path: Annotated[str, typer.Option(help="Address to send to.")] = "/v1/score",
-    rates: Annotated[
-        str | None, typer.Option(help="Requests a second, `50,100,200`; if not given, doubled until it is too much.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each rate is kept up.")] = 5,
-    connections: Annotated[int, typer.Option(min=1, max=4096, help="Requests that may be on their way.")] = 256,
-    token_file: Annotated[Path | None, typer.Option(help=f"File with the server's token; or set {_TOKEN}.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the figures, JSON.", show_default=False)] = None,
-    plot: Annotated[Path | None, typer.Option(help="File for a plot: .png, .svg.", show_default=False)] = None,
-) -> None:
-    """Send requests at fixed rates, whether or not answers come, and tell how long the answers took.
-
-    The time of a request counts from the moment at which it should have been sent, so that a server that stalls cannot
-    hide it. To compare batching with none, run it against a server with `--batch-rows 1` and against one without.
-    """
-    with readable_errors():
-        from fastrec.serve.server.load.plan import read_rates
-        from fastrec.serve.server.load.report import figures_table, write_figures, write_plot
-        from fastrec.serve.server.load.rounds import measure
-
-        figures = measure(
-            url,
-            path=path,
-            rows=rows,
-            body=body,
-            arrow=arrow,
-            rates=read_rates(rates),
-            seconds=seconds,
-            connections=connections,
-            token=_token(token_file),
-        )
-        Console().print(figures_table(figures))
-        if out is not None:
-            write_figures(figures, out)
-        if plot is not None:
-            write_plot(figures, plot)
 
 
 def _as_export(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""One column of the reference beside the same column of new rows: every figure of the comparison."""
+"""Compare one column of the reference with the same column of new rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from fastrec.monitor.statistics import Test, chi_square, js_distance, ks_test, o
 from fastrec.table import Column
 from fastrec.table.keys import Coded
 
-__all__ = ["Cells", "Compared", "compare_columns"]
+__all__ = ["CellShares", "Compared", "compare_columns"]
 
-_BINS = 10  # of a number, by quantiles of the reference
-_CELLS = 30  # of a category; the rarer values are one
 _COMPARABLE = ("number", "datetime", "category")
 
 
 @dataclass(frozen=True)
-class Cells:
+class CellShares:
     """The cells that a column's values were counted in, for a picture.
 
     Args:
@@ -66,11 +64,11 @@ class Compared:
     unseen_usual: float
     unseen_test: Test
     grown: int
-    cells: Cells = field(repr=False)
+    cells: CellShares = field(repr=False)
 
 
 def compare_columns(name: str, reference: Column, new: Column) -> Compared | None:
-    """Compare a column of two tables; None: it is of a kind that is not compared, or of two kinds.
+    """Compare a column of two tables; None if its kind is not compared or differs between them.
 
     Args:
         name: what to call it.
@@ -91,7 +89,7 @@ def _kind(column: Column) -> str | None:
 
 
 def _sorted_values(column: Column) -> np.ndarray:
-    """The known values, ascending; infinities are values at the ends."""
+    """Return the known values, ascending; infinities are values at the ends."""
     values = column.integer() if column.kind == "datetime" else column.values
     known = values[~column.is_missing()].cpu().numpy()
     return np.sort(known).astype(np.float64, copy=False)
@@ -100,7 +98,7 @@ def _sorted_values(column: Column) -> np.ndarray:
 def _numbers(name: str, reference: Column, new: Column) -> Compared:
     a, b = _sorted_values(reference), _sorted_values(new)
     rows = len(reference), len(new)
-    edges = np.unique(a[(np.arange(1, _BINS) * len(a)) // _BINS]) if len(a) else np.zeros(0)
+    edges = np.unique(a[(np.arange(1, 10) * len(a)) // 10]) if len(a) else np.zeros(0)  # tenths of the reference
     cells = [np.diff(np.searchsorted(v, edges, side="right"), prepend=0, append=len(v)) for v in (a, b)]
     outside = int(np.searchsorted(b, a[0])) + len(b) - int(np.searchsorted(b, a[-1], side="right")) if len(a) else 0
     labels = [f"≤ {e:.4g}" for e in edges] + ([f"> {edges[-1]:.4g}"] if len(edges) else ["all"])
@@ -136,10 +134,11 @@ def _categories(name: str, reference: Column, new: Column) -> Compared:
     first = np.flatnonzero(fresh[1:]) + 1
     rows = len(reference), len(new)
     known, unseen = (rows[0] - int(a[0]), rows[1] - int(fresh[0])), int(fresh[first].sum())
-    # Both sides' values alike: which of them are common enough for a cell of their own must not be the reference's to
-    # say, or what it has seen by chance would count as a change.
+    # Both sides choose the common values: if the reference did, its chance values would count as a change.
     both = np.append(a[1:], np.zeros(len(first), int)), np.append(b[1:], fresh[first])
-    top, *cells = _largest(*both)
+    share = sum(c / max(c.sum(), 1) for c in both)
+    top = np.argsort(-share, kind="stable")[:30]  # the rarer values share a cell
+    cells = [np.append(c[top], c.sum() - c[top].sum()) for c in both]
     return Compared(
         name,
         "category",
@@ -158,22 +157,14 @@ def _categories(name: str, reference: Column, new: Column) -> Compared:
     )
 
 
-def _largest(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers of the commonest values, and counts of these and of all others together."""
-    share = a / max(a.sum(), 1) + b / max(b.sum(), 1)
-    top = np.argsort(-share, kind="stable")[:_CELLS]
-    return top, *(np.append(c[top], c.sum() - c[top].sum()) for c in (a, b))  # type: ignore[return-value]
-
-
 def _labels(values: np.ndarray, old: Coded, now: Coded, first: np.ndarray) -> list[str]:
-    """Text of values by number: those of the reference, then those that are new."""
     size = old.size - 1
     texts = [old.keys.columns[0][int(i)] if i < size else now.keys.columns[0][int(first[i - size]) - 1] for i in values]
     return [*map(str, texts), "others"]
 
 
 def _unseen_test(unseen: int, new: int, counts: np.ndarray) -> Test:
-    """Whether more rows hold unseen values than are usual.
+    """Test whether more rows hold unseen values than usual.
 
     The share that is usual is that of values seen once (Good 1953), with the spread of Robbins (1968): (f1 + 2 f2) /
     n², to which the new rows' own is added. Few rows are far from normal: there the beta-binomial count of rows with a
@@ -197,5 +188,5 @@ def _missing(rows: tuple[int, int], known: tuple[int, int]) -> tuple[tuple[float
     return (absent[0] / max(rows[0], 1), absent[1] / max(rows[1], 1)), shares_test(absent, rows)
 
 
-def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> Cells:
-    return Cells(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))
+def _shares(labels: list[str], a: np.ndarray, b: np.ndarray) -> CellShares:
+    return CellShares(labels, a / max(a.sum(), 1), b / max(b.sum(), 1))

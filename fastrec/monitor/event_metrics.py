@@ -11,7 +11,7 @@ import torch
 
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.features import explode
-from fastrec.metrics import Interval, bootstrap_interval
+from fastrec.metrics import bootstrap_interval
 from fastrec.metrics.intervals import cluster_means, interval_of
 from fastrec.monitor.over_time import Every, periods_of
 from fastrec.table import Table
@@ -33,7 +33,7 @@ def event_metrics(
     k: int | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Hit rate, MRR and click-through rate of served lists, each with its 95 % interval over requests.
+    """Compute hit rate, MRR and click-through rate of served lists, each with its 95 % interval over requests.
 
     A click is one on an item of the list of its request; others, and a second one on the same item, do not count. The
     hit rate is the share of lists with a click, the MRR the mean of 1 / place of the first item of the list that was
@@ -81,7 +81,6 @@ def event_metrics(
 
 
 def _shown(table: Table, request: str, item: str, more: list[str]) -> Table:
-    """One row per shown item."""
     _have(table, (request, item, *more), "the lists")
     if table[item].kind == "list":
         table = explode(table.select([request, item, *more]), {item: item}, row="__list__")
@@ -100,7 +99,7 @@ def _have(table: Table, names: tuple[str, ...], what: str) -> None:
 
 
 def _places(lists: np.ndarray) -> np.ndarray:
-    """Each row's place in its list, from 1, in the order of the rows."""
+    """Return each row's place in its list, from 1, in the order of the rows."""
     order = np.argsort(lists, kind="stable")
     sizes = np.bincount(lists)
     place = np.empty(len(lists), np.int64)
@@ -115,7 +114,7 @@ def _texts(table: Table, name: str) -> np.ndarray:
 
 
 def _parts(names: list[str], period: np.ndarray, groups: np.ndarray) -> Iterator[tuple[dict[str, str], np.ndarray]]:
-    """All rows, each segment, each period, each segment in each period."""
+    """Yield all rows, each segment, each period, each segment in each period."""
     segments = sorted({*groups.tolist()} - {_ALL})
     for p in [None, *(range(len(names)) if names != [_ALL] else [])]:
         in_period = np.ones(len(period), bool) if p is None else period == p
@@ -129,18 +128,14 @@ def _figures(lists: np.ndarray, place: np.ndarray, hits: np.ndarray, seed: int) 
     _, codes = np.unique(lists, return_inverse=True)
     first = np.full(int(codes.max()) + 1, np.inf)
     np.minimum.at(first, codes[hits], place[hits])
-    found = {
+    # Requests are drawn whole: clicks on one list are not independent.
+    mean, draws = cluster_means(hits[:, None].astype(np.float64), codes, repeats=1000, seed=seed)
+    intervals = {
         "hit_rate": bootstrap_interval(np.isfinite(first).astype(np.float64), seed=seed),
         "mrr": bootstrap_interval(1 / first, seed=seed),
-        "ctr": _rate(hits, codes, seed),
+        "ctr": interval_of(float(mean[0]), draws[:, 0]),
     }
     made: dict[str, float] = {"requests": len(first), "shown": len(hits), "clicked": int(hits.sum())}
-    for name, (value, low, high) in found.items():
+    for name, (value, low, high) in intervals.items():
         made |= {name: value, f"{name}_low": low, f"{name}_high": high}
     return made
-
-
-def _rate(hits: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
-    """Clicked items over shown ones; requests are drawn whole."""
-    mean, draws = cluster_means(hits[:, None].astype(np.float64), codes, repeats=1000, seed=seed)
-    return interval_of(float(mean[0]), draws[:, 0])

@@ -10,17 +10,16 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.metrics import Interval, Metric, bootstrap_metric, get_metric, loss_of
 
 __all__ = ["Verdict", "judge"]
 
-_LEAST = 50  # rows (or lists) that a decision rests on
-
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate says.
+    """The gate's decision.
 
     Args:
         promote: whether the candidate may take over.
@@ -31,7 +30,7 @@ class Verdict:
         margin: how much worse it may be.
         checks: name of a check → whether it holds.
         by_period: one row a period: ``period``, ``rows``, ``serving``, ``candidate``, ``gain``, ``low``, ``high``.
-        rows: how many rows (or lists) were looked at.
+        rows: number of rows (or lists) compared.
     """
 
     promote: bool
@@ -46,7 +45,7 @@ class Verdict:
     rows: int
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values; what could not be computed is None."""
+        """Return everything as JSON values; None for values that could not be computed."""
         made = {n: v for n, v in vars(self).items() if n not in ("by_period", "gain")}
         return _known({**made, "gain": list(self.gain), "by_period": self.by_period.to_dict("records")})
 
@@ -57,7 +56,7 @@ class Verdict:
 
 
 def _known(value: Any) -> Any:
-    """A value with None for every number that is none, which JSON cannot say."""
+    """Replace numbers that JSON cannot hold by None."""
     if isinstance(value, dict):
         return {n: _known(v) for n, v in value.items()}
     if isinstance(value, list | tuple):
@@ -113,7 +112,7 @@ def judge(
     lists = None if groups is None else torch.as_tensor(np.asarray(groups))
     units = len(y) if lists is None else len(torch.unique(lists))
     checks = {
-        f"at least {_LEAST} {'rows' if lists is None else 'lists'}": units >= _LEAST,
+        f"at least {limits.GATE_UNITS} {'rows' if lists is None else 'lists'}": units >= limits.GATE_UNITS,
         "its predictions are finite": bool(new.isfinite().all()),
         "its predictions are not all alike": len(y) > 0 and bool((new != new[0]).any()),
     }
@@ -137,7 +136,7 @@ def judge(
 
 
 def _gain(metric: Metric, made: Any) -> Interval:
-    """Candidate less serving, above 0 where the candidate is better."""
+    """Return candidate less serving, above 0 if the candidate is better."""
     found = made.difference("candidate", "serving")
     return found if metric.greater_is_better else Interval(-found.mean, -found.high, -found.low)
 

@@ -11,7 +11,7 @@ import pandas as pd
 from fastrec.competition import SavedRun
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingColumnError
-from fastrec.metrics import get_metric
+from fastrec.metrics import as_scored, get_metric
 from fastrec.monitor.over_time import Every, metric_over_time
 from fastrec.monitor.sides import as_read, is_run, prediction_columns, read_table
 from fastrec.table import Column, Table
@@ -31,7 +31,7 @@ def over_time_of_files(
     groups: str | None,
     trust: Sequence[str] = (),
 ) -> pd.DataFrame:
-    """The metric by period.
+    """Compute the metric by period.
 
     Args:
         reference: where it is a run, its metric, its target and its list column are known.
@@ -55,15 +55,19 @@ def over_time_of_files(
         raise DataError(f"{len(truth)} labels of {len(rows)} rows", file=labels, remedy="Give one for each row")
     if run is None and metric is None:
         raise DataError("which metric is not known", remedy="Give --metric, or a run as reference")
-    said = list(prediction_columns(scores).values())
-    prediction = np.column_stack([c.number().numpy() for c in said])
+    columns = [c.number().numpy() for c in prediction_columns(scores).values()]
+    prediction = columns[0] if len(columns) == 1 else np.column_stack(columns)
     label = _labels(truth, run, labels)
     if groups is None and run is not None and run.target is None:
         groups = run.config["list_column"]
+    used = get_metric(metric or (run.config["metric"] if run is not None else None))
+    if len(label) == len(prediction):  # else ``metric_over_time`` refuses them, with all lengths
+        # The run's own metric is of classes cut by thresholds of other folds; a fixed 0.5 would look like a loss.
+        prediction = as_scored(used, label, prediction, np.zeros(len(label), np.int64)).numpy()
     return metric_over_time(
-        get_metric(metric or (run.config["metric"] if run is not None else None)),
+        used,
         label,
-        prediction[:, 0] if len(said) == 1 else prediction,
+        prediction,
         _column((rows, truth), time, new),
         every=every,
         groups=None if groups is None else _column((rows, truth), groups, new).coded().codes.numpy(),
@@ -71,7 +75,7 @@ def over_time_of_files(
 
 
 def _labels(truth: Table, run: SavedRun | None, file: Path) -> np.ndarray:
-    """The labels as the metric takes them: a run's target on its own scale, with classes as numbers."""
+    """Return the labels as the metric takes them: on the target's own scale, with classes as numbers."""
     if run is not None and run.target is not None and all(n in truth for n in run.target.names):
         return run.target.restore(run.target.encode(truth)).numpy()
     names = [run.config["label"]] if run is not None and run.target is None else []

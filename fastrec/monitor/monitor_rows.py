@@ -1,11 +1,11 @@
-"""``monitor``: new rows beside those that a model was made from, column by column and all together."""
+"""``monitor``: compare new rows with those that a model learned from."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,75 +13,25 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError
 from fastrec.monitor.compare_columns import Compared, compare_columns
+from fastrec.monitor.comparison import Comparison, Finding
 from fastrec.monitor.sides import Sides, read_sides
 from fastrec.monitor.statistics import benjamini_hochberg, holm
 from fastrec.monitor.thresholds import Thresholds
 from fastrec.table import Table
-from fastrec.validate import AdversarialReport, adversarial_validation
+from fastrec.validate import adversarial_validation
 
 __all__ = ["Finding", "Monitored", "monitor"]
 
-_LEAST = 20  # rows of a side: below, nothing can be said
-_MOST = 20_000  # rows of a side that trees look at
-_TOLD = 3  # columns that a finding about all together names
 
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that somebody should look at.
-
-    Args:
-        about: a column, ``'all columns'``, or a period.
-        kind: ``'gone'``, ``'type'``, ``'missing'``, ``'unseen'``, ``'shape'``, ``'prediction'``, ``'joint'`` or
-            ``'metric'``.
-        says: what, in a sentence.
-    """
-
-    about: str
-    kind: str
-    says: str
-
-
-@dataclass(frozen=True)
-class Monitored:
-    """What a comparison has found.
-
-    Args:
-        columns: one row per column: every figure, ``p`` as adjusted for all tests, and ``finding`` ('' = none).
-        findings: what is beyond the thresholds.
-        adversarial: how well trees tell the two sides apart; None: they were not asked.
-        over_time: the metric by period (see ``metric_over_time``); None: no labels were given.
-        reference_metric: the metric that a run had out of fold; None: not known, or another than that by period.
-        rows: of the reference and of the new rows.
-        names: what the two sides are called.
-        new_columns: columns that only the new rows have.
-        left_out: columns that were not compared, and why.
-        thresholds: what was asked for.
-        compared: the columns with what they were counted in.
-    """
-
-    columns: pd.DataFrame
-    findings: list[Finding]
-    adversarial: AdversarialReport | None
-    over_time: pd.DataFrame | None
-    reference_metric: float | None
-    rows: tuple[int, int]
-    names: tuple[str, str]
-    new_columns: list[str]
-    left_out: dict[str, str]
-    thresholds: Thresholds
-    compared: list[Compared] = field(repr=False)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is beyond the thresholds."""
-        return not self.findings
+class Monitored(Comparison):
+    """A comparison that writes itself as JSON, text or a page, see ``Comparison`` for its attributes."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """Return everything as JSON values."""
         trees = self.adversarial
         return {
             "ok": self.ok,
@@ -100,7 +50,7 @@ class Monitored:
         }
 
     def save_json(self, path: str | Path) -> Path:
-        """Write all of it as JSON."""
+        """Write ``to_dict`` as JSON."""
         with atomic_file(path) as part:
             part.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8")
         return Path(path)
@@ -157,27 +107,36 @@ def monitor(
     Raises:
         FastrecError: a side cannot be read, has fewer than 20 rows, or the two have no column in common.
     """
-    limits = thresholds or Thresholds()
+    thresholds = thresholds or Thresholds()
     sides = read_sides(reference, new, drop=drop, scores=scores, trust=trust)
-    few = next((i for i in (0, 1) if len(sides.tables[i]) < _LEAST), None)
+    few = next((i for i in (0, 1) if len(sides.tables[i]) < limits.MONITOR_ROWS), None)
     if few is not None:
         raise DataError(
-            f"{sides.names[few]} has {len(sides.tables[few])} rows", remedy=f"Give {_LEAST} of each side, at least"
+            f"{sides.names[few]} has {len(sides.tables[few])} rows",
+            remedy=f"Give at least {limits.MONITOR_ROWS} of each side",
         )
     compared = list(_compare(sides))
     if not compared:
         raise DataError("the two sides have no column in common", remedy="Give tables with columns of the same names")
-    adjusted = _adjusted(compared, limits)
-    found = list(_of_sides(sides))
-    by_column = {c.name: list(_of_column(c, p, limits, c.name in sides.scores)) for c, p in zip(compared, adjusted)}
+    # The tests of shape, missing and unseen values of all columns are corrected together.
+    p = np.array([[c.shape.p, c.missing_test.p, c.unseen_test.p] for c in compared])
+    correct = benjamini_hochberg if thresholds.correction == "bh" else holm
+    adjusted = [tuple(row) for row in correct(p.ravel()).reshape(p.shape).tolist()]
+    found = [Finding(name, "gone", "the new rows do not have this column") for name in sides.gone]
+    found += [Finding(n, "type", f"was a {was}, is a {now}") for n, (was, now) in sides.retyped.items()]
+    by_column = {c.name: list(_of_column(c, p, thresholds, c.name in sides.scores)) for c, p in zip(compared, adjusted)}
     found += [f for some in by_column.values() for f in some]
-    trees = _told_apart(sides, compared, seed) if adversarial else None
-    if trees is not None and trees.auc.low > 0.5 and trees.auc.mean >= limits.auc:
-        told = ", ".join(f"{c.name} ({c.gain:.0%})" for c in trees.columns[:_TOLD])
+    trees = None
+    if adversarial:
+        names, rng = [c.name for c in compared if c.name not in sides.scores], np.random.default_rng(seed)
+        old, now = (_sample(t.select(names), rng) for t in sides.tables)
+        trees = adversarial_validation(old, now, columns=names, seed=seed)
+    if trees is not None and trees.auc.low > 0.5 and trees.auc.mean >= thresholds.auc:
+        told = ", ".join(f"{c.name} ({c.gain:.0%})" for c in trees.columns[:3])
         found.append(Finding("all columns", "joint", f"trees tell new rows from old ones (AUC {trees.auc}): {told}"))
     own = None if over_time is None else over_time.attrs.get("metric")
     metric = sides.metric if sides.metric is None or own in (None, sides.metric[2]) else None  # another's says nothing
-    found += _of_metric(over_time, metric, limits)
+    found += _of_metric(over_time, metric, thresholds)
     return Monitored(
         _as_frame(compared, adjusted, by_column, sides.scores),
         found,
@@ -188,72 +147,47 @@ def monitor(
         sides.names,
         sides.added,
         sides.left_out,
-        limits,
+        thresholds,
         compared,
     )
 
 
 def _compare(sides: Sides) -> Iterator[Compared]:
-    """Columns side by side on a few threads: sorting lets the interpreter go."""
     pairs = [(n, sides.tables[0][n], sides.tables[1][n]) for n in sides.common]
     pairs += [(n, a, b) for n, (a, b) in sides.scores.items()]
     with ThreadPoolExecutor(max(torch.get_num_threads(), 1)) as threads:
-        for made in threads.map(lambda pair: compare_columns(*pair), pairs):
-            if made is not None:
-                yield made
+        # Threads help, as numpy sorts without the interpreter's lock.
+        yield from (c for c in threads.map(lambda pair: compare_columns(*pair), pairs) if c is not None)
 
 
-def _adjusted(compared: Sequence[Compared], limits: Thresholds) -> list[tuple[float, float, float]]:
-    """The probabilities of every column's tests (shape, missing, unseen), adjusted for all of them together."""
-    p = np.array([[c.shape.p, c.missing_test.p, c.unseen_test.p] for c in compared])
-    correct = benjamini_hochberg if limits.correction == "bh" else holm
-    return [tuple(row) for row in correct(p.ravel()).reshape(p.shape).tolist()]
-
-
-def _of_sides(sides: Sides) -> Iterator[Finding]:
-    for name in sides.gone:
-        yield Finding(name, "gone", "the new rows do not have this column")
-    for name, (was, now) in sides.retyped.items():
-        yield Finding(name, "type", f"was a {was}, is a {now}")
-
-
-def _of_column(c: Compared, p: tuple[float, float, float], limits: Thresholds, is_score: bool) -> Iterator[Finding]:
-    shape, missing, unseen = (one < limits.alpha for one in p)
-    by_ks = c.test == "ks" and c.shape.statistic >= limits.ks
-    if shape and (c.psi >= limits.psi or c.js >= limits.js or by_ks):
+def _of_column(c: Compared, p: tuple[float, float, float], thresholds: Thresholds, is_score: bool) -> Iterator[Finding]:
+    shape, missing, unseen = (one < thresholds.alpha for one in p)
+    by_ks = c.test == "ks" and c.shape.statistic >= thresholds.ks
+    if shape and (c.psi >= thresholds.psi or c.js >= thresholds.js or by_ks):
         said = f"PSI {c.psi:.3f}, JS {c.js:.3f}" + (f", KS {c.shape.statistic:.3f}" if c.test == "ks" else "")
         what = "predictions are" if is_score else "values are"
         yield Finding(c.name, "prediction" if is_score else "shape", f"{what} spread otherwise ({said})")
-    if missing and abs(c.missing[1] - c.missing[0]) >= limits.missing:
+    if missing and abs(c.missing[1] - c.missing[0]) >= thresholds.missing:
         yield Finding(c.name, "missing", f"{c.missing[1]:.1%} missing, before {c.missing[0]:.1%}")
-    if unseen and c.unseen - c.unseen_usual >= limits.unseen:
+    if unseen and c.unseen - c.unseen_usual >= thresholds.unseen:
         what = "lie outside the range of before" if c.kind == "number" else "hold values that were not there before"
         yield Finding(c.name, "unseen", f"{c.unseen:.1%} of the rows {what} (usual: {c.unseen_usual:.1%})")
 
 
-def _told_apart(sides: Sides, compared: Sequence[Compared], seed: int) -> AdversarialReport:
-    names = [c.name for c in compared if c.name not in sides.scores]
-    rng = np.random.default_rng(seed)
-    some = [_some(t.select(names), rng) for t in sides.tables]
-    return adversarial_validation(*some, columns=names, seed=seed)
-
-
-def _some(table: Table, rng: np.random.Generator) -> Table:
-    if len(table) <= _MOST:
-        return table
-    return table.take(torch.from_numpy(np.sort(rng.choice(len(table), _MOST, replace=False))))
+def _sample(table: Table, rng: np.random.Generator) -> Table:
+    most = limits.MONITOR_TREE_ROWS
+    return table if len(table) <= most else table.take(torch.from_numpy(np.sort(rng.choice(len(table), most, False))))
 
 
 def _of_metric(
-    over_time: pd.DataFrame | None, metric: tuple[float, bool, str] | None, limits: Thresholds
+    over_time: pd.DataFrame | None, metric: tuple[float, bool, str] | None, thresholds: Thresholds
 ) -> Iterator[Finding]:
-    """Periods whose whole interval is worse than the reference's metric by more than the threshold."""
     if over_time is None or metric is None:
         return
     value, greater, _ = metric
     for row in over_time.itertuples():
         worse = value - row.high if greater else row.low - value
-        if worse > limits.metric * abs(value):
+        if worse > thresholds.metric * abs(value):
             said = f"{row.value:.4f} [{row.low:.4f}, {row.high:.4f}], the run's out of fold is {value:.4f}"
             yield Finding(str(row.period), "metric", said)
 

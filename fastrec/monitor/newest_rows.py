@@ -22,8 +22,6 @@ from fastrec.validate.given import given_times
 
 __all__ = ["Newest", "Past", "together"]
 
-_AT_RANDOM = 3  # folds of the new rows, where no time says which came first
-
 
 @dataclass
 class Newest:
@@ -68,18 +66,18 @@ class Past:
     gap: float = 0
 
     def before(self, period: int) -> Table:
-        """The rows that are known when a period begins."""
+        """Return the rows known when a period begins."""
         return self.rows.take(torch.from_numpy(self.known(period)).to(self.rows.device))
 
     def known(self, period: int) -> np.ndarray:
-        """Which rows these are: bool ``[n]``."""
+        """Mark these rows: bool ``[n]``."""
         some = self.codes < period
         if self.ticks is not None and bool((self.codes == period).any()):
             some &= self.ticks < self.ticks[self.codes == period].min() - self.gap
         return some
 
     def cut(self, some: np.ndarray) -> Past:
-        """Some of the rows alone."""
+        """Select rows."""
         rows = self.rows.take(torch.from_numpy(some).to(self.rows.device))
         return Past(rows, self.codes[some], None if self.ticks is None else self.ticks[some], self.gap)
 
@@ -94,7 +92,7 @@ def together(
     window: int | None,
     device: DeviceLike = "auto",
 ) -> Newest:
-    """Read new rows, put them below those that a run has kept, and cut the folds.
+    """Read new rows, append them to the run's, and cut the folds.
 
     Args:
         saved: the run.
@@ -111,9 +109,9 @@ def together(
     """
     where = resolve_device(device)
     kept = KeptRows(saved.folder)
-    train, tables, test = _read(saved, data, where)
+    file, train, tables, test = _read(saved, data, where)
     old = kept.train().to(where)
-    rows, is_new = _joined(saved, old, train)
+    rows, is_new = _joined(saved, old, train, file)
     if time is None:
         time = saved.config.get("recipe", {}).get("time")
     if time is not None and time not in rows:
@@ -142,7 +140,6 @@ def together(
 
 
 def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
-    """Each row's time, and how much the recipe leaves out between training and scored rows."""
     said = saved.config.get("recipe", {})
     if not said.get("time_gap") or said.get("time") not in rows:
         return None, 0
@@ -150,7 +147,7 @@ def _gap(saved: SavedRun, rows: Table) -> tuple[np.ndarray | None, float]:
     return times.ticks.cpu().numpy(), times.span(said["time_gap"], "gap")
 
 
-def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict[str, Table], Table | None]:
+def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Path, Table, dict[str, Table], Table | None]:
     if not data.exists():
         raise MissingFileError("there is no such file or folder", file=data, remedy="Give the new rows")
     files = {"train": data} if data.is_file() else table_files(data, None)
@@ -162,23 +159,26 @@ def _read(saved: SavedRun, data: Path, where: torch.device) -> tuple[Table, dict
     read = {n: saved.read(p, n, device=where) for n, p in files.items()}
     train, test = read.pop("train"), read.pop("test", None)
     hidden = [] if test is None or saved.target is None else [n for n in saved.target.names if n in test]
-    return train, read, test if test is None else test.drop(hidden)
+    return files["train"], train, read, test if test is None else test.drop(hidden)
 
 
-def _joined(saved: SavedRun, old: Table, new: Table) -> tuple[Table, torch.Tensor]:
-    """Old rows and new ones, and which are new; lists in ascending order."""
+def _joined(saved: SavedRun, old: Table, new: Table, file: Path) -> tuple[Table, torch.Tensor]:
+    """Concatenate old and new rows, and mark the new ones; lists come in ascending order."""
     needed = _needed(saved, old)
     absent = next((n for n in needed if n not in new), None)
     if absent is not None:
         raise MissingColumnError("the new rows lack it", column=absent, remedy=f"They have {', '.join(new.names)}")
+    numbers = np.arange(len(new))
     if saved.target is not None:
-        new = new.take(saved.target.known(new).to(new.device))
+        labelled = saved.target.known(new)
+        numbers, new = numbers[labelled.cpu().numpy()], new.take(labelled.to(new.device))
     if not len(new):
         raise DataError("there is no new row with a label", remedy="Give labelled rows")
     names = [n for n in old.names if n in new]
     rows = concat([old.select(names), new.select(names)])
     is_new = torch.arange(len(rows)) >= len(old)
     if saved.target is not None:
+        _refuse_learned([n for n in saved.config.get("ids", ()) if n in rows], rows, len(old), numbers, file)
         return rows, is_new
     lists = rows[saved.config["list_column"]].integer().cpu()
     both = np.intersect1d(lists[~is_new].numpy(), lists[is_new].numpy())
@@ -191,6 +191,30 @@ def _joined(saved: SavedRun, old: Table, new: Table) -> tuple[Table, torch.Tenso
     return rows.take(order.to(rows.device)), is_new[order]
 
 
+def _refuse_learned(ids: list[str], rows: Table, old: int, numbers: np.ndarray, file: Path) -> None:
+    """Refuse new rows that the run has learned from, before anything is trained.
+
+    Args:
+        ids: the columns that tell rows apart.
+        rows: old rows, then new ones.
+        old: how many are old.
+        numbers: the place of each new row in its file.
+        file: where the new rows are.
+    """
+    if not ids:
+        return
+    codes = rows.coded(ids).codes.cpu().numpy()
+    learned = np.bincount(codes[:old], minlength=int(codes.max()) + 1)
+    again = np.flatnonzero((learned[codes[old:]] > 0) & (codes[old:] > 0))
+    # Ids that several old rows share name users or shops, not rows: they may come again.
+    if len(again) and learned.max() == 1:
+        value = ", ".join(f"{n} {rows[n].to_arrow()[old + int(again[0])]}" for n in ids)
+        raise DataError(
+            f"the run has learned from this row already: {value} ({len(again)} such rows in all)", file=file,
+            column=", ".join(ids), row=int(numbers[again[0]]), remedy="Give the rows that are new alone",
+        )  # fmt: skip
+
+
 def _needed(saved: SavedRun, old: Table) -> list[str]:
     said = saved.config.get("recipe", {})
     names = [*saved.inputs, *(said.get(n) for n in ("fold_key", "time", "weight", "counted", "touched"))]
@@ -201,7 +225,7 @@ def _needed(saved: SavedRun, old: Table) -> list[str]:
 def _time_folds(
     past: Past, names: Sequence[str], is_new: torch.Tensor, scored: int
 ) -> tuple[Folds, torch.Tensor, bool]:
-    """Folds that score the newest periods by the rows before each, which rows are judged, and whether one comes before.
+    """Cut folds that score the newest periods by the rows before each.
 
     One period more is scored first and is not judged: without it the second level of the first judged period could
     learn from labels of that period or of later ones only.
@@ -232,12 +256,11 @@ def _time_folds(
 
 
 def _random_folds(saved: SavedRun, rows: Table, is_new: torch.Tensor) -> Folds:
-    """New rows in three parts, each scored by the old rows and the other two."""
     count = int(is_new.sum())
     said = saved.config.get("recipe", {}).get("fold_key")
     key = said or (saved.config["list_column"] if saved.target is None else None)
     new = rows.take(is_new.to(rows.device))
-    cut = random_folds(count, _AT_RANDOM, seed=0) if key is None else group_folds(new, key, _AT_RANDOM)
+    cut = random_folds(count, 3, seed=0) if key is None else group_folds(new, key, 3)
     fold = torch.full((len(rows),), -1, dtype=torch.int64)
     fold[is_new] = cut.long()
-    return Folds(fold, method=f"new rows in {_AT_RANDOM} parts at random", why="no time says which rows came first")
+    return Folds(fold, method="new rows in 3 parts at random", why="no time says which rows came first")

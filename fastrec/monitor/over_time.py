@@ -17,8 +17,6 @@ __all__ = ["Every", "metric_over_time", "periods_of"]
 
 Every = Literal["hour", "day", "week", "value"]
 _SECONDS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
-_MOST = 400  # periods
-_FARTHEST = 2**63 // 10**9 - 8 * 86_400  # seconds to the last week that pandas' dates reach, in the year 2262
 
 
 def metric_over_time(
@@ -32,7 +30,7 @@ def metric_over_time(
     repeats: int = 200,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A metric in every period, each with its 95 % bootstrap interval.
+    """Compute a metric in every period, each with its 95 % bootstrap interval.
 
     Args:
         metric: a name, such as ``'auc'``, or a ``Metric``.
@@ -74,8 +72,8 @@ def metric_over_time(
     return made
 
 
-def periods_of(time: Any, every: Every, *, most: int | None = _MOST) -> tuple[list[str], np.ndarray]:
-    """The periods' names in order, and the number of each row's: int64 ``[n]``.
+def periods_of(time: Any, every: Every, *, most: int | None = 400) -> tuple[list[str], np.ndarray]:
+    """Return the periods' names in order, and the number of each row's: int64 ``[n]``.
 
     Args:
         time: ``[n]`` times, or seconds since 1970.
@@ -99,7 +97,12 @@ def periods_of(time: Any, every: Every, *, most: int | None = _MOST) -> tuple[li
     elif every in _SECONDS:
         distinct, codes = np.unique(_starts(column, _SECONDS[every]), return_inverse=True)
         form = "%Y-%m-%d %H:00" if every == "hour" else "%Y-%m-%d"
-        _refuse_other_units(distinct, column)
+        # Milliseconds taken for seconds lie beyond the last week that pandas' dates reach, in the year 2262.
+        if len(distinct) and max(abs(int(distinct[0])), abs(int(distinct[-1]))) > 2**63 // 10**9 - 8 * 86_400:
+            raise DataError(
+                "these are no seconds since 1970", column=column.name or "time",
+                remedy="Divide milliseconds by 1000, or give dates",
+            )  # fmt: skip
     else:
         raise DataError(f"there is no period {every!r}", remedy="Give 'hour', 'day', 'week' or 'value'")
     if most is not None and len(distinct) > most:
@@ -111,17 +114,7 @@ def periods_of(time: Any, every: Every, *, most: int | None = _MOST) -> tuple[li
     return names, codes.astype(np.int64)
 
 
-def _refuse_other_units(seconds: np.ndarray, column: Column) -> None:
-    """Milliseconds that are taken for seconds lie ten thousands of years ahead, which no date goes to."""
-    if len(seconds) and max(abs(int(seconds[0])), abs(int(seconds[-1]))) > _FARTHEST:
-        raise DataError(
-            "these are no seconds since 1970", column=column.name or "time",
-            remedy="Divide milliseconds by 1000, or give dates",
-        )  # fmt: skip
-
-
 def _starts(column: Column, length: int) -> np.ndarray:
-    """The first second of each row's period; weeks begin on Monday (1970 began on a Thursday)."""
     if column.kind == "datetime":
         seconds = column.integer().cpu().numpy() // UNITS_PER_SECOND[str(column.unit)]
     elif column.kind == "number":
@@ -131,5 +124,6 @@ def _starts(column: Column, length: int) -> np.ndarray:
         seconds = np.clip(seconds, -(2.0**62), 2.0**62)  # what is beyond is refused with its name, not as whole number
     else:
         raise DataError("these are no times", column=column.name, remedy="Give dates, or seconds since 1970")
+    # Weeks begin on Monday; 1970 began on a Thursday.
     shift = 3 * 86_400 if length == _SECONDS["week"] else 0
     return (np.floor((seconds + shift) / length) * length - shift).astype(np.int64)

@@ -1,30 +1,27 @@
-"""What ``monitor`` has found, as a page for people: the parts and the look are those of a run's report."""
+"""A comparison as a page for people, in the look of a run's report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from fastrec.monitor.compare_columns import Compared
+from fastrec.monitor.comparison import Comparison
 from fastrec.report import charts
 from fastrec.report.render import render
 from fastrec.report.section import Panel, Section
 
-if TYPE_CHECKING:
-    from fastrec.monitor.monitor_rows import Monitored
-
 __all__ = ["page"]
 
-_PICTURES = 8
-_BARS = 8  # cells of a picture: the rest is one
-_ROWS = 200  # columns of the table
 _COLOURS = {"before": "var(--c-grey)", "new": "var(--c1)"}
 
 
-def page(found: Monitored) -> str:
-    """The page's markup."""
+def page(found: Comparison) -> str:
+    """Render the page's markup."""
+    rows = [(f.about, [f.kind, f.says]) for f in found.findings]
+    findings = Section("Findings", "findings.html", {"rows": rows}) if rows else Section("Findings", absent="None.")
     return render(
         "report.html",
         title=f"{found.names[1]} beside {found.names[0]}",
@@ -32,18 +29,18 @@ def page(found: Monitored) -> str:
         best=None,
         summary=_summary(found),
         tiles=_tiles(found),
-        sections=[_findings(found), *_pictures(found), *_over_time(found), _adversarial(found), _table(found)],
+        sections=[findings, *_pictures(found), *_over_time(found), _adversarial(found), _table(found)],
     )
 
 
-def _summary(found: Monitored) -> str:
+def _summary(found: Comparison) -> str:
     if found.ok:
         return "Nothing is beyond the thresholds."
     count = len(found.findings)
     return f"{count} {'thing is' if count == 1 else 'things are'} beyond the thresholds."
 
 
-def _tiles(found: Monitored) -> list[tuple[str, str, str]]:
+def _tiles(found: Comparison) -> list[tuple[str, str, str]]:
     touched = int((found.columns["finding"] != "").sum())
     made = [("New rows", f"{found.rows[1]:,}", f"beside {found.rows[0]:,}")]
     made.append(("Columns", f"{len(found.columns):,}", f"{touched} with a finding"))
@@ -55,17 +52,9 @@ def _tiles(found: Monitored) -> list[tuple[str, str, str]]:
     return made
 
 
-def _findings(found: Monitored) -> Section:
-    if found.ok:
-        return Section("Findings", absent="None.")
-    rows = [(f.about, [f.kind, f.says]) for f in found.findings]
-    return Section("Findings", "findings.html", {"rows": rows})
-
-
-def _pictures(found: Monitored) -> list[Section]:
-    """The shares of the columns that moved most; where none did, nothing."""
+def _pictures(found: Comparison) -> list[Section]:
     with_finding = {f.about for f in found.findings if f.kind in ("shape", "unseen", "prediction")}
-    shown = sorted((c for c in found.compared if c.name in with_finding), key=lambda c: -c.psi)[:_PICTURES]
+    shown = sorted((c for c in found.compared if c.name in with_finding), key=lambda c: -c.psi)[:8]
     if not shown:
         return []
     panels = [Panel(f"{c.name} (PSI {c.psi:.2f})", _bars(c)) for c in shown]
@@ -74,11 +63,11 @@ def _pictures(found: Monitored) -> list[Section]:
     return [Section("Columns that moved", "drift_pictures.html", {"panels": panels, "legend": legend}, note)]
 
 
-def _bars(c: Compared) -> Any:
+def _bars(c: Compared, bars: int = 8) -> Any:
     labels, old, new = list(c.cells.labels), list(c.cells.reference), list(c.cells.new)
-    if len(labels) > _BARS and c.kind == "category":
+    if len(labels) > bars and c.kind == "category":
         order = sorted(range(len(labels)), key=lambda i: -abs(new[i] - old[i]))
-        top, rest = order[: _BARS - 1], order[_BARS - 1 :]
+        top, rest = order[: bars - 1], order[bars - 1 :]
         labels = [labels[i] for i in top] + ["all else"]
         old, new = ([s[i] for i in top] + [sum(s[i] for i in rest)] for s in (old, new))
     if c.kind == "number":  # the first and the last edge say where the cells are
@@ -88,7 +77,7 @@ def _bars(c: Compared) -> Any:
     return charts.category_bars(short, [""] * len(short), series, _COLOURS, y_label=f"share of rows by {c.name}")
 
 
-def _over_time(found: Monitored) -> list[Section]:
+def _over_time(found: Comparison) -> list[Section]:
     table = found.over_time
     if table is None or not len(table):
         return []
@@ -111,7 +100,7 @@ def _over_time(found: Monitored) -> list[Section]:
     return [Section("The metric over time", "slices.html", data, "Thin lines: the ends of the 95 % interval.")]
 
 
-def _adversarial(found: Monitored) -> Section:
+def _adversarial(found: Comparison) -> Section:
     title = "What tells new rows from old ones"
     report = found.adversarial
     if report is None:
@@ -123,8 +112,8 @@ def _adversarial(found: Monitored) -> Section:
     return Section(title, "seconds.html", {"chart": chart}, note)
 
 
-def _table(found: Monitored) -> Section:
-    frame = found.columns.sort_values("psi", ascending=False).head(_ROWS)
+def _table(found: Comparison) -> Section:
+    frame = found.columns.sort_values("psi", ascending=False).head(200)
     heads = ["finding", "PSI", "JS", "test", "p", "missing", "unseen", "values"]
     rows = [(str(r["column"]), _row(r)) for _, r in frame.iterrows()]
     note = "Largest PSI first. p is adjusted for all tests together. Shares: before → now."

@@ -1,4 +1,4 @@
-"""``retrain``: a run made again from old and new rows, and put in the old one's place if it is no worse."""
+"""``retrain``: train a run again on old and new rows, and promote it if it is no worse."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = ["Retrained", "retrain"]
 
 @dataclass(frozen=True)
 class Retrained:
-    """What came of it.
+    """The new run and its verdict.
 
     Args:
         run: the new run; ``gate.json`` in it holds the verdict.
-        verdict: what the gate says.
+        verdict: the gate's decision.
         version: its number in the registry; None: it was not promoted, or there is no registry.
         began: of a warm start each model → what it began with, or why it was trained from nothing.
     """
@@ -109,7 +109,9 @@ def retrain(
     out, data = Path(out), Path(data)
     if is_registry(run):
         registry = registry if registry is not None else run
-    source = _serving(Path(run))
+    source = Path(run)
+    if is_registry(run):  # the version's files lack the rows, which lie beside the run that it was copied from
+        source = _source_of(Registry(run))
     if out.resolve() == source.resolve():
         raise DataError("this is the run that serves", file=out, remedy="Choose another --out: it may have to go on")
     saved = SavedRun(source, trust=trust)
@@ -130,7 +132,6 @@ def retrain(
 
 
 def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
-    """What each model of the new run began with, as it says itself."""
     made = {}
     for name in (n for n in recipe.asked if (out / "models" / n).is_dir()):  # others did not fit into the time
         said = json.loads((out / "models" / name / "fold0" / "estimator.json").read_text(encoding="utf-8"))
@@ -138,30 +139,29 @@ def _began(out: Path, recipe: SavedRecipe) -> dict[str, str]:
     return made
 
 
-def _serving(run: Path) -> Path:
-    """A run, or of a registry the one that its current version was copied from: it has its rows beside it."""
-    if not is_registry(run):
-        return run
-    current = Registry(run).current
+def _source_of(registry: Registry) -> Path:
+    """Return the run that a registry's current version was copied from."""
+    current = registry.current
     if current is None or current.run is None:
-        raise DataError("the registry's current version holds no run", file=run, remedy="Give the run directory")
+        raise DataError(
+            "the registry's current version holds no run", file=registry.folder, remedy="Give the run directory"
+        )
     source = Path(current.source)
     if not _same_run(current.run, source):
         raise DataError(
-            f"the run that version {current.number} was copied from is not at {source} any more", file=run,
+            f"the run that version {current.number} was copied from is not at {source} any more", file=registry.folder,
             remedy="Give the run directory, with its parts beside it",
         )  # fmt: skip
     return source
 
 
 def _same_run(one: Path | None, other: Path) -> bool:
-    """Whether two folders hold the same run; ``config.json`` says when it was made."""
     files = [] if one is None else [one / "config.json", other / "config.json"]
     return len(files) == 2 and all(f.is_file() for f in files) and files[0].read_bytes() == files[1].read_bytes()
 
 
 def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: int) -> Verdict:
-    """Hold the new run's progressive predictions against the serving run's."""
+    """Compare the new run's progressive predictions with the serving run's."""
     made = SavedRun(out)
     scorer = Scorer.of(made.config["metric"], made.target)
     scored = newest.folds.scored & newest.judged
@@ -169,7 +169,10 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     rows = newest.found.train
     if counted is not None and counted in rows:
         scored = scored & (rows[counted].integer().cpu() > 0)
-    unknown = _of_new_classes(saved, made, rows) & scored
+    unknown, old = torch.zeros_like(scored), saved.target
+    if old is not None and old.classes is not None and made.target is not None and old.outputs != made.target.outputs:
+        # The serving run cannot predict classes that it does not know.
+        unknown = (old.classes.encode(rows[old.names[0]]).cpu() == 0) & scored
     scored = scored & ~unknown
     candidate = _oof(out)[scored]
     table = rows.take(scored.to(rows.device))
@@ -181,8 +184,13 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
     else:
         assert made.target is not None
         label = made.target.restore(made.target.encode(table).double())
-        serving = _in_classes(saved.target.restore(serving), saved.target.outputs, made.target.outputs)
+        serving = saved.target.restore(serving)
+        if (now := list(made.target.outputs)) != list(saved.target.outputs):  # classes that joined have probability 0
+            wider = serving.new_zeros((len(serving), len(now)))
+            wider[:, [now.index(n) for n in saved.target.outputs]] = serving
+            serving = wider
         label = label.long() if made.task == "multiclass" else label
+    # Rows of one fold key (a user, a session) are resampled together.
     key = made.config.get("recipe", {}).get("fold_key")
     clusters = None if key is None or key not in table else table[key].coded().codes.cpu()
     periods = newest.periods[scored.numpy()]
@@ -201,11 +209,12 @@ def _judge(saved: SavedRun, out: Path, newest: Newest, *, margin: float, seed: i
 
 
 def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) -> torch.Tensor:
-    """The serving run's predictions; features that look back see all rows that are known when a row's period begins."""
+    """Predict rows with the serving run."""
     tables = dict(newest.found.tables)
     shown = table if saved.target is None else table.drop(saved.target.names)
     if not saved.config["history"]:
         return saved.predict_rows(saved.rows(shown, tables))
+    # Features that look back see all rows that are known when a row's period begins.
     made = None
     for period in np.unique(codes):
         mine = torch.from_numpy(codes == period)
@@ -218,40 +227,21 @@ def _served(saved: SavedRun, table: Table, newest: Newest, codes: np.ndarray) ->
 
 
 def _classes(run: Path, scorer: Scorer) -> torch.Tensor:
-    """A run's classes as it scores them: each fold is cut by what the other folds say; NaN where none scores."""
     rows = pq.read_table(run / "rows.parquet")
     rows = rows.filter(pc.equal(rows["split"], "oof"))
     assert scorer.target is not None
     label = torch.from_numpy(rows[f"label_{scorer.target.names[0]}"].to_numpy().copy())
     folds, made = torch.from_numpy(rows["fold"].to_numpy().copy()), _oof(run)
-    known = ~made.isnan()
+    known = ~made.isnan()  # rows that no fold scores have no prediction
     made[known] = as_scored(scorer.metric, label[known], made[known], folds[known]).to(made)
     return made
 
 
 def _oof(run: Path) -> torch.Tensor:
-    """A run's out-of-fold predictions on the target's own scale."""
     table = pq.read_table(run / "oof" / "stack.parquet")
     names = [n for n in table.column_names if n == "score" or n.startswith("prediction")]
     values = np.column_stack([table[n].to_numpy() for n in names])
     return torch.from_numpy(values[:, 0].copy() if len(names) == 1 else values)
-
-
-def _of_new_classes(saved: SavedRun, made: SavedRun, rows: Table) -> torch.Tensor:
-    """Which rows are of a class that the serving run does not know: bool ``[n]``, on the CPU."""
-    old, new = saved.target, made.target
-    if old is None or new is None or old.classes is None or old.outputs == new.outputs:
-        return torch.zeros(len(rows), dtype=torch.bool)
-    return old.classes.encode(rows[old.names[0]]).cpu() == 0
-
-
-def _in_classes(predicted: torch.Tensor, before: Sequence[str], now: Sequence[str]) -> torch.Tensor:
-    """Probabilities ``[n, k]`` by the classes of now: none for those that were not known before."""
-    if list(before) == list(now):
-        return predicted
-    wider = predicted.new_zeros((len(predicted), len(now)))
-    wider[:, [list(now).index(n) for n in before]] = predicted
-    return wider
 
 
 def _enter(
@@ -263,7 +253,7 @@ def _enter(
     trust: Sequence[str],
     events: Mapping[str, Table],
 ) -> int | None:
-    """Promote the new run, or write down why not; where the current version serves events, those so far go along."""
+    """Promote the new run, or write down why not."""
     why = "; ".join(verdict.reasons)
     about = {n: v for n, v in verdict.to_dict().items() if n != "by_period"}
     if not verdict.promote:
@@ -283,11 +273,8 @@ def _enter(
     from fastrec.serve.export import export_run
 
     with tempfile.TemporaryDirectory() as beside:
-        data = events if current is not None and _serves_events(current.export) else None
+        # A server that keeps events needs those of the old and the new rows.
+        serves = current is not None and current.export is not None and (current.export / "events").is_dir()
+        data = events if serves else None
         made = export_run(out, Path(beside) / "export", data=data, trust=trust).folder
         return registry.promote(out, export=made, why=why, about=about).number
-
-
-def _serves_events(export: Path | None) -> bool:
-    """Whether an export makes features from events that it keeps."""
-    return export is not None and (export / "events").is_dir()

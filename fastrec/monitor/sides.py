@@ -1,4 +1,4 @@
-"""The two sides of a comparison: rows and predictions of a frame, a file, a folder or a run, and what both have."""
+"""The two sides of a comparison: rows and predictions of a frame, a file, a folder or a run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fastrec._core.leftovers import recover
 from fastrec.competition import SavedRun
 from fastrec.competition.data_folder import table_files
 from fastrec.competition.kept_rows import KeptRows
+from fastrec.competition.next_items.predict import is_next_item_run
 from fastrec.competition.reading import Reading
 from fastrec.errors import DataError, MissingFileError
 from fastrec.table import Column, Table
@@ -22,13 +23,10 @@ from fastrec.table.column_types import as_types
 
 __all__ = ["Sides", "as_read", "is_run", "prediction_columns", "read_sides", "read_table"]
 
-_KINDS = ("number", "category")
-_TIMES = "times: they go on"
-
 
 @dataclass
 class Sides:
-    """What is compared.
+    """Both tables and their comparable columns.
 
     Args:
         tables: the rows as they were and as they are, columns of one kind on both sides as ``common`` names them.
@@ -82,15 +80,16 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
         if name in drop:
             sides.left_out[name] = "as asked for"
         elif was == "datetime" or name == time:  # a recipe's time may be a number
-            sides.left_out[name] = _TIMES
-        elif was not in _KINDS:
+            sides.left_out[name] = "times: they go on"
+        elif was not in ("number", "category"):
             sides.left_out[name] = f"a {was}"
         elif name not in now:
             sides.gone.append(name)
         elif now[name].kind == was:
             sides.common.append(name)
         elif bool(now[name].is_missing().all()):  # a file says no type of a column without values
-            sides.tables = old, now.with_columns({name: _nothing_of(old[name], len(now))})
+            empty = pa.nulls(len(now), pa.string()) if was == "category" else np.full(len(now), np.nan)
+            sides.tables = old, now.with_columns({name: empty})
             now = sides.tables[1]
             sides.common.append(name)
         else:
@@ -98,18 +97,13 @@ def _sort_out(sides: Sides, names: Sequence[str], drop: set[str], time: str | No
     sides.added = [n for n in now.names if n not in old]
 
 
-def _nothing_of(column: Column, rows: int) -> Any:
-    """``rows`` missing values of a column's kind."""
-    return pa.nulls(rows, pa.string()) if column.kind == "category" else np.full(rows, np.nan)
-
-
 def is_run(place: Any) -> bool:
-    """Whether something is a run directory."""
-    return isinstance(place, str | Path) and (Path(place) / "decision.json").is_file()
+    """Tell a run directory from other places; ``SavedRun`` refuses one of sessions with its remedy."""
+    return isinstance(place, str | Path) and ((Path(place) / "decision.json").is_file() or is_next_item_run(place))
 
 
 def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None) -> Table:
-    """Rows of a frame, a file, or a folder's file of one of the roles; a folder of Parquet parts is one table.
+    """Read the rows of a frame, a file, or a folder's file of one of the roles; Parquet parts are one table.
 
     Args:
         source: where they are.
@@ -132,7 +126,7 @@ def read_table(source: Any, roles: Sequence[str], reading: Reading | None = None
 
 
 def as_read(table: Table, reading: Reading) -> Table:
-    """A table with its columns of the types that a run has learned, as far as their values are of these."""
+    """Convert columns to the types that a run has learned, as far as their values allow."""
     types = reading.types.get("train", {})
     table = reading.frame(table, names=())
     for name in types:
@@ -144,7 +138,6 @@ def as_read(table: Table, reading: Reading) -> Table:
 
 
 def _of_run(saved: SavedRun) -> tuple[Table, list[str]]:
-    """The training rows that a run keeps, with the columns that are sent to it; else the rows that it shows."""
     run = saved.folder
     try:
         kept = KeptRows(run)
@@ -177,7 +170,11 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
     elif saved is not None and (both := _submitted(saved, _as_table(scores))) is not None:
         old, new = both
     elif saved is not None:
-        old, new = prediction_columns(_own_predictions(Path(reference))), prediction_columns(scores)
+        files = [Path(reference) / s / "stack.parquet" for s in ("test", "oof")]
+        own = next((p for p in files if p.is_file()), None)
+        if own is None:
+            raise MissingFileError("the run holds no predictions", file=reference, remedy="Run the recipe again")
+        old, new = prediction_columns(own), prediction_columns(scores)
     else:
         raise DataError(
             "predictions of the new rows alone have nothing to be compared with",
@@ -195,7 +192,7 @@ def _both_scores(reference: Any, scores: Any, saved: SavedRun | None, rows: int)
 
 
 def _submitted(saved: SavedRun, new: Table) -> tuple[dict[str, Column], dict[str, Column]] | None:
-    """The run's submission and predictions in its form, as ``fastrec predict`` writes them; None: in another form."""
+    """Read the run's submission and predictions in its form; None if they have another form."""
     names, path = getattr(saved.form, "values", ()), saved.folder / "submission.csv"
     if not names or not path.is_file() or any(n not in new for n in names):
         return None
@@ -204,22 +201,13 @@ def _submitted(saved: SavedRun, new: Table) -> tuple[dict[str, Column], dict[str
 
 
 def _beside(name: str, columns: Sequence[str]) -> str:
-    """What predictions are called beside columns of the rows."""
     while name in columns:
         name = f"{name} (scores)"
     return name
 
 
-def _own_predictions(run: Path) -> Path:
-    """Of the run's test rows; where there were none, out of fold."""
-    found = next((p for s in ("test", "oof") if (p := run / s / "stack.parquet").is_file()), None)
-    if found is None:
-        raise MissingFileError("the run holds no predictions", file=run, remedy="Run the recipe again")
-    return found
-
-
 def prediction_columns(source: Any) -> dict[str, Column]:
-    """The predictions of a table: columns called ``prediction…`` or ``score``; else its only column of numbers.
+    """Find the predictions of a table: columns called ``prediction…`` or ``score``, else its only column of numbers.
 
     Args:
         source: values ``[n]``, a table of any library, or a file.

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastrec._core import limits
+
 __all__ = [
     "Test",
     "benjamini_hochberg",
@@ -18,9 +20,6 @@ __all__ = [
     "shares_test",
 ]
 
-_LEAST_SHARE = 1e-4  # of an empty cell, whose logarithm would be infinite
-_LEAST_EXPECTED = 5.0  # Cochran's rule for the chi-square approximation
-
 
 class Test(NamedTuple):
     """A test's statistic, and the probability of one at least as large where nothing has changed."""
@@ -30,7 +29,7 @@ class Test(NamedTuple):
 
 
 def psi(reference: np.ndarray, new: np.ndarray) -> float:
-    """Population stability index: sum over cells of (b - a) ln(b / a), the symmetric Kullback-Leibler divergence.
+    """Compute the population stability index: sum over cells of (b - a) ln(b / a).
 
     By the usual rule of thumb less than 0.1 is no change and more than 0.25 a large one (Siddiqi 2006, "Credit Risk
     Scorecards", chapter 9).
@@ -39,12 +38,13 @@ def psi(reference: np.ndarray, new: np.ndarray) -> float:
         reference: counts ``[k]`` of the cells.
         new: counts ``[k]`` of the same cells.
     """
-    a, b = (np.clip(c / max(c.sum(), 1), _LEAST_SHARE, None) for c in (reference, new))
+    # The logarithm of an empty cell would be infinite.
+    a, b = (np.clip(c / max(c.sum(), 1), 1e-4, None) for c in (reference, new))
     return float(((b - a) * np.log(b / a)).sum())
 
 
 def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
-    """Jensen-Shannon distance, base 2: 0 = the same shares, 1 = no cell in common (Endres and Schindelin 2003).
+    """Compute the Jensen-Shannon distance, base 2: 0 = the same shares, 1 = none in common (Endres, Schindelin 2003).
 
     Args:
         reference: counts ``[k]`` of the cells.
@@ -61,7 +61,7 @@ def js_distance(reference: np.ndarray, new: np.ndarray) -> float:
 
 
 def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Two-sample Kolmogorov-Smirnov test, two-sided, by the limiting distribution.
+    """Run the two-sample Kolmogorov-Smirnov test, two-sided, by the limiting distribution.
 
     Where values repeat it is on the safe side: the probability is too large.
 
@@ -89,7 +89,7 @@ def ks_test(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
-    """Pearson's chi-square test that both samples are of the same shares; rare cells are put together.
+    """Run Pearson's chi-square test of equal shares; rare cells are merged.
 
     Two cells are compared by ``shares_test``.
 
@@ -103,7 +103,7 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
     if not n or not m:
         return Test(0.0, 1.0)
     both = (reference + new) * (min(n, m) / (n + m))
-    rare = both < _LEAST_EXPECTED
+    rare = both < limits.LEAST_EXPECTED
     a, b = (np.append(c[~rare], c[rare].sum()).astype(np.float64) for c in (reference, new))
     kept = a + b > 0
     a, b = a[kept], b[kept]
@@ -117,7 +117,7 @@ def chi_square(reference: np.ndarray, new: np.ndarray) -> Test:
 
 
 def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
-    """Test that two samples hold the same share of something: the chi-square of the table of two by two.
+    """Test whether two samples hold the same share: the chi-square of the table of two by two.
 
     Where a cell of it would hold fewer than five if nothing had changed: Fisher's exact test (1935, "The Design of
     Experiments", section 21), as the chi-square would take a few for many. The statistic is the chi-square's.
@@ -134,13 +134,12 @@ def shares_test(some: tuple[int, int], of: tuple[int, int]) -> Test:
     share = sum(some) / sum(of)
     spread = share * (1 - share) * (1 / of[0] + 1 / of[1])
     statistic = (some[0] / of[0] - some[1] / of[1]) ** 2 / spread
-    if min(of) * min(share, 1 - share) < _LEAST_EXPECTED:
+    if min(of) * min(share, 1 - share) < limits.LEAST_EXPECTED:
         return Test(float(statistic), _fisher(some, of))
     return Test(float(statistic), float(chi2.sf(statistic, 1)))
 
 
 def _fisher(some: tuple[int, int], of: tuple[int, int]) -> float:
-    """The probability of tables with the same margins that are no likelier than this one."""
     from scipy.stats import hypergeom
 
     total, few = sum(of), min(sum(some), sum(of) - sum(some))  # the rarer of the two has the same test
@@ -152,7 +151,7 @@ def _fisher(some: tuple[int, int], of: tuple[int, int]) -> float:
 
 
 def outside_test(outside: int, new: int, reference: int) -> Test:
-    """Test of how many new values lie below the smallest or above the largest of the reference.
+    """Test how many new values lie below the smallest or above the largest of the reference.
 
     Of values of one continuous distribution the share outside has the Beta(2, n - 1) distribution, so that the count
     is beta-binomial (David and Nagaraja 2003, "Order Statistics", section 7.2); of discrete ones it is smaller.
@@ -170,7 +169,7 @@ def outside_test(outside: int, new: int, reference: int) -> Test:
 
 
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Adjusted probabilities by which the share of false finds stays below a level (Benjamini and Hochberg 1995).
+    """Adjust probabilities so that the share of false finds stays below a level (Benjamini and Hochberg 1995).
 
     Args:
         p: float64 ``[k]``.
@@ -184,7 +183,7 @@ def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Adjusted probabilities by which the chance of even one false find stays below a level (Holm 1979).
+    """Adjust probabilities so that the chance of even one false find stays below a level (Holm 1979).
 
     Args:
         p: float64 ``[k]``.

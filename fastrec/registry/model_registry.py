@@ -19,7 +19,6 @@ __all__ = ["OBSERVED", "STATE", "Registry", "Version", "is_registry"]
 
 STATE = "registry.json"
 OBSERVED = Path("events") / "observed.log"  # where a server of the registry keeps the events that it is told of
-_FORMAT = 1
 _RUN, _EXPORT = "decision.json", "serving.json"  # files that tell a run and an export
 _VERSIONS = "versions"
 
@@ -47,19 +46,17 @@ class Version:
     @property
     def run(self) -> Path | None:
         """The run directory; None: only its export was put in."""
-        found = self.folder / "run"
-        return found if found.is_dir() else None
+        return folder if (folder := self.folder / "run").is_dir() else None
 
     @property
     def export(self) -> Path | None:
         """What a server loads; None: the run was not exported."""
-        found = self.folder / "export"
-        return found if found.is_dir() else None
+        return folder if (folder := self.folder / "export").is_dir() else None
 
 
 @dataclass
 class _State:
-    """What ``registry.json`` says: it is replaced whole, so that all changes at once."""
+    """The content of ``registry.json``, which is replaced whole so that everything changes at once."""
 
     current: int | None = None
     previous: int | None = None
@@ -106,7 +103,7 @@ class Registry:
         return self._read().history
 
     def version(self, number: int) -> Version:
-        """A version by its number.
+        """Return a version by its number.
 
         Raises:
             DataError: there is no such version.
@@ -190,11 +187,12 @@ class Registry:
 
     @contextmanager
     def _writing(self) -> Iterator[_State]:
-        """The state, to be changed; written when the block ends well, one writer at a time."""
+        """Yield the state to change and write it if the block ends well, one writer at a time."""
         with _named(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            filled = any(self.folder.iterdir())
-        if filled and not (self.folder / STATE).is_file() and not self._is_begun():
+        # Traces of a writer that was killed at its first version are a registry too.
+        begun = all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
+        if not begun and not (self.folder / STATE).is_file():
             raise WriteError(
                 "the folder holds something that is not a registry", file=self.folder, remedy="Choose another"
             )
@@ -202,13 +200,9 @@ class Registry:
             state = self._read()
             yield state
             with atomic_file(self.folder / STATE) as part:
-                part.write_text(json.dumps({"format": _FORMAT, **asdict(state)}, indent=1), encoding="utf-8")
+                part.write_text(json.dumps(asdict(state), indent=1), encoding="utf-8")
             self._link(state)
             remove_leftovers(self.folder / _VERSIONS)
-
-    def _is_begun(self) -> bool:
-        """Whether all there is are traces of a writer that was killed at its first version."""
-        return all(p.name == _VERSIONS or p.name.startswith(".") for p in self.folder.iterdir())
 
     def _link(self, state: _State) -> None:
         for name in ("current", "previous"):
@@ -225,7 +219,6 @@ class Registry:
                 return
 
     def _mend_links(self, state: _State) -> None:
-        """Put the links right after a writer that was killed; who may not write here leaves them."""
         wanted = None if state.current is None else f"{state.current:04d}"
         with suppress(OSError):
             link = self.folder / "current"
@@ -242,8 +235,6 @@ class Registry:
         except (OSError, ValueError) as error:
             raise UnreadableFileError(f"it cannot be read ({error})", file=path, remedy="Restore it") from error
         try:
-            if said.pop("format") != _FORMAT:
-                raise ValueError("it is of another format")
             return _State(**said)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise UnreadableFileError(
@@ -274,12 +265,11 @@ class Registry:
 
 
 def is_registry(folder: str | Path) -> bool:
-    """Whether a folder is a registry."""
+    """Tell whether a folder is a registry."""
     return (Path(folder) / STATE).is_file()
 
 
 def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
-    """What of a version there is: its run, its export, or both."""
     parts = {}
     if (source / _RUN).is_file() or is_session_run(source):
         parts["run"] = source
@@ -298,7 +288,7 @@ def _parts(source: Path, export: str | Path | None) -> dict[str, Path]:
 
 
 def is_session_run(folder: Path) -> bool:
-    """Whether a folder is a run for next items, which has no export of all its models: it is served itself."""
+    """Tell whether a folder is a run for next items, which is served itself, without an export."""
     try:
         said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return said.get("task") == "next_item" and (folder / "models").is_dir()
@@ -307,7 +297,7 @@ def is_session_run(folder: Path) -> bool:
 
 
 def _copy(folder: Path, to: Path) -> None:
-    """A folder's files. What cannot be copied is one error, which tells of the first file.
+    """Copy a folder's files; the first failure becomes the error.
 
     A link is refused: it would bring in what it points to, from anywhere on this machine.
     """
@@ -331,7 +321,6 @@ def _copy(folder: Path, to: Path) -> None:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """What the file system refuses, as an error of ours."""
     try:
         yield
     except OSError as error:
@@ -349,7 +338,6 @@ def _now() -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """While it lasts no other process is in here; where the system knows no such lock, it is up to the callers."""
     try:
         import fcntl
     except ImportError:

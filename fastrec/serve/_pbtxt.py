@@ -14,7 +14,7 @@ class Enum(str):
 
 
 def pbtxt(fields: Mapping[str, Any], indent: str = "") -> str:
-    """Fields as text.
+    """Write fields as text.
 
     Args:
         fields: name → a number, a bool, a string, an ``Enum``, a mapping (a message), or a list of one of these; fields

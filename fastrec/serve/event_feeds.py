@@ -13,7 +13,7 @@ from fastrec.validate import ListEvents
 
 
 def event_feeds(about: dict[str, Any], groups: torch.Tensor, events: ListEvents) -> dict[str, np.ndarray]:
-    """A matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``: how many events there are.
+    """Build a matrix ``[rows, events]`` for each column of events, and int64 ``[rows]``, the number of events.
 
     Args:
         about: what ``serving.json`` says.

@@ -84,7 +84,9 @@ def write_triton(
     if not is_plain_name(name):
         raise DataError(f"a model of Triton cannot be called {name!r}", remedy="Give a name without / and the like")
     about = _read(export_dir)
-    how = _How(max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list"))
+    how = _TritonOptions(
+        max_batch_size, dynamic, tuple(preferred_sizes), max_delay_us, instances, device, about.get("list")
+    )
     model = {"kind": "onnx", **about["model"], "inputs": about["inputs"], "outputs": about["outputs"]}
     models = {name: model}
     parts = about.get("parts") or []
@@ -105,7 +107,7 @@ def write_triton(
 
 
 @dataclass(frozen=True)
-class _How:
+class _TritonOptions:
     """How models are to run; ``lists``: the input that tells lists apart, None where there are none."""
 
     max_batch_size: int
@@ -117,11 +119,9 @@ class _How:
     lists: str | None
 
     def joins(self, model: Mapping[str, Any]) -> bool:
-        """Whether rows of several requests may be one batch."""
         return self.dynamic and not any(t["name"] == self.lists for t in model["inputs"])
 
     def on_cpu(self, model: Mapping[str, Any]) -> bool:
-        """Whether a model runs on the CPU."""
         return self.device == "cpu" or any(t["type"] == "string" for t in model["inputs"])
 
 
@@ -151,7 +151,6 @@ def _read(export_dir: Path) -> dict[str, Any]:
 
 
 def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path, str]]:
-    """What is copied, and what it is called then; an ensemble has no files."""
     if model is None:
         return []
     main = export_dir / model["file"]
@@ -163,8 +162,7 @@ def _files(model: Mapping[str, Any] | None, export_dir: Path) -> list[tuple[Path
     return [(p, usual if p == main else p.name) for p in sources]  # weights are called by their own names in the graph
 
 
-def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
-    """What ``config.pbtxt`` says of a model that has a file."""
+def _config(name: str, model: Mapping[str, Any], how: _TritonOptions) -> dict[str, Any]:
     if model["kind"] not in ("onnx", "xgboost"):
         raise DataError(f"{name} is of an unknown kind, {model['kind']!r}", remedy="Kinds are onnx and xgboost")
     config: dict[str, Any] = {"name": name}
@@ -190,7 +188,7 @@ def _config(name: str, model: Mapping[str, Any], how: _How) -> dict[str, Any]:
 
 
 def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[str, Any]:
-    """A tensor as requests have it; ``whole``: with its rows as a dimension, where a request is a batch."""
+    """Describe a tensor as requests have it; ``whole``: with its rows as a dimension, as a request is a batch."""
     rows, width = [-1] if whole else [], tensor["width"]
     made: dict[str, Any] = {"name": tensor["name"], "data_type": Enum(f"TYPE_{_TYPES[tensor['type']]}")}
     made["dims"] = [*rows, width or 1]
@@ -200,7 +198,6 @@ def _tensor(tensor: Mapping[str, Any], *, whole: bool, reshaped: bool) -> dict[s
 
 
 def _fil(name: str, model: Mapping[str, Any]) -> dict[str, Any]:
-    """Inputs, outputs and parameters of a model of the FIL backend, whose tensors have names of their own."""
     (rows,), (said,) = model["inputs"], model["outputs"]
     if (rows["type"], said["type"]) != ("float32", "float32") or rows["width"] is None:
         raise DataError(f"{name}: trees take and give float32 matrices here", remedy="Cast them in the part before")
@@ -227,8 +224,9 @@ def _accelerators(device: Device) -> list[dict[str, Any]]:
     return [{"name": "tensorrt", "parameters": [{"key": n, "value": v} for n, v in options.items()]}, *exact]
 
 
-def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _How) -> dict[str, Any]:
-    """What ``config.pbtxt`` says of the parts, one after the other."""
+def _ensemble(
+    name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], how: _TritonOptions
+) -> dict[str, Any]:
     whole = not all(how.joins(part) for part in parts)
     known = {t["name"]: _shape(t) for t in about["inputs"]}
     steps = []
@@ -264,5 +262,4 @@ def _ensemble(name: str, about: Mapping[str, Any], parts: Sequence[Mapping[str, 
 
 
 def _shape(tensor: Mapping[str, Any]) -> tuple[str, int]:
-    """Type and width as Triton sees them, to which ``[n]`` and ``[n, 1]`` are one."""
     return tensor["type"], tensor["width"] or 1

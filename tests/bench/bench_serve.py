@@ -1,4 +1,4 @@
-"""What the server costs beside the graph; its load is sent by ``fastrec bench-serve``.
+"""What the server costs beside the graph; ``load_server.py`` sends its load.
 
 ``python tests/bench/bench_serve.py export DIR`` writes an export of 60 columns (12 of strings, 8 of int64, 40 of
 float64), a net and 200 trees of depth 5; ``bodies DIR`` writes bodies of 1 and 1,024 rows for it; ``cpu DIR`` prints

@@ -58,6 +58,30 @@ def test_labels_give_the_metric_over_time(files):
     assert "which metric is not known" in done.output
 
 
+def test_classes_are_cut_as_a_runs_are(files):
+    """Predictions whose best threshold is far from 0.5, for a metric of classes."""
+    folder = files["folder"]
+    y = pd.read_csv(folder / "labels.csv")["y"]
+    pd.DataFrame({"prediction": 0.1 + 0.1 * y}).to_csv(folder / "low.csv", index=False)
+    scores = ("--scores", folder / "low.csv", "--scores", folder / "low.csv")
+    labels = ("--labels", folder / "labels.csv", "--time", "at", "--metric", "f1")
+    done = call("monitor", files["old"], files["same"], "--no-trees", *scores, *labels)
+    assert "1970-01-04   500 1.0000" in done.output, done.output
+
+
+def test_a_run_of_sessions_is_refused_with_a_remedy(files):
+    run = files["folder"] / "run"
+    run.mkdir()
+    (run / "config.json").write_text('{"task": "next_item"}')
+    labels = ("--labels", files["new"], "--scores", files["new"], "--time", "at")
+    for words in (["monitor", run, files["new"]], ["monitor", run, files["new"], *labels],
+                  ["retrain", run, "--data", files["new"], "--out", files["folder"] / "next"]):  # fmt: skip
+        done = call(*words)
+        assert done.exit_code == 1
+        assert "has sessions, not rows" in done.output
+        assert "run the recipe again" in done.output
+
+
 def test_wrong_input_is_one_line(files):
     done = call("monitor", files["folder"] / "nothing.csv", files["same"])
     assert done.exit_code == 1

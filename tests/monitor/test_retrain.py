@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_auc_score
@@ -289,6 +290,33 @@ def test_what_cannot_be_retrained_is_said(serving, changed, tmp_path):
     with pytest.raises(MissingFileError, match="keeps no rows"):
         retrain(gone, path, tmp_path / "run", every="value")
     assert not (tmp_path / "run").exists()
+
+
+def test_rows_that_were_learned_already_are_refused_before_training(serving, tmp_path):
+    """With a test in the folder too, where no check of a submission's ids would look at them."""
+    (tmp_path / "data").mkdir()
+    days(7, 2).iloc[249:].to_csv(tmp_path / "data" / "train.csv", index=False)
+    days(9, 1).drop(columns="clicked").to_csv(tmp_path / "data" / "test.csv", index=False)
+    with pytest.raises(DataError, match="has learned from this row already: id 7-249 \\(1 such") as error:
+        retrain(serving, tmp_path / "data", tmp_path / "run", every="value")
+    assert (Path(error.value.file).name, error.value.column, error.value.row) == ("train.csv", "id", 0)
+    assert not (tmp_path / "run").exists()
+
+
+class Slow(Clicks):
+    """More rounds than the time lets trees grow."""
+
+    def models(self, *, bs):
+        return [XGBModel("xgb", **{**TREES, "rounds": 200_000})]
+
+
+def test_minutes_bound_the_training(serving, tmp_path):
+    days(8, 1).to_parquet(tmp_path / "new.parquet")
+    options = {"every": "value", "scored": 1, "minutes": 0.05, "competition": Slow()}
+    made = retrain(serving, tmp_path / "new.parquet", tmp_path / "run", **options)
+    trees = xgboost.Booster(model_file=made.run / "models" / "xgb" / "fold0" / "trees0.ubj")
+    assert 0 < trees.num_boosted_rounds() < 200_000
+    assert (made.run / "gate.json").is_file()
 
 
 class Kinds(Competition):

@@ -100,7 +100,7 @@ def test_refusals(registry, tmp_path):
     assert is_registry(registry.folder)
     assert not is_registry(tmp_path)
     (registry.folder / "registry.json").write_text('{"format": 9}')
-    with pytest.raises(UnreadableFileError, match="another format"):
+    with pytest.raises(UnreadableFileError, match="not a registry's"):
         _ = registry.current
     (registry.folder / "registry.json").write_text("{")
     with pytest.raises(UnreadableFileError):

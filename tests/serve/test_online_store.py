@@ -20,7 +20,7 @@ import pytest
 from fastrec.errors import DataError, DataWarning, MissingFileError, UnreadableFileError
 from fastrec.features import CumCount, FeatureSet, History
 from fastrec.serve import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from tests.serve.online_frames import ITEMS, SCHEMA, batch, equal, fitted, from_log, from_rows, random_rows
 
 ASKED = pa.table({"user": ["u", "v", "?"], "item": ["a", "b", "a"], "t": [99] * 3}).cast(pa.schema(list(SCHEMA)[:3]))
@@ -223,7 +223,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait()
 
 
-def stores(tmp_path: Path, url: str, name: str) -> list[Store]:
+def stores(tmp_path: Path, url: str, name: str) -> list[EventStore]:
     return [MemoryStore(), MemoryStore(tmp_path / "store"), RedisStore(url, name=name)]
 
 

@@ -81,7 +81,7 @@ class EventLog:
 
 
 def read_log(path: Path, *, after: int = 0) -> Iterator[bytes]:
-    """The records of a log; a torn end is cut off the file.
+    """Read the records of a log; a torn end is cut off the file.
 
     Args:
         path: the file.
@@ -116,7 +116,6 @@ def _record_at(data: bytes, place: int) -> bytes | None:
 
 
 def _check_torn(data: bytes, good: int, path: Path) -> None:
-    """Refuse a log in which whole records follow a damaged one: that was no write that was cut short."""
     if good + _HEAD.size <= len(data):
         place = good + _HEAD.size + _HEAD.unpack_from(data, good)[0]
         if place + _HEAD.size <= len(data) and _record_at(data, place) is not None:

@@ -12,9 +12,9 @@ import torch
 from fastrec.errors import DataError
 from fastrec.serve.online.fold import base_type, first_order
 from fastrec.serve.online.keys import row_keys
-from fastrec.serve.online.plan import HISTORY, Index, Lookup, Plan
-from fastrec.serve.online.records import ROW, Layout, Values, union
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.plan import HISTORY, EventIndex, EventLookup, Plan
+from fastrec.serve.online.records import ROW, RecordLayout, Values, union
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, concat
 from fastrec.table.concat_columns import concat_columns
 
@@ -36,7 +36,7 @@ class Fetched:
         events: the events as a table.
     """
 
-    index: Index
+    index: EventIndex
     rows: np.ndarray
     first: np.ndarray
     records: np.ndarray
@@ -59,7 +59,9 @@ class Request:
     ``rows`` are the earlier rows of the frame that are looked at (``past`` of them), then those asked about.
     """
 
-    def __init__(self, plan: Plan, store: Store, values: Values, layouts: Mapping[str, Layout], asked: Table) -> None:
+    def __init__(
+        self, plan: Plan, store: EventStore, values: Values, layouts: Mapping[str, RecordLayout], asked: Table
+    ) -> None:
         self.plan, self.store, self.values, self.layouts = plan, store, values, layouts
         self._bases: dict[bytes, bytes | None] = {}  # of the frame's history, as of the moment that its rows were read
         self.own: dict[int, np.ndarray] = {}  # by step, the numbers of the earlier rows that it looks at
@@ -77,12 +79,12 @@ class Request:
         self.rows._columns.update(made)
 
     def result(self, names: Sequence[str]) -> Table:
-        """Columns of the rows asked about."""
+        """Return columns of the requested rows."""
         made = self.rows.select(names)
         return made.slice(self.past, len(self.rows)) if self.past else made
 
     def fetch(self, place: int) -> dict[str, Fetched]:
-        """The events that a step looks at, by table; a table that nobody has given is left out."""
+        """Return the events that a step looks at, by table; unknown tables are left out."""
         found: dict[str, Fetched] = {}
         for lookup in self.plan.lookups[place]:
             if lookup.table not in self.layouts:
@@ -97,7 +99,7 @@ class Request:
         return found
 
     def on_asked(self, do: Callable[[Table], Made]) -> Made:
-        """Columns made from the rows asked about alone, laid out for all rows; those before them mean nothing."""
+        """Compute on the requested rows only and pad to all rows; values of earlier rows are undefined."""
         if not self.past:
             return do(self.rows)
         made = do(self.rows.take(torch.arange(self.past, len(self.rows))))
@@ -105,7 +107,7 @@ class Request:
         return {n: c.take(back) for n, c in made.items()}
 
     def on_own_rows(self, place: int, do: Callable[[Table], Made]) -> Made:
-        """A step's columns made from the earlier rows that it looks at and those asked about, laid out for all rows."""
+        """Compute on a step's earlier rows and the requested ones, and pad to all rows."""
         own = self.own.get(place)
         if own is None or len(own) == self.past:
             return do(self.rows)
@@ -119,7 +121,7 @@ class Request:
     # Earlier rows of the frame ---------------------------------------------------------------------------------------
 
     def _with_past(self, asked: Table) -> Table:
-        """The earlier rows that some step looks at, then those asked about.
+        """Put the earlier rows that some step looks at before the requested ones.
 
         A step's values at earlier rows are needed where a step that looks back reads them; then the groups of those
         rows are needed too. So the steps are walked from the last to the first.
@@ -152,7 +154,7 @@ class Request:
         past = self._past_table(layout, every, names, asked)
         return _own(concat([past.select(asked.names), asked]))
 
-    def _past_table(self, layout: Layout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
+    def _past_table(self, layout: RecordLayout, records: np.ndarray, names: Sequence[str], asked: Table) -> Table:
         made = layout.decode(records, names, self.values)
         # What no step looks at in earlier rows is not kept of them, and any value does.
         first = torch.zeros(len(records), dtype=torch.int64)
@@ -161,20 +163,19 @@ class Request:
 
     def _group(
         self,
-        lookup: Lookup,
+        lookup: EventLookup,
         rows: np.ndarray,
         asked: Table,
-        layout: Layout,
+        layout: RecordLayout,
         groups: dict[bytes, np.ndarray],
     ) -> np.ndarray:
-        """The earlier rows of the groups of some rows."""
         index = self.plan.index_of(lookup)
         keys = {k for k in row_keys(asked, index.columns, index.prefix) if k is not None}
         if len(rows):
             there = Table(layout.decode(rows, index.columns, self.values)) if index.columns else asked
             keys |= {k for k in row_keys(there, index.columns, index.prefix) if k is not None}
         absent = [k for k in keys if k not in groups]
-        bases = [Index.base_of(k) for k in absent] if index.folds else []
+        bases = [EventIndex.base_of(k) for k in absent] if index.folds else []
         found = self.store.get([*absent, *bases])
         for key, value in zip(absent, found, strict=False):
             groups[key] = np.frombuffer(value, rows.dtype) if value else rows[:0]
@@ -184,8 +185,7 @@ class Request:
     # Events ----------------------------------------------------------------------------------------------------------
 
     def _prefetch(self) -> None:
-        """The events of all steps whose keys the rows have from the first, in one go."""
-        wanted: dict[tuple[int, tuple[str, ...]], tuple[Index, Lookup, Table | None]] = {}
+        wanted: dict[tuple[int, tuple[str, ...]], tuple[EventIndex, EventLookup, Table | None]] = {}
         for lookup in (k for found in self.plan.lookups for k in found):
             there = all(n in self.rows for n in lookup.rows)
             if lookup.table in self.layouts and there and lookup.via is None:
@@ -194,7 +194,7 @@ class Request:
                 wanted.setdefault((index.number, names), (index, lookup, None))
         self._fetch(list(wanted.values()))
 
-    def _fetch(self, wanted: Sequence[tuple[Index, Lookup, Table | None]]) -> None:
+    def _fetch(self, wanted: Sequence[tuple[EventIndex, EventLookup, Table | None]]) -> None:
         """Fetch events by the keys of the rows, and of other events (the third of each)."""
         keyed = []
         for index, lookup, more in wanted:
@@ -208,13 +208,15 @@ class Request:
         # Events and what folded ones came to are read at one moment, in between nothing is folded. The frame's history
         # was read already.
         logs = [(index, keys) for index, *_, keys in keyed if index.table != HISTORY]
-        asked = [key for index, keys in logs for k in keys for key in ([k, Index.base_of(k)] if index.folds else [k])]
+        asked = [
+            key for index, keys in logs for k in keys for key in ([k, EventIndex.base_of(k)] if index.folds else [k])
+        ]
         held = dict(zip(asked, self.store.get(asked), strict=True))
         parts = []
         for index, lookup, more, rows, keys in keyed:
             is_log = index.table != HISTORY
             values = [held[k] for k in keys] if is_log else []
-            bases = [held[Index.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
+            bases = [held[EventIndex.base_of(k)] if is_log else self._bases.get(k) for k in keys] if index.folds else []
             parts.append((self._arranged(index, rows, values, bases), lookup, more))
         self._share_words([f for f, *_ in parts])
         for fetched, lookup, more in parts:
@@ -222,7 +224,7 @@ class Request:
             self._fetched[fetched.index.number, lookup.rows[: len(fetched.index.columns)]] = fetched
 
     def _arranged(
-        self, index: Index, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]
+        self, index: EventIndex, rows: np.ndarray, values: Sequence[bytes | None], bases: Sequence[bytes | None]
     ) -> Fetched:
         layout = self.layouts[index.table]
         kind = layout.dtype(index.fields)
@@ -241,8 +243,7 @@ class Request:
         columns = layout.decode(records, index.fields, self.values) if index.table != HISTORY else {}
         return Fetched(index, rows, first, records, of_key, sums, folded, Table(columns))
 
-    def _add_keys(self, fetched: Fetched, lookup: Lookup, more: Table | None) -> None:
-        """Give the events their key columns, which are those of the rows."""
+    def _add_keys(self, fetched: Fetched, lookup: EventLookup, more: Table | None) -> None:
         if fetched.index.table == HISTORY:
             return
         rows = torch.from_numpy(fetched.first[fetched.of_key])
@@ -254,7 +255,7 @@ class Request:
         fetched.rows = fetched.rows[: len(self.rows)]
 
     def _share_words(self, fetched: Sequence[Fetched]) -> None:
-        """Give the rows' text columns and the events' of the same names one list of words: then codes are the same."""
+        """Give the rows' and the events' text columns of one name one list of words, so that codes are equal."""
         for name in self.rows.names:
             mine = self.rows[name]
             if mine.kind != "category" or mine.ordered is not None or not _is_text(mine.distinct.type):
@@ -274,8 +275,7 @@ class Request:
                 values = torch.from_numpy(codes)[there.values.long()]
                 table._columns[name] = replace(there, values=values, distinct=words)
 
-    def _check_types(self, index: Index, names: Sequence[str]) -> None:
-        """Refuse numbers where events have text, and text where they have numbers."""
+    def _check_types(self, index: EventIndex, names: Sequence[str]) -> None:
         schema = self.layouts[index.table].schema
         for name, column in zip(names, index.columns, strict=True):
             mine, theirs = self.rows[name], schema.field(column).type
@@ -287,7 +287,7 @@ class Request:
                     remedy="Give both the same type",
                 )
 
-    def _check_needed(self, lookup: Lookup) -> None:
+    def _check_needed(self, lookup: EventLookup) -> None:
         if lookup.via is None and lookup.table != HISTORY:
             raise DataError(
                 f"the types of the events of {lookup.table!r} are not known, as none was observed",
@@ -296,7 +296,7 @@ class Request:
 
 
 def _own(table: Table) -> Table:
-    """The same columns in a table that nobody else has, categories without those that no row has."""
+    """Copy the columns into a private table, without categories that no row has."""
     return Table({n: _few_words(table[n]) for n in table.names})
 
 

@@ -41,7 +41,7 @@ CUT = "\x00cut"  # of a base: the time that all folded events are before
 
 
 def can_fold(steps: Sequence[Feature], key: Sequence[str], made: Collection[str]) -> bool:
-    """Whether all generators that read a key's events can do without most of its old ones.
+    """Tell whether all generators that read a key's events can do without most of its old ones.
 
     Args:
         steps: the generators.
@@ -67,13 +67,13 @@ def _is_simple(step: Feature, key: Sequence[str], made: Collection[str]) -> bool
 
 
 def first_order(steps: Sequence[Feature]) -> str | None:
-    """The order column that says how old an event is; None: its place among the events does."""
+    """Return the order column that gives an event's age; None if its place among the events does."""
     order = as_list(getattr(steps[0], "order", None))
     return order[0] if order else None
 
 
 def span_of(step: Feature) -> Fraction:
-    """How far back a generator looks, in seconds or the order's unit: events of that span are not old."""
+    """Return how far back a generator looks, in seconds or the order's unit."""
     spans = [Fraction(0)]
     if isinstance(step, Rolling):
         spans += [seconds_in(w, wanted_by="Rolling", what="window") for w in as_list(step.window) if isinstance(w, str)]
@@ -85,7 +85,7 @@ def span_of(step: Feature) -> Fraction:
 
 
 def kept(step: Feature, old: Table) -> torch.Tensor:
-    """Which of a key's old events the generator still reads: bool ``[n]``."""
+    """Mark the old events of a key that the generator still reads: bool ``[n]``."""
     keys = order_keys(old, as_list(getattr(step, "order", None)))
     order = lexical_order(keys) if keys else None
     rows = torch.arange(len(old)) if order is None else order
@@ -97,7 +97,7 @@ def kept(step: Feature, old: Table) -> torch.Tensor:
 
 
 def summed(step: Feature) -> dict[str, str]:
-    """The outputs that folded events add to, and the type that their sums are kept as."""
+    """Return the outputs that folded events add to, and the type of their sums."""
     if isinstance(step, CumCount):
         return {step.outputs[0]: "i8"}
     if not isinstance(step, History):
@@ -108,7 +108,7 @@ def summed(step: Feature) -> dict[str, str]:
 
 
 def sums(step: Feature, gone: Table) -> dict[str, Any]:
-    """What events add to each of those outputs."""
+    """Compute what events add to each of those outputs."""
     if isinstance(step, CumCount):
         return {step.outputs[0]: len(gone)}
     if not isinstance(step, History):
@@ -123,7 +123,7 @@ def sums(step: Feature, gone: Table) -> dict[str, Any]:
 
 
 def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
-    """The type of what is kept of a key's folded events.
+    """Return the dtype of a key's folded events.
 
     Args:
         steps: the generators that read the key's events.
@@ -134,7 +134,7 @@ def base_type(steps: Sequence[Feature], order: np.dtype | None) -> np.dtype:
 
 
 def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of ``kinds`` each event is (-1: none), and whether it counts."""
+    """Return the number in ``kinds`` of each event (-1: none), and whether it counts."""
     if step.kinds is None:
         return torch.full((len(events),), -1), torch.ones(len(events), dtype=torch.bool)
     coded = events[step.event].coded()
@@ -149,9 +149,12 @@ def _kinds(step: History, events: Table) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _last(marks: torch.Tensor, n: int) -> torch.Tensor:
-    """The last ``n`` of those marked."""
     left = marks.flip(0).long().cumsum(0).flip(0)
     return marks & (left <= n)
+
+
+def _newest(rows: torch.Tensor, n: int) -> torch.Tensor:
+    return _last(torch.ones_like(rows, dtype=torch.bool), n)
 
 
 def _first(marks: torch.Tensor) -> torch.Tensor:
@@ -163,10 +166,6 @@ def _of_history(step: History, old: Table, rows: torch.Tensor) -> torch.Tensor:
     return _last(counted, 1) | _first(counted)
 
 
-def _of_lag(step: Lag, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), max(as_list(step.n)))
-
-
 def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Tensor:
     made = torch.zeros_like(rows, dtype=torch.bool)
     for col in as_list(step.cols):
@@ -176,7 +175,7 @@ def _of_last_known(step: LastKnown, old: Table, rows: torch.Tensor) -> torch.Ten
 
 def _of_rolling(step: Rolling, old: Table, rows: torch.Tensor) -> torch.Tensor:
     counts = [int(w) for w in as_list(step.window) if not isinstance(w, str)]
-    return _last(torch.ones_like(rows, dtype=torch.bool), max(counts, default=0))
+    return _newest(rows, max(counts, default=0))
 
 
 def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Tensor:
@@ -185,18 +184,6 @@ def _of_time_since(step: TimeSince, old: Table, rows: torch.Tensor) -> torch.Ten
         happened = made | True if event is None else (number_of(old, event, wanted_by=step) > 0)[rows]
         made |= _first(happened) if step.first else _last(happened, 1)
     return made
-
-
-def _of_last_action(step: LastAction, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(~old[step.action].is_missing()[rows], max(as_list(step.n)))
-
-
-def _of_collect(step: Collect, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), step.max_len)
-
-
-def _of_jaccard(step: JaccardToHistory, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return _last(torch.ones_like(rows, dtype=torch.bool), step.last)
 
 
 def _of_co_visit(step: CoVisit, old: Table, rows: torch.Tensor) -> torch.Tensor:
@@ -211,28 +198,24 @@ def _of_join(step: JoinTable, old: Table, rows: torch.Tensor) -> torch.Tensor:
     return _first(every) if step.duplicates == "first" else _last(every, 1)
 
 
-def _none(step: Feature, old: Table, rows: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(rows, dtype=torch.bool)
-
-
 _KEPT: dict[type[Feature], Callable[[Any, Table, torch.Tensor], torch.Tensor]] = {
     History: _of_history,
-    CumCount: _none,
-    Lag: _of_lag,
-    Diff: _of_lag,
+    CumCount: lambda step, old, rows: torch.zeros_like(rows, dtype=torch.bool),  # sums say it all
+    Lag: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
+    Diff: lambda step, old, rows: _newest(rows, max(as_list(step.n))),
     LastKnown: _of_last_known,
     Rolling: _of_rolling,
     TimeSince: _of_time_since,
-    LastAction: _of_last_action,
-    Collect: _of_collect,
-    JaccardToHistory: _of_jaccard,
+    LastAction: lambda step, old, rows: _last(~old[step.action].is_missing()[rows], max(as_list(step.n))),
+    Collect: lambda step, old, rows: _newest(rows, step.max_len),
+    JaccardToHistory: lambda step, old, rows: _newest(rows, step.last),
     CoVisit: _of_co_visit,
     JoinTable: _of_join,
 }
 
 
 def is_old(first: np.ndarray, newest: Any, margin: Fraction) -> tuple[np.ndarray, Any]:
-    """Which events are older than the newest by more than a margin.
+    """Mark events older than the newest by more than a margin.
 
     Args:
         first: int64 or float64 ``[n]``, the first order column.

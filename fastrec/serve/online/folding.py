@@ -15,9 +15,9 @@ from fastrec.features._inputs import order_keys
 from fastrec.features.base import Feature
 from fastrec.serve.online.fetching import Fetched, Request
 from fastrec.serve.online.fold import CUT, base_type, first_order, is_old, kept, span_of, summed, sums
-from fastrec.serve.online.plan import Index, Plan
-from fastrec.serve.online.records import Layout, Values
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.plan import EventIndex, Plan
+from fastrec.serve.online.records import RecordLayout, Values
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
 
@@ -35,13 +35,15 @@ class Folder:
         late: how far behind the newest event a request may be, in seconds or the order's unit.
     """
 
-    def __init__(self, plan: Plan, store: Store, values: Values, keep: int, late: Fraction) -> None:
+    def __init__(self, plan: Plan, store: EventStore, values: Values, keep: int, late: Fraction) -> None:
         if keep < 1 or late < 0:
             raise DataError(f"Online cannot keep {keep} events, {late} s late", remedy="Use keep >= 1 and late >= 0")
         self.plan, self.store, self.values, self.keep, self.late = plan, store, values, keep, late
         self._next: dict[bytes, int] = {}  # how many events a key may have that was folded to little effect
 
-    def fold(self, lengths: Mapping[bytes, int], touched: Mapping[bytes, Index], layouts: Mapping[str, Layout]) -> None:
+    def fold(
+        self, lengths: Mapping[bytes, int], touched: Mapping[bytes, EventIndex], layouts: Mapping[str, RecordLayout]
+    ) -> None:
         """Fold the keys whose values have become long.
 
         Args:
@@ -55,8 +57,8 @@ class Folder:
             if index.folds and length > self._next.get(key, self.keep) * sizes[index.number]:
                 self._fold(key, index, layouts[index.table])
 
-    def _fold(self, key: bytes, index: Index, layout: Layout) -> None:
-        base_key = Index.base_of(key)
+    def _fold(self, key: bytes, index: EventIndex, layout: RecordLayout) -> None:
+        base_key = EventIndex.base_of(key)
         value, before = self.store.get([key, base_key])
         if value is None:
             return
@@ -87,8 +89,8 @@ class Folder:
             total[CUT] = cut if before is None else max(total[CUT][0], cut)
         self.store.replace(key, value, records[left].tobytes(), {base_key: total.tobytes()})
 
-    def _old(self, index: Index, events: Table) -> tuple[np.ndarray, Any]:
-        """Which events no request to come can be before, and the time before which they are."""
+    def _old(self, index: EventIndex, events: Table) -> tuple[np.ndarray, Any]:
+        """Mark the events that no later request can precede, and return the time before which they are."""
         order = first_order(index.readers)
         if order is None:
             return np.ones(len(events), dtype=bool), None
@@ -102,7 +104,7 @@ class Folder:
     def add_sums(
         self, step: Feature, made: dict[str, Column], fetched: Mapping[str, Fetched], request: Request
     ) -> dict[str, Column]:
-        """A generator's columns with what folded events add to them.
+        """Add the sums of folded events to a generator's columns.
 
         Raises:
             DataError: a row is older than what was folded.

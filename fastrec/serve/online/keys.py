@@ -15,7 +15,7 @@ from fastrec.table import Table
 def row_keys(
     table: Table, names: Sequence[str], prefix: bytes, memory: dict[str, list[bytes | None]] | None = None
 ) -> list[bytes | None]:
-    """Each row's key, None where a part of it is missing.
+    """Build each row's key; None if a part of it is missing.
 
     Args:
         table: the rows.
@@ -49,7 +49,7 @@ def _digests(table: Table, name: str) -> list[bytes | None]:
 
 
 def by_key(keys: Sequence[bytes | None], records: np.ndarray) -> dict[bytes, bytes]:
-    """The records of each key, one after the other, as bytes."""
+    """Group records by key, as bytes."""
     size = records.dtype.itemsize
     if len(keys) == 1:
         return {} if keys[0] is None else {keys[0]: records.tobytes()}

@@ -16,11 +16,9 @@ from fastrec.features._inputs import as_list, name_of, names_of, order_keys
 from fastrec.features.base import Feature
 from fastrec.features.cum_target import smoothed
 from fastrec.serve.online.keys import by_key, row_keys
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table
 from fastrec.table.key_types import UNITS_PER_SECOND
-
-_ALL = 255  # of a key's second byte: the rows of all keys
 
 
 class Learner:
@@ -46,7 +44,7 @@ class Learner:
         steps: Sequence[Feature],
         made: Mapping[str, Any],
         deep: Sequence[Feature],
-        store: Store,
+        store: EventStore,
         keep: int,
         late: Fraction,
     ) -> None:
@@ -73,7 +71,7 @@ class Learner:
         return list(dict.fromkeys(n for s in self.steps for n in as_list(s.order)))
 
     def records(self, rows: Table) -> dict[bytes, bytes]:
-        """What rows with their target add to each key's bytes."""
+        """Encode rows with their target as bytes for each key."""
         appends: dict[bytes, bytes] = {}
         for number, step in enumerate(self.steps):
             order = order_keys(rows, as_list(step.order))
@@ -82,7 +80,7 @@ class Learner:
                 made[f"o{i}"] = key.numpy()
             for i, (weight, y) in enumerate(step._counted(rows)):
                 made[f"w{i}"], made[f"s{i}"] = weight.numpy(), (weight * y).numpy()
-            appends |= by_key([self._prefix(number, _ALL)] * len(rows), made)
+            appends |= by_key([self._prefix(number)] * len(rows), made)
             for place, col in enumerate(as_list(step.cols)):
                 appends |= by_key(row_keys(rows, names_of(col), self._prefix(number, place)), made)
         return appends
@@ -111,9 +109,9 @@ class Learner:
             self.store.replace(key, value or b"", total.tobytes() + records[~old].tobytes(), {})
 
     def compute(self, step: CumTarget, rows: Table) -> dict[str, Column]:
-        """The columns of rows, from training rows and the rows observed before them."""
+        """Compute the columns of rows from training rows and the rows observed before them."""
         number, state = self.steps.index(step), step._learned()[0]
-        prior = self._sums(step, rows, [self._prefix(number, _ALL)] * len(rows))
+        prior = self._sums(step, rows, [self._prefix(number)] * len(rows))
         made: dict[str, Column] = {}
         for place, col in enumerate(as_list(step.cols)):
             coded = rows.coded(names_of(col))
@@ -133,7 +131,7 @@ class Learner:
     def _sums(
         self, step: CumTarget, rows: Table, keys: Sequence[bytes | None]
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """For each target the count and the sum over the observed rows before each row: float64 ``[n]``.
+        """Return for each target the count and the sum over the observed rows before each row: float64 ``[n]``.
 
         Raises:
             DataError: a row is older than rows that were added up.
@@ -180,5 +178,5 @@ class Learner:
         return np.dtype([*parts, *((f"{w}{t}", "f8") for t in range(len(step.averaged)) for w in "ws")])
 
     @staticmethod
-    def _prefix(number: int, place: int) -> bytes:
-        return b"c" + bytes([number, place])
+    def _prefix(number: int, place: int = 255) -> bytes:
+        return b"c" + bytes([number, place])  # 255: the rows of all keys

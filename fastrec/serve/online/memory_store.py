@@ -11,15 +11,15 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec._core.atomic import atomic_file
 from fastrec.errors import DataError, UnreadableFileError
 from fastrec.serve.online.event_log import EventLog, Sync, read_log, sync_folder
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 
 _PART = struct.Struct("<BII")  # what is done, the key's and the value's length
 _APPEND, _SET, _COUNT, _REPLACE = range(4)
 _LENGTH = struct.Struct("<I")
-_LEAST_LOG = 64 << 20  # bytes: a shorter log is read again faster than a snapshot is worth
 
 
 class MemoryStore:
@@ -60,13 +60,13 @@ class MemoryStore:
     # The methods of a store ------------------------------------------------------------------------------------------
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """See ``Store``."""
+        """See ``EventStore``."""
         with self._lock:
             found = [self._data.get(key) for key in keys]
             return [None if value is None else bytes(value) for value in found]
 
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
-        """See ``Store``."""
+        """See ``EventStore``."""
         with self._lock:
             parts = [(_COUNT, name, _long(self._counts[name])) for name in self._changed]
             parts += [(_SET, key, value) for key, value in sets.items()]
@@ -78,7 +78,7 @@ class MemoryStore:
         return lengths
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """See ``Store``."""
+        """See ``EventStore``."""
         with self._lock:
             if not self._data.get(key, b"").startswith(old):
                 return False
@@ -88,14 +88,14 @@ class MemoryStore:
         return True
 
     def first(self, key: bytes, value: bytes) -> bytes:
-        """See ``Store``."""
+        """See ``EventStore``."""
         with self._lock:
             if key not in self._data:
                 self.write({}, {key: value})
             return bytes(self._data[key])
 
     def count(self, name: bytes, n: int) -> int:
-        """See ``Store``."""
+        """See ``EventStore``."""
         with self._lock:
             before = self._counts.get(name, 0)
             if n:
@@ -104,7 +104,7 @@ class MemoryStore:
             return before
 
     def snapshot(self) -> None:
-        """See ``Store``; without a folder nothing is done."""
+        """See ``EventStore``."""
         if self.folder is None:
             return
         with self._maintenance, self._lock:
@@ -121,7 +121,7 @@ class MemoryStore:
                     file.unlink()
 
     def close(self) -> None:
-        """See ``Store``."""
+        """See ``EventStore``."""
         if self._log is not None:
             self._log.close()
             self._hold.close()
@@ -129,8 +129,8 @@ class MemoryStore:
 
     # ------------------------------------------------------------------------------------------------------------------
 
-    def copy_to(self, store: Store) -> None:
-        """Put all that there is into another store."""
+    def copy_to(self, store: EventStore) -> None:
+        """Copy everything into another store."""
         with self._lock:
             keys = list(self._data)
             for start in range(0, len(keys), 10_000):
@@ -140,7 +140,7 @@ class MemoryStore:
             store.write({}, {})
 
     def nbytes(self) -> int:
-        """The bytes of keys and values, without what Python adds to each."""
+        """Count the bytes of keys and values, without Python's overhead."""
         with self._lock:
             return sum(len(k) + len(v) for k, v in self._data.items())
 
@@ -148,7 +148,6 @@ class MemoryStore:
         return len(self._data)
 
     def _keep(self, parts: list[tuple[int, bytes, bytes]]) -> int:
-        """Log some changes, then make them."""
         if self._log is None:
             if self.folder is not None:
                 raise DataError("the store is closed", remedy="Open it again")
@@ -164,7 +163,7 @@ class MemoryStore:
         if log is None:
             return
         log.commit(number)
-        if log.size > max(_LEAST_LOG, 2 * self._snapshot_size):
+        if log.size > max(limits.SHORT_LOG, 2 * self._snapshot_size):
             self.snapshot()
 
     def _do(self, what: int, key: bytes, value: bytes) -> None:
@@ -182,7 +181,6 @@ class MemoryStore:
             self._data[key][: _LENGTH.unpack_from(value)[0]] = value[_LENGTH.size :]
 
     def _open(self) -> None:
-        """Read the last snapshot and the log since."""
         assert self.folder is not None
         snapshots = sorted(self.folder.glob("snapshot-*.arrow"), key=_number)
         first = _number(snapshots[-1]) if snapshots else 0
@@ -199,7 +197,6 @@ class MemoryStore:
 
 
 def _hold(folder: Path) -> BinaryIO:
-    """A lock on the folder, which the system takes away with the process."""
     handle = (folder / "lock").open("ab")
     try:
         import fcntl  # where there is none, nothing keeps a second process out

@@ -26,10 +26,10 @@ from fastrec.serve.online.folding import Folder
 from fastrec.serve.online.keys import by_key, row_keys
 from fastrec.serve.online.learning import Learner
 from fastrec.serve.online.memory_store import MemoryStore
-from fastrec.serve.online.plan import HISTORY, Index, history_outputs, make_plan
-from fastrec.serve.online.records import Layout, Values
+from fastrec.serve.online.plan import HISTORY, EventIndex, history_outputs, make_plan
+from fastrec.serve.online.records import RecordLayout, Values
 from fastrec.serve.online.settings_file import read_settings
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, column_names
 
 _TYPES = b"mt"  # what the keys of the tables' types begin with
@@ -89,7 +89,7 @@ class Online:
         self,
         features: FeatureSet,
         *,
-        store: Store | None = None,
+        store: EventStore | None = None,
         tables: Mapping[str, Any] | None = None,
         history: bool = True,
         outputs: Sequence[str] | None = None,
@@ -102,7 +102,7 @@ class Online:
         if unknown is not None:
             raise DataError("the features have no such output", column=unknown, remedy="See FeatureSet.outputs")
         self.feature_set, self.outputs, self.history = features, wanted, history
-        self.store: Store = MemoryStore() if store is None else store
+        self.store: EventStore = MemoryStore() if store is None else store
         self._plan = make_plan(features, wanted, history=history)
         self._targets = set(features.targets)
         margin = seconds_in(late, wanted_by="Online", what="late") if isinstance(late, str) else Fraction(late)
@@ -114,7 +114,7 @@ class Online:
             columns += [n for n in self._learner.columns if n not in columns]
         self._inputs = self._request_columns()
         self._values = Values(self.store)
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, RecordLayout] = {}
         self._lock = RLock()
         self._folder = Folder(self._plan, self.store, self._values, keep, margin)
         self._check_store()
@@ -141,16 +141,16 @@ class Online:
         return {k.table for k in lookups} - {k.table for k in lookups if k.via is None}
 
     def schema(self, table: str) -> pa.Schema | None:
-        """The types of a table's events; None: none was given or observed yet."""
+        """Return the types of a table's events; None if none was given or observed yet."""
         layout = self._layout(table)
         return None if layout is None else layout.schema
 
     def observed(self, table: str = HISTORY) -> int:
-        """How many events of a table have been observed; after a crash: those that were kept."""
+        """Count the observed events of a table; after a crash those that were stored."""
         return self.store.count(table.encode(), 0)
 
     def observe(self, events: Any, table: str | None = None) -> int:
-        """Take note of events; when it returns they are kept as the store promises.
+        """Store events; when it returns they are as safe as the store promises.
 
         Args:
             events: a frame of any library, in the order in which they happened or any other.
@@ -166,7 +166,7 @@ class Online:
         return self._observe(events, HISTORY if table is None else table, learn=True)
 
     def checked(self, events: Any, table: str) -> Table:
-        """The columns of events that ``observe`` would keep, with the types that they have there; nothing is observed.
+        """Return the columns of events that ``observe`` would store, with their types there; nothing is observed.
 
         Raises:
             DataError, MissingColumnError: as for ``observe``.
@@ -193,7 +193,7 @@ class Online:
         return len(rows)
 
     def features(self, requests: Any) -> pa.Table:
-        """The features of some rows, whose lists are whole.
+        """Compute the features of rows whose lists are whole.
 
         Args:
             requests: the rows, a frame of any library; rows of one call are of one frame and see each other as such.
@@ -208,7 +208,7 @@ class Online:
         return self.table(requests).to_arrow()
 
     def table(self, requests: Any) -> Table:
-        """``features`` as a ``Table``, whose tensors are torch's inference tensors."""
+        """Compute ``features`` as a ``Table``, whose tensors are torch's inference tensors."""
         asked = self._read(requests)
         layouts = {n: layout for n in self._plan.columns if (layout := self._layout(n)) is not None}
         step: Feature | None = None
@@ -225,7 +225,7 @@ class Online:
                 raise
 
     def snapshot(self) -> None:
-        """Keep all events in a form that is quickly read (``MemoryStore``: the log is dropped)."""
+        """Write all events in a form that loads quickly (``MemoryStore``: the log is dropped)."""
         self.store.snapshot()
 
     def close(self) -> None:
@@ -233,8 +233,8 @@ class Online:
         self.store.close()
 
     @classmethod
-    def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: Store | None = None) -> Online:
-        """What ``write_online_state`` wrote, and what was observed since.
+    def load(cls, folder: str | Path, features: FeatureSet | None = None, *, store: EventStore | None = None) -> Online:
+        """Load what ``write_online_state`` wrote, and what was observed since.
 
         Args:
             folder: where it is.
@@ -266,7 +266,7 @@ class Online:
     def _append(self, name: str, rows: Table, *, learn: bool) -> None:
         layout = self._layouts[name]
         appends = self._learner.records(rows) if learn else {}
-        touched: dict[bytes, Index] = {}
+        touched: dict[bytes, EventIndex] = {}
         first = self.store.count(name.encode(), len(rows))
         try:
             numbers = np.arange(first, first + len(rows))
@@ -291,18 +291,17 @@ class Online:
             self._set_layout(name, rows)
         return self._layouts[name].conform(rows)
 
-    def _layout(self, name: str) -> Layout | None:
-        """The types of a table, as this or another process has set them; None: nobody has yet."""
+    def _layout(self, name: str) -> RecordLayout | None:
         if name not in self._layouts:
             (kept,) = self.store.get([_TYPES + name.encode()])
             if kept is not None:
-                self._layouts[name] = Layout.from_text(kept.decode())
+                self._layouts[name] = RecordLayout.from_text(kept.decode())
         return self._layouts.get(name)
 
     def _set_layout(self, name: str, rows: Table) -> None:
-        layout = Layout.of(rows, self._plan.columns[name])
+        layout = RecordLayout.of(rows, self._plan.columns[name])
         kept = self.store.first(_TYPES + name.encode(), layout.to_text().encode())
-        self._layouts[name] = Layout.from_text(kept.decode())
+        self._layouts[name] = RecordLayout.from_text(kept.decode())
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -313,7 +312,6 @@ class Online:
         return list(dict.fromkeys(n for n in needed if n not in made))
 
     def _read(self, requests: Any) -> Table:
-        """The columns of the requests; a target that a lag reads is not known yet."""
         there = set(column_names(requests))
         names = [n for n in self._inputs if n in there or n not in self._targets]
         rows = Table.read(requests, names, device="cpu")
@@ -321,7 +319,6 @@ class Online:
         return rows.with_columns({n: c for n, c in blank.items() if n not in rows}) if len(names) < len(blank) else rows
 
     def _made(self, place: int, step: Feature, request: Request) -> dict[str, Column]:
-        """A generator's columns, of the rows at hand."""
         if step in self._learner.steps:
             return request.on_asked(lambda rows: self._learner.compute(step, rows))
         lookups = self._plan.lookups[place]
@@ -337,7 +334,6 @@ class Online:
     # The store -------------------------------------------------------------------------------------------------------
 
     def _signature(self) -> str:
-        """A digest of what is kept: it changes with the generators and how their events are kept."""
         indexes = [[i.number, i.table, i.columns, i.fields, i.folds] for i in self._plan.indexes]
         readers = [[s.signature for s in i.readers] for i in self._plan.indexes]
         learners = [s.signature for s in self._learner.steps]
@@ -353,6 +349,5 @@ class Online:
 
 
 def _typed(given: Any, names: Sequence[str], table: str) -> Table:
-    """A table's columns with their types; what rows there are is of no account."""
     with naming_table(table):
         return Table.read(given.empty_table() if isinstance(given, pa.Schema) else given, names, device="cpu")

@@ -16,7 +16,7 @@ HISTORY = "history"  # the name of the frame's own earlier rows among the tables
 
 
 @dataclass(frozen=True)
-class Lookup:
+class EventLookup:
     """Events that a generator needs of a table: those whose key a row has.
 
     Args:
@@ -33,7 +33,7 @@ class Lookup:
 
 
 @dataclass(eq=False)
-class Index:
+class EventIndex:
     """A table's events by key.
 
     Args:
@@ -59,7 +59,7 @@ class Index:
 
     @staticmethod
     def base_of(key: bytes) -> bytes:
-        """Where that is kept which the folded events of a key came to."""
+        """Return the key of the sums of a key's folded events."""
         return b"b" + key[1:]
 
 
@@ -77,27 +77,27 @@ class Plan:
     """
 
     steps: list[Feature]
-    lookups: list[list[Lookup]]
-    indexes: list[Index]
+    lookups: list[list[EventLookup]]
+    indexes: list[EventIndex]
     columns: dict[str, list[str]]
     orders: dict[str, list[str]]
     deep: set[int]
-    _found: dict[Lookup, Index] = field(default_factory=dict, init=False)
+    _found: dict[EventLookup, EventIndex] = field(default_factory=dict, init=False)
 
-    def index_of(self, lookup: Lookup) -> Index:
-        """Where a lookup's events are: by its own columns, or by the first of them."""
+    def index_of(self, lookup: EventLookup) -> EventIndex:
+        """Return the index of a lookup's events: by its own columns, or by the first of them."""
         if lookup not in self._found:
             self._found[lookup] = self._find(lookup)
         return self._found[lookup]
 
-    def _find(self, lookup: Lookup) -> Index:
+    def _find(self, lookup: EventLookup) -> EventIndex:
         fit = [i for i in self.indexes if i.table == lookup.table and lookup.columns[: len(i.columns)] == i.columns]
         fit = [i for i in fit if i.columns or not lookup.columns]
         return min(fit, key=lambda i: len(i.columns))
 
 
 def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) -> Plan:
-    """The steps that make some outputs, and the events that they look at.
+    """Plan the steps that make some outputs, and the events that they look at.
 
     Args:
         features: the fitted features.
@@ -115,7 +115,7 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
     columns, orders = _columns(steps, lookups, made, deep)
     plan = Plan(steps, lookups, [], columns, orders, deep)
     for number, (table, key) in enumerate(_keys_of(lookups)):
-        plan.indexes.append(Index(number, table, key))
+        plan.indexes.append(EventIndex(number, table, key))
     for i, step in enumerate(steps):
         for lookup in lookups[i]:
             plan.index_of(lookup).readers.append(step)
@@ -133,12 +133,12 @@ def make_plan(features: FeatureSet, outputs: Collection[str], *, history: bool) 
 
 
 def looks_back(step: Feature) -> bool:
-    """Whether a generator looks at other rows or events when it is applied."""
+    """Tell whether a generator looks at other rows or events when it is applied."""
     return isinstance(step, Grouped | CoVisit) or (isinstance(step, Fitted) and step.within is not None)
 
 
 def history_outputs(features: FeatureSet, *, learn: bool = False) -> list[str]:
-    """The outputs that look at other rows or events (or go on learning), and those that are made from such ones."""
+    """List the outputs that look at other rows or events (or learn), and those made from such ones."""
     made: set[str] = set()
     for step in features.steps:
         if looks_back(step) or (learn and isinstance(step, CumTarget)) or made & set(step.inputs):
@@ -155,8 +155,8 @@ def _needed(steps: Sequence[Feature], outputs: Collection[str]) -> list[Feature]
     return kept[::-1]
 
 
-def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
-    """The events that a generator needs for some rows.
+def _lookups(step: Feature, *, history: bool) -> list[EventLookup]:
+    """List the events that a generator needs for some rows.
 
     Raises:
         DataError: how it looks at events is not known.
@@ -171,10 +171,10 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
             remedy=f"Give the table another name than {HISTORY!r}",
         )
     if isinstance(step, JoinTable):
-        return [Lookup(step.table, tuple(step.inputs), tuple(step._keys))]
+        return [EventLookup(step.table, tuple(step.inputs), tuple(step._keys))]
     if isinstance(step, JaccardToHistory):
         by = tuple(as_list(step.by))
-        return [Lookup(step.table, by, by), Lookup(step.items, (step.item,), (step.item,), via=step.table)]
+        return [EventLookup(step.table, by, by), EventLookup(step.items, (step.item,), (step.item,), via=step.table)]
     within = step.within
     if within is None or len(tables) > 1 or any(set(within) - set(n) for n in tables.values()):
         raise DataError(
@@ -184,12 +184,13 @@ def _lookups(step: Feature, *, history: bool) -> list[Lookup]:
         )
     key = tuple(within)
     if tables:
-        return [Lookup(next(iter(tables)), key, key)]
-    return [Lookup(HISTORY, key, key)] if history else []
+        return [EventLookup(next(iter(tables)), key, key)]
+    return [EventLookup(HISTORY, key, key)] if history else []
 
 
-def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int]) -> None:
-    """Refuse rows that are found again by a column that another generator makes."""
+def _check_raw_keys(
+    steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int]
+) -> None:
     for step, found in zip(steps, lookups, strict=True):
         odd = next((n for k in found if k.table == HISTORY for n in k.columns if n in made), None)
         if odd is not None:
@@ -201,8 +202,8 @@ def _check_raw_keys(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]
             )
 
 
-def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[int]:
-    """The steps whose values are needed at earlier rows of the frame: a generator that looks back reads them."""
+def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]]) -> set[int]:
+    """Return the steps whose values are needed at earlier rows: a generator that looks back reads them."""
     wanted: set[str] = set()
     deep = set()
     for i in range(len(steps) - 1, -1, -1):
@@ -215,9 +216,9 @@ def _deep(steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]]) -> set[
 
 
 def _columns(
-    steps: Sequence[Feature], lookups: Sequence[Sequence[Lookup]], made: Mapping[str, int], deep: Collection[int]
+    steps: Sequence[Feature], lookups: Sequence[Sequence[EventLookup]], made: Mapping[str, int], deep: Collection[int]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The columns that events must have, by table, and those of them in which none may be missing."""
+    """Return the columns that events must have, by table, and those in which none may be missing."""
     columns: dict[str, dict[str, None]] = {}
     orders: dict[str, dict[str, None]] = {}
     for i, (step, found) in enumerate(zip(steps, lookups, strict=True)):
@@ -227,24 +228,20 @@ def _columns(
             columns.setdefault(lookup.table, {}).update(dict.fromkeys(names))
             if not isinstance(step, JoinTable):
                 known = dict.fromkeys(n for n in order if isinstance(n, str) and n in names)
-                orders.setdefault(lookup.table, {}).update(known if _is_order(step) else {})
+                # To these a row without an order is one to pass over, no error.
+                must = type(step).__name__ not in ("GroupPick", "GroupStats", "GroupRank")
+                orders.setdefault(lookup.table, {}).update(known if must else {})
         if i in deep and HISTORY not in [k.table for k in found]:
             columns.setdefault(HISTORY, {}).update(dict.fromkeys(_raw(step, made)))
     return {t: list(n) for t, n in columns.items()}, {t: list(n) for t, n in orders.items()}
 
 
-def _is_order(step: Feature) -> bool:
-    """Whether a missing order value is an error of the generator (to ``GroupPick`` it is a row to pass over)."""
-    return type(step).__name__ not in ("GroupPick", "GroupStats", "GroupRank")
-
-
 def _raw(step: Feature, made: Mapping[str, int]) -> list[str]:
-    """The columns of the data that a step reads from its rows."""
     return [n for n in step.inputs if n not in made and n not in step.fit_only]
 
 
-def _keys_of(lookups: Sequence[Sequence[Lookup]]) -> list[tuple[str, tuple[str, ...]]]:
-    """The tables and keys to keep events by; a key whose first columns are one too needs none of its own.
+def _keys_of(lookups: Sequence[Sequence[EventLookup]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the tables and keys to store events by; a key whose first columns are one too needs none of its own.
 
     A session's events are read once for all that is asked of it, its events on one item among them.
     """

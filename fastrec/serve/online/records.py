@@ -16,7 +16,7 @@ import pyarrow as pa
 import torch
 
 from fastrec.errors import DataError, UnreadableFileError
-from fastrec.serve.online.store import Store
+from fastrec.serve.online.store import EventStore
 from fastrec.table import Column, Table, as_column
 
 ROW = "\x00row"  # the number of a row of the frame's own history, by which one fetched twice is one
@@ -29,14 +29,14 @@ class Values:
         store: where they are.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: EventStore) -> None:
         self.store = store
         self._known: dict[int, str] = {}
         self._lists: dict[int, list[Any] | None] = {}
         self.fresh: dict[bytes, bytes] = {}  # to be written with the events that use them
 
     def names(self, texts: Iterable[str]) -> list[int]:
-        """The name of each text: int64, not 0.
+        """Return the name of each text: int64, not 0.
 
         Raises:
             DataError: another text has the same name (of a billion texts some two have, with a chance of 3 %).
@@ -55,7 +55,7 @@ class Values:
         return made
 
     def texts(self, names: Sequence[int]) -> list[str]:
-        """The texts of names that the store knows."""
+        """Return the texts of names that the store knows."""
         absent = [n for n in names if n not in self._known]
         for name, raw in zip(absent, self.store.get([_key(n) for n in absent]) if absent else [], strict=True):
             if raw is None:
@@ -64,14 +64,14 @@ class Values:
         return [self._known[n] for n in names]
 
     def lists(self, names: Sequence[int]) -> list[list[Any] | None]:
-        """The lists of names that the store knows."""
+        """Return the lists of names that the store knows."""
         absent = [n for n in names if n not in self._lists]
         for name, text in zip(absent, self.texts(absent), strict=True):
             self._lists[name] = json.loads(text)
         return [self._lists[n] for n in names]
 
     def written(self, fresh: Iterable[bytes]) -> None:
-        """Take note of what the store has."""
+        """Mark values as stored."""
         for key in fresh:
             self.fresh.pop(key, None)
 
@@ -80,7 +80,7 @@ def _key(name: int) -> bytes:
     return b"v" + name.to_bytes(8, "little", signed=True)
 
 
-class Layout:
+class RecordLayout:
     """How the rows of one table are kept.
 
     Args:
@@ -91,8 +91,8 @@ class Layout:
         self.schema = schema
 
     @classmethod
-    def of(cls, table: Table, names: Sequence[str]) -> Layout:
-        """The layout of a table's columns.
+    def of(cls, table: Table, names: Sequence[str]) -> RecordLayout:
+        """Derive the layout of a table's columns.
 
         Raises:
             DataError: a column holds what cannot be kept.
@@ -117,19 +117,20 @@ class Layout:
         return cls(pa.schema(fields))
 
     def to_text(self) -> str:
-        """The layout as text."""
+        """Serialize the layout."""
         return base64.b64encode(self.schema.serialize().to_pybytes()).decode("ascii")
 
     @classmethod
-    def from_text(cls, text: str) -> Layout:
-        """The inverse of ``to_text``."""
+    def from_text(cls, text: str) -> RecordLayout:
+        """Parse the output of ``to_text``."""
         return cls(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))))
 
     def dtype(self, names: Sequence[str]) -> np.dtype:
-        """The type of a row of these columns; an integer or a time has a flag beside it that says it is missing."""
+        """Return the dtype of a row of these columns; an integer or a time has a flag that marks it as missing."""
         parts: list[tuple[str, str]] = []
         for name in names:
-            kind = np.dtype("i8") if name == ROW else _stored(self.schema.field(name).type)
+            held = None if name == ROW else self.schema.field(name).type
+            kind = np.dtype(held.to_pandas_dtype() if held is not None and _is_number(held) else "i8")
             parts.append((name, kind.str))
             if name != ROW and self._is_flagged(name):
                 parts.append((name + "\x00", "u1"))
@@ -140,7 +141,7 @@ class Layout:
         return pa.types.is_timestamp(kind) or (_is_number(kind) and not pa.types.is_floating(kind))
 
     def conform(self, table: Table) -> Table:
-        """The columns with the types that the first events had.
+        """Convert the columns to the types of the first events.
 
         Raises:
             MissingColumnError, DataError: a column is not there, or holds another type.
@@ -167,7 +168,7 @@ class Layout:
             ) from error
 
     def encode(self, table: Table, names: Sequence[str], values: Values, rows: np.ndarray | None = None) -> np.ndarray:
-        """Rows of a table that conforms, as records ``[n]``.
+        """Encode rows of a table that conforms as records ``[n]``.
 
         Args:
             table: the rows.
@@ -196,7 +197,7 @@ class Layout:
         return made
 
     def decode(self, records: np.ndarray, names: Sequence[str], values: Values) -> dict[str, Column]:
-        """Records → columns of the layout's types (``ROW`` left out)."""
+        """Decode records to columns of the layout's types (without ``ROW``)."""
         return {n: self._column(records, n, values) for n in names if n != ROW}
 
     def _column(self, records: np.ndarray, name: str, values: Values) -> Column:
@@ -224,14 +225,9 @@ class Layout:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds a tensor of numbers; of other types it holds codes."""
+    """Tell whether a column of this type holds a tensor of numbers; other types hold codes."""
     whole = pa.types.is_integer(kind) and kind != pa.uint64()
     return whole or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-
-
-def _stored(kind: pa.DataType) -> np.dtype:
-    """The type that a value is kept as."""
-    return np.dtype(kind.to_pandas_dtype()) if _is_number(kind) else np.dtype("i8")
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -241,13 +237,12 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _family(kind: pa.DataType) -> str:
-    """Types between which values are converted where nothing is lost."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
         return "number"
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else str(kind.id)
 
 
 def union(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Records of one type, each row once, by their numbers."""
+    """Merge records of one type, each row once, by their numbers."""
     whole = np.concatenate(parts)
     return whole[np.unique(whole[ROW], return_index=True)[1]]

@@ -19,7 +19,7 @@ def write_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The inverse.
+    """Read the arguments that ``write_settings`` wrote.
 
     Raises:
         MissingFileError, UnreadableFileError: there is nothing usable.

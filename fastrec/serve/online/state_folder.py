@@ -13,8 +13,6 @@ from fastrec.serve.online.online import Online
 from fastrec.serve.online.settings_file import ABOUT, write_settings
 from fastrec.table import Table
 
-_BLOCK = 200_000  # events that are observed at a time
-
 
 def write_online_state(
     folder: str | Path,
@@ -53,8 +51,8 @@ def write_online_state(
             if name not in online.tables:
                 continue
             rows = Table.read(frame, online.tables[name], device="cpu")
-            for start in range(0, len(rows), _BLOCK):
-                block = rows.slice(start, min(start + _BLOCK, len(rows)))
+            for start in range(0, len(rows), 200_000):
+                block = rows.slice(start, min(start + 200_000, len(rows)))
                 online._observe(block, name, learn=False)
         online.snapshot()
         online.close()

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
-class Store(Protocol):
+class EventStore(Protocol):
     """Byte strings by key, to which bytes are appended.
 
     What ``write`` and ``replace`` have returned from is kept; what they do is done whole or not at all.
     """
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """What is at each key, all as of one moment; None: nothing."""
+        """Return the value of each key, all as of one moment; None if there is none."""
 
     def write(self, appends: Mapping[bytes, bytes], sets: Mapping[bytes, bytes]) -> dict[bytes, int]:
         """Append to some keys' values and set others'.
@@ -23,7 +23,7 @@ class Store(Protocol):
         """
 
     def replace(self, key: bytes, old: bytes, new: bytes, sets: Mapping[bytes, bytes]) -> bool:
-        """Put ``new`` for ``old``, with which the key's value begins, and set other keys.
+        """Replace ``old``, the beginning of the key's value, by ``new``, and set other keys.
 
         Returns:
             False: it begins with something else, and nothing was done.
@@ -37,10 +37,10 @@ class Store(Protocol):
         """
 
     def count(self, name: bytes, n: int) -> int:
-        """Add ``n`` to a counter, which is kept by the next ``write``, and return what it was before."""
+        """Add ``n`` to a counter, which the next ``write`` stores, and return its value before."""
 
     def snapshot(self) -> None:
-        """Keep what there is in a form that is quickly read."""
+        """Write everything in a form that loads quickly."""
 
     def close(self) -> None:
-        """Give back files and connections."""
+        """Release files and connections."""

@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fastrec._core.limits import CLIENT_BODIES
 from fastrec.serve.server import pages, v1, v2
 from fastrec.serve.server.bodies import JSON, write_json
 from fastrec.serve.server.call import VERSION, BytesHeld, Call, read_call
@@ -24,32 +25,31 @@ from fastrec.serve.server.recommend import addresses
 from fastrec.serve.server.recommend.models import recommends
 from fastrec.serve.server.recommend.service import RecommendService
 from fastrec.serve.server.refusal import Refusal
-from fastrec.serve.server.service import Events, Limits, Service
+from fastrec.serve.server.service import EventState, Limits, Service
 from fastrec.serve.server.versions import Canary
 
 __all__ = ["build_app"]
 
 _log = logging.getLogger("fastrec.serve")
-_BODIES = 8  # of the largest size that a client may have here at once
 _Handler: TypeAlias = Callable[[Any, Call], Awaitable[Response]]
 
 
 def build_app(
     export: str | Path,
     *,
-    events: Events | None = None,
+    events: EventState | None = None,
     limits: Limits | None = None,
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """As ``make_app``."""
+    """Build the application of ``make_app``."""
     recommending = recommends(export)
     service: Any = (
         RecommendService(export, limits=limits, canary=canary)
         if recommending
         else Service(export, events=events, limits=limits, canary=canary)
     )
-    held = BytesHeld(_BODIES * service.limits.max_body)
+    held = BytesHeld(CLIENT_BODIES * service.limits.max_body)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -82,7 +82,6 @@ def build_app(
 
 
 def _scoring(route: Callable[..., Route]) -> list[Route]:
-    """The addresses of an export that scores rows."""
     routes = [
         route("/v1/score", v1.score, method="POST"),
         route("/v1/rank", v1.rank, method="POST"),
@@ -103,7 +102,7 @@ def _scoring(route: Callable[..., Route]) -> list[Route]:
 def _endpoint(
     service: Service, held: BytesHeld, path: str, handler: _Handler, token: str | None
 ) -> Callable[[Request], Awaitable[Response]]:
-    """A handler with all that is the same for every address: the token, the body, errors, what is counted."""
+    """Wrap a handler in what all addresses share: token, body, errors, counts."""
 
     limits = service.limits
 
@@ -157,15 +156,12 @@ async def _no_such_address(request: Request, error: Exception) -> Response:
 
 
 async def _alive(service: Service, call: Call) -> Response:
-    """Whether the process answers at all."""
     return v1.json_response({"live": True})
 
 
 async def _ready(service: Service, call: Call) -> Response:
-    """Whether requests should be sent here: the model is loaded and warm, and the server is not stopping."""
     return v1.json_response({"ready": not service.stopping}, 503 if service.stopping else 200)
 
 
 async def _metrics(service: Service, call: Call) -> Response:
-    """What is counted, for Prometheus."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)

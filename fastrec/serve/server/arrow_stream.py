@@ -15,7 +15,6 @@ from fastrec.serve.server.refusal import Refusal, shortened
 __all__ = ["parse_arrow"]
 
 _DICTIONARY, _BATCH = 2, 3  # kinds of messages
-_NODE = 16  # bytes of a node: its length, its count of nulls
 _BAD = (pa.ArrowException, OSError, ValueError, KeyError, MemoryError, OverflowError, struct.error)
 
 
@@ -26,9 +25,6 @@ def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
         body: as it came.
         max_rows: rows of all batches.
         max_bytes: bytes that dictionaries and views of text may become, and values that there may be.
-
-    Raises:
-        Refusal: it is no stream of Arrow (400), compressed (415), or too large once unpacked (413).
     """
     try:
         _check_batches(body, max_rows, max_bytes)
@@ -45,7 +41,7 @@ def parse_arrow(body: bytes, *, max_rows: int, max_bytes: int) -> pa.Table:
 
 
 def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
-    """Refuse what is compressed or too large by what the messages say of themselves; no buffer is read."""
+    """Refuse compressed or too large messages by their metadata; no buffer is read."""
     rows = values = 0
     for data, at, kind in _batches(body):
         if _field(data, at, 3) is not None:
@@ -57,7 +53,7 @@ def _check_batches(body: bytes, max_rows: int, max_values: int) -> None:
         if nodes is not None:
             first = _target(data, nodes)
             for i in range(_number(data, first, "I")):
-                values += _length(data, first + 4 + _NODE * i)
+                values += _length(data, first + 4 + 16 * i)  # 16 bytes: length and count of nulls
         if values > max_values:
             raise _too_large(max_values)
 
@@ -70,7 +66,7 @@ def _length(data: memoryview, at: int) -> int:
 
 
 def _batches(body: bytes) -> Iterator[tuple[memoryview, int, int]]:
-    """The metadata of each message that holds rows, the place of its RecordBatch there, and the message's kind."""
+    """Yield the metadata of each message that holds rows, the place of its RecordBatch, and the message's kind."""
     for message in pa.ipc.MessageReader.open_stream(body):
         data = memoryview(message.metadata)
         root = _target(data, 0)
@@ -95,7 +91,6 @@ def _target(data: memoryview, at: int) -> int:
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Where a table's field is; None: the table lacks it."""
     places = table - _number(data, table, "i")
     entry = 4 + 2 * number
     place = _number(data, places + entry, "H") if entry < _number(data, places, "H") else 0
@@ -103,7 +98,6 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 
 
 def _texts(name: str, values: pa.Array) -> int:
-    """Bytes that an array's text will have where the body holds it once for several rows."""
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _texts(name, values.flatten())

@@ -17,20 +17,20 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal
 
-__all__ = ["Batcher", "Graph", "Job"]
+__all__ = ["BatchScorer", "Batcher", "Job"]
 
 Outcome: TypeAlias = "list[np.ndarray] | Exception"
 Seen: TypeAlias = Callable[[int, int, float], None]
 
 
-class Graph(Protocol):
+class BatchScorer(Protocol):
     """What a batch is scored by: a ``Scorer``."""
 
-    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
-        """The outputs ``[rows]`` or ``[rows, width]`` of each request of a batch."""
+    def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
+        """Return the outputs ``[rows]`` or ``[rows, width]`` of each request of a batch."""
 
 
 @dataclass(eq=False)
@@ -44,8 +44,8 @@ class Job:
         came: when the request came, by ``time.monotonic``.
     """
 
-    graph: Graph
-    columns: Columns
+    graph: BatchScorer
+    columns: RequestColumns
     timeout: float
     came: float = field(default_factory=time.monotonic)
     done: asyncio.Future[list[np.ndarray]] = field(init=False)
@@ -90,11 +90,7 @@ class Batcher:
         return bool(self._queue) or self._free < self._workers
 
     async def submit(self, job: Job) -> list[np.ndarray]:
-        """The outputs of one job.
-
-        Raises:
-            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
-        """
+        """Wait for the outputs of one job."""
         if self._queue and self.rows_waiting + job.rows > self._queue_rows:
             raise Refusal(503, "too many rows are waiting", remedy="Try again later", retry_after=self.retry_after())
         loop = asyncio.get_running_loop()
@@ -125,7 +121,7 @@ class Batcher:
                 self.rows_waiting -= job.rows
 
     def _wake(self) -> None:
-        """Look at the queue at the end of this turn of the loop: what came in the same turn goes together."""
+        """Look at the queue at the end of this turn of the loop: jobs of one turn go together."""
         if not self._woken and self._free:
             self._woken = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -147,7 +143,6 @@ class Batcher:
             task.add_done_callback(lambda t, batch=batch: self._finished(batch, t))
 
     def _take(self) -> list[Job]:
-        """The jobs at the head of the queue that one export scores, up to ``max_rows``; at least one."""
         batch, rows = [], 0
         while self._queue:
             job = self._queue[0]
@@ -177,7 +172,6 @@ class Batcher:
 
 
 def _score(batch: list[Job]) -> tuple[list[Outcome], float]:
-    """The outputs of each job, and the seconds for all; where they cannot be scored together, each alone."""
     began = time.monotonic()
     try:
         outcomes: list[Outcome] = list(batch[0].graph.score_all([job.columns for job in batch]))

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 
 from fastrec.serve.server.arrow_stream import parse_arrow
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.reading import columns_of_lists, columns_of_rows, columns_of_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Spec
@@ -40,8 +40,8 @@ class Body:
     lists: dict[str, list[Any]] | None = None
     rows: list[dict[str, Any]] | None = None
 
-    def columns(self, spec: Spec, max_rows: int) -> Columns:
-        """The rows, checked against what an export takes; ``context`` is repeated in every row."""
+    def columns(self, spec: Spec, max_rows: int) -> RequestColumns:
+        """Check the rows against what an export takes; ``context`` is repeated for each row."""
         if self.table is not None:
             return columns_of_table(spec, self.table, max_rows=max_rows)
         context = self.fields.get("context")
@@ -64,16 +64,13 @@ class Body:
 
 
 def parse_body(body: bytes, content_type: str, fields: set[str], limits: Limits) -> Body:
-    """A body in the form that its content type says.
+    """Parse a body of JSON or Arrow by its content type.
 
     Args:
         body: as it came.
         content_type: the header, ``application/json`` or ``application/vnd.apache.arrow.stream``.
         fields: names of JSON's object that are allowed beside the rows.
         limits: what the server takes on.
-
-    Raises:
-        Refusal: it is not of that form (400), its type is another (415), or it is too large (413).
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -92,11 +89,7 @@ def parse_body(body: bytes, content_type: str, fields: set[str], limits: Limits)
 
 
 def parse_json(body: bytes | memoryview) -> Any:
-    """JSON with integers of 64 bits; NaN and Infinity, which JSON does not have but clients send, are read too.
-
-    Raises:
-        Refusal: 400, with the place.
-    """
+    """Parse JSON with integers of 64 bits; NaN and Infinity, which clients send, are read too."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -112,12 +105,11 @@ def parse_json(body: bytes | memoryview) -> Any:
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:
-    """JSON; what is no finite number is null."""
+    """Write JSON; numbers that are not finite become null."""
     return orjson.dumps(value)
 
 
 def _float(text: str) -> float:
-    """As orjson reads numbers: what is larger than any float is none."""
     value = float(text)
     if math.isinf(value):
         raise ValueError(f"{shortened(text)} is larger than any number")

@@ -12,9 +12,10 @@ from typing import Any
 
 from starlette.requests import Request
 
+from fastrec._core import limits
 from fastrec.serve.server.refusal import Refusal, shortened
 
-__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "Held", "read_call"]
+__all__ = ["REQUEST_ID", "TIMEOUT", "VERSION", "BytesHeld", "Call", "HeldBody", "read_call"]
 
 TIMEOUT = "x-timeout-ms"
 REQUEST_ID, VERSION = "x-request-id", "x-model-version"
@@ -41,11 +42,11 @@ class Call:
     version: str | None = None
 
     def age(self) -> float:
-        """Seconds since it came."""
+        """Return the seconds since it came."""
         return time.monotonic() - self.came
 
     def id_or(self, said: object) -> object:
-        """The request's id: that of the header, else the one that its body says; None: neither."""
+        """Return the request's id from its header, else ``said``, the one of its body."""
         header = self.headers.get(REQUEST_ID.encode())
         return said if header is None else header.decode("latin-1")
 
@@ -55,7 +56,7 @@ class Call:
         return self.headers.get(b"content-type", b"").decode("latin-1")
 
     def query(self, name: str) -> str | None:
-        """A parameter of the address."""
+        """Return a parameter of the address."""
         return self.request.query_params.get(name)
 
 
@@ -70,16 +71,16 @@ class BytesHeld:
 
     def __init__(self, limit: int) -> None:
         self._limit, self._now = limit, Counter[Any]()
-        self._bodies: dict[Held, None] = {}  # the oldest first
+        self._bodies: dict[HeldBody, None] = {}  # the oldest first
 
     @contextmanager
-    def one_request(self, client: str | None) -> Iterator[Held]:
-        """While it lasts, what its body takes is held.
+    def one_request(self, client: str | None) -> Iterator[HeldBody]:
+        """Count what the body of one request takes.
 
         Args:
             client: who sent it, by address.
         """
-        one = Held(self, client)
+        one = HeldBody(self, client)
         self._bodies[one] = None
         try:
             yield one
@@ -87,12 +88,8 @@ class BytesHeld:
             del self._bodies[one]
             self.give_back(one)
 
-    def take(self, one: Held, size: int) -> None:
-        """Hold more bytes of a body.
-
-        Raises:
-            Refusal: 503, where there is no room for them.
-        """
+    def take(self, one: HeldBody, size: int) -> None:
+        """Count more bytes of a body; refuse them (503) if there is no room."""
         for who, limit in ((one.client, self._limit), (_ALL, 2 * self._limit)):
             while self._now[who] > one.bytes and self._now[who] + size > limit:
                 slow = (b for b in self._bodies if b is not one and b.is_slow() and who in (b.client, _ALL))
@@ -104,8 +101,8 @@ class BytesHeld:
         self._now[one.client] += size
         self._now[_ALL] += size
 
-    def give_back(self, one: Held) -> None:
-        """Hold the bytes of a body no longer."""
+    def give_back(self, one: HeldBody) -> None:
+        """Release the bytes of a body."""
         for who in (one.client, _ALL):
             self._now[who] -= one.bytes
         self._now += Counter()  # without clients that have none
@@ -113,11 +110,10 @@ class BytesHeld:
 
 
 _ALL = object()
-_PATIENCE = 1.0  # seconds
 
 
 @dataclass(eq=False)
-class Held:
+class HeldBody:
     """The body of one request.
 
     Args:
@@ -133,8 +129,8 @@ class Held:
     reading: asyncio.Timeout | None = None  # while it comes
 
     def is_slow(self) -> bool:
-        """Whether it is still coming, and gives way to others."""
-        return self.reading is not None and time.monotonic() - self.came > _PATIENCE
+        """Tell whether it is still coming and gives way to others."""
+        return self.reading is not None and time.monotonic() - self.came > limits.SLOW_BODY
 
     def give_way(self) -> None:
         """Stop reading it."""
@@ -144,7 +140,7 @@ class Held:
         self.of.give_back(self)
 
 
-async def read_call(request: Request, *, max_body: int, timeout: float, held: Held) -> Call:
+async def read_call(request: Request, *, max_body: int, timeout: float, held: HeldBody) -> Call:
     """Read a request's body and its deadline.
 
     Args:
@@ -152,9 +148,6 @@ async def read_call(request: Request, *, max_body: int, timeout: float, held: He
         max_body: bytes that a body may have.
         timeout: seconds that a request may take; its header may ask for less.
         held: is told the bytes that come.
-
-    Raises:
-        Refusal: the body is too large (413), compressed (415) or too slow (408), or the header is no number (400).
     """
     came = time.monotonic()
     headers = dict(request.scope["headers"])  # looked up once by name, where Starlette goes through them each time

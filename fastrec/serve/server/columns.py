@@ -15,13 +15,11 @@ from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import arrow_type, filled, from_values, to_arrow
 
-_BYTES = 4  # of a letter, at most
-
-__all__ = ["Columns", "arrays_together", "lists_together"]
+__all__ = ["RequestColumns", "arrays_together", "lists_together"]
 
 
 @dataclass
-class Columns:
+class RequestColumns:
     """The rows of one request, under names that the export knows.
 
     The values become arrays when they are scored: 60 columns of one row cost about as much as 60 columns of a hundred.
@@ -47,19 +45,11 @@ class Columns:
     made: dict[str, np.ndarray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """An array ``[rows]`` for every input but the list's.
-
-        Raises:
-            Refusal: a value has another type, is out of range, or is missing where none may be.
-        """
+        """Convert to an array ``[rows]`` for every input but the list's."""
         return {**_arrays(self.spec, self.sent, self.rows, self.convert), **self.made}
 
     def table(self) -> pa.Table:
-        """The rows as the features of events take them: with nulls, and with times as timestamps.
-
-        Raises:
-            Refusal: as for ``arrays``.
-        """
+        """Convert to the rows that features of events take: with nulls, and times as timestamps."""
         arrays = self.arrays()
         columns = [to_arrow(i, arrays[i.name]) for i in self.spec.sent]
         fields = [(i.name, arrow_type(i)) for i in self.spec.sent]
@@ -70,12 +60,8 @@ class Columns:
         return pa.table(columns, schema=pa.schema(fields))
 
 
-def arrays_together(batch: Sequence[Columns]) -> dict[str, np.ndarray]:
-    """The rows of several requests to one export, one request below the other.
-
-    Raises:
-        Refusal: one of them has a value that cannot be used; its row is then not that of its request.
-    """
+def arrays_together(batch: Sequence[RequestColumns]) -> dict[str, np.ndarray]:
+    """Stack the rows of several requests to one export."""
     first = batch[0]
     if len(batch) == 1:
         return first.arrays()
@@ -86,8 +72,8 @@ def arrays_together(batch: Sequence[Columns]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
 
 
-def lists_together(batch: Sequence[Columns]) -> np.ndarray:
-    """int64 ``[rows of all]``: numbers that tell all lists of all requests apart."""
+def lists_together(batch: Sequence[RequestColumns]) -> np.ndarray:
+    """Number the lists of all requests: int64 ``[rows of all]``."""
     numbers, before = [], 0
     for one in batch:
         numbers.append(np.full(one.rows, before, np.int64) if one.lists is None else one.lists + before)
@@ -109,5 +95,6 @@ def _arrays(
 def _check_lengths(column: Input, texts: np.ndarray) -> None:
     assert column.longest is not None
     for row, text in enumerate(texts.tolist()):
-        if len(text) * _BYTES > column.longest and len(text.encode()) > column.longest:
+        # A letter has 4 bytes at most: short texts need not be encoded.
+        if len(text) * 4 > column.longest and len(text.encode()) > column.longest:
             raise Refusal(422, f"the text has more than {column.longest} bytes", column=column.name, row=row)

@@ -19,16 +19,13 @@ __all__ = ["event_arrays"]
 def event_arrays(
     spec: Spec, sent: Mapping[str, Any], rows: int, convert: Callable[[Input, Any], np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """An array ``[rows, most]`` for each column of events, and int64 ``[rows]``: how many events there are.
+    """Build an array ``[rows, most]`` for each column of events, and int64 ``[rows]``, the number of events.
 
     Args:
         spec: what the export takes.
         sent: the columns as they came; a row's events are a list, the oldest first, None where there are none.
         rows: how many there are.
         convert: makes an array of a column's values, or refuses one.
-
-    Raises:
-        Refusal: a row's value is no list, an event's has another type, or a row has lists of two lengths.
     """
     assert spec.events_count is not None
     made: dict[str, np.ndarray] = {}
@@ -52,7 +49,7 @@ def event_arrays(
 
 
 def _parts(column: Input, values: Any) -> tuple[Any, np.ndarray]:
-    """The values of all rows one after the other, and how many each row has: int64 ``[rows]``."""
+    """Flatten the values of all rows, and count those of each row: int64 ``[rows]``."""
     if isinstance(values, pa.ChunkedArray | pa.Array):
         return _parts_of_arrow(column, values)
     rows = values.tolist() if isinstance(values, np.ndarray) else values
@@ -79,7 +76,7 @@ def _parts_of_arrow(column: Input, values: pa.ChunkedArray | pa.Array) -> tuple[
 
 
 def _matrix(column: Input, flat: Any, lengths: np.ndarray, convert: Callable[[Input, Any], np.ndarray]) -> np.ndarray:
-    """The last values of each row, filled up behind."""
+    """Arrange the last values of each row, padded at the end."""
     ends = lengths.cumsum()
     try:
         read = from_arrow if isinstance(flat, pa.Array) else from_values if isinstance(flat, list) else convert

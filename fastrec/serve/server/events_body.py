@@ -21,11 +21,7 @@ _ANY = {"string": "", "bool": False}  # what stands under a null while a column 
 
 
 def events_table(declared: tuple[Input, ...], body: Body, max_rows: int) -> pa.Table:
-    """The events of a body; null stays null, whatever the column.
-
-    Raises:
-        Refusal: a column is missing, unknown, of another type or length, or there are too many events.
-    """
+    """Read the events of a body; null stays null, whatever the column."""
     columns: Mapping[str, Any]
     if body.table is not None:
         columns = dict(zip(body.table.column_names, body.table.columns))

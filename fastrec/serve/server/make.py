@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastrec._core.optional import require
-from fastrec.serve.server.service import Events, Limits
+from fastrec.serve.server.service import EventState, Limits
 from fastrec.serve.server.versions import Canary
 
 if TYPE_CHECKING:
@@ -18,12 +18,12 @@ __all__ = ["make_app"]
 def make_app(
     export: str | Path,
     *,
-    events: Events | None = None,
+    events: EventState | None = None,
     limits: Limits | None = None,
     token: str | None = None,
     canary: Canary | None = None,
 ) -> Starlette:
-    """An application for one export, registry, recommender or run; it is loaded and warm when this returns.
+    """Make an application for one export, registry, recommender or run; it is loaded and warm on return.
 
     Any ASGI server runs it: ``uvicorn.run(make_app("export"))``. ``fastrec serve`` does, and stops and reloads it.
 

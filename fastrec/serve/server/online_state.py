@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fastrec.serve.server.recommend.models import recommends
-from fastrec.serve.server.service import Events
+from fastrec.serve.server.service import EventState
 from fastrec.serve.server.spec import read_spec
 
 __all__ = ["open_events"]
 
 
 @contextmanager
-def open_events(export: str | Path) -> Iterator[Events | None]:
+def open_events(export: str | Path) -> Iterator[EventState | None]:
     """While it lasts, what makes an export's columns from events, with all that were ever taken in; None: it has none.
 
     Args:

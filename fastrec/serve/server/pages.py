@@ -34,17 +34,17 @@ ERRORS = {
 
 
 async def openapi(service: Service, call: Call) -> Response:
-    """The addresses in the form of OpenAPI 3.1."""
+    """Answer with OpenAPI 3.1."""
     return Response(write_json(describe(service.scorer.spec)), media_type=JSON)
 
 
 async def page(service: Service, call: Call) -> Response:
-    """The same for people."""
+    """Answer with a page for people."""
     return HTMLResponse(_html(service.scorer.spec, times(service.metrics)))
 
 
 def times(metrics: Metrics) -> str:
-    """How long answers took since the start, as a table."""
+    """Render how long answers took since the start, as a table."""
     half, most = metrics.seconds.within(0.5), metrics.seconds.within(0.99)
     rows = "".join(
         f"<tr><td>{escape(path)}<td>{most[path,][0]:,}<td>{1000 * half[path,][1]:g} ms<td>{1000 * most[path,][1]:g} ms"
@@ -56,9 +56,12 @@ def times(metrics: Metrics) -> str:
 
 
 def example(spec: Spec, rows: int = 2) -> dict[str, list[Any]]:
-    """Columns that the export takes, with made-up values."""
+    """Make up columns that the export takes."""
     values = {"int64": 1, "float64": 0.5, "float32": 0.5, "string": "a", "bool": True}
-    columns: dict[str, list[Any]] = {i.name: [_moment(i) if i.unit else values[i.type]] * rows for i in spec.sent}
+    noon = "2026-01-31T12:00:00"
+    columns: dict[str, list[Any]] = {
+        i.name: [noon + ("Z" if i.zone else "") if i.unit else values[i.type]] * rows for i in spec.sent
+    }
     columns |= {i.name: [columns[i.name][:1]] * rows for i in spec.event_columns}
     if spec.item is not None and spec.item not in columns:
         columns[spec.item] = list(range(rows))
@@ -66,7 +69,7 @@ def example(spec: Spec, rows: int = 2) -> dict[str, list[Any]]:
 
 
 def describe(spec: Spec) -> dict[str, Any]:
-    """All addresses of an export, in OpenAPI 3.1."""
+    """Describe all addresses of an export in OpenAPI 3.1."""
     columns = {"type": "object", "additionalProperties": False, "properties": {i.name: _list(i) for i in spec.sent}}
     columns["required"] = [i.name for i in spec.sent if i.required]
     for name in (spec.list, spec.item):
@@ -161,10 +164,6 @@ def _list(column: Input) -> dict[str, Any]:
 def _time(column: Input) -> str:
     zone = "without a zone" if column.zone is None else f"with an offset (the model reads it in {column.zone})"
     return f"A time: ISO 8601 {zone}, or an integer in {column.unit} since 1970."
-
-
-def _moment(column: Input) -> str:
-    return "2026-01-31T12:00:00" + ("" if column.zone is None else "Z")
 
 
 def _html(spec: Spec, took: str) -> str:

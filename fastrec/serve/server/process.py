@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_app"]
 
-_GRACE = 60  # seconds that accepted requests may still take after SIGTERM
-
 
 def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], None] | None = None) -> None:
     """Answer until SIGTERM or Ctrl-C; what was accepted is finished. SIGHUP reloads the export.
@@ -42,7 +40,7 @@ def run_app(app: Starlette, *, host: str, port: int, started: Callable[[str], No
         log.setLevel(logging.INFO)
     service: Service = app.state.service
     config = uvicorn.Config(
-        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=_GRACE, ws="none",
+        app, host=host, port=port, access_log=False, log_level="warning", timeout_graceful_shutdown=60, ws="none",
         http=bounded(service.limits.timeout),
     )  # fmt: skip
     _Server(config, service, started).run()
@@ -57,7 +55,6 @@ class _Server(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: Any = None) -> None:
-        """Listen, and say where."""
         await super().startup(sockets)
         if self.started and self._say is not None:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
@@ -65,7 +62,6 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """While the server runs, SIGTERM and Ctrl-C stop it and SIGHUP reloads."""
         loop = asyncio.get_running_loop()
         stops, reloads = (signal.SIGINT, signal.SIGTERM), [s for s in ("SIGHUP",) if hasattr(signal, s)]
         handlers = {s: lambda s=s: self.handle_exit(s, None) for s in stops}
@@ -79,7 +75,6 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(one)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop: ``/ready`` says so to who still asks."""
         self._service.stopping = True
         super().handle_exit(sig, frame)
 

@@ -7,14 +7,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
-__all__ = ["CONTENT_TYPE", "SECONDS", "Counter", "Gauge", "Histogram", "Metrics"]
+__all__ = ["CONTENT_TYPE", "SECONDS", "Gauge", "Histogram", "MetricCounter", "Metrics"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _ROWS = tuple(float(4**i) for i in range(9))  # 1 … 65,536
 
 
-class Counter:
+class MetricCounter:
     """A number that only grows, one for each set of labels."""
 
     kind = "counter"
@@ -94,15 +94,17 @@ class Metrics:
     """
 
     def __init__(self, waiting: Callable[[], tuple[int, int]], model: Callable[[], tuple[str, str]]) -> None:
-        self.requests = Counter("fastrec_requests_total", "Requests answered.", ("path", "status"))
-        self.answers = Counter("fastrec_answers_total", "Requests by the version that scored.", ("version", "status"))
+        self.requests = MetricCounter("fastrec_requests_total", "Requests answered.", ("path", "status"))
+        self.answers = MetricCounter(
+            "fastrec_answers_total", "Requests by the version that scored.", ("version", "status")
+        )
         self.seconds = Histogram("fastrec_request_seconds", "From body to answer.", SECONDS, ("path",))
-        self.rows = Counter("fastrec_rows_total", "Rows scored.")
+        self.rows = MetricCounter("fastrec_rows_total", "Rows scored.")
         self.batch_rows = Histogram("fastrec_batch_rows", "Rows of a batch.", _ROWS)
         self.batch_jobs = Histogram("fastrec_batch_requests", "Requests of a batch.", _ROWS)
         self.batch_seconds = Histogram("fastrec_batch_seconds", "Time that a batch takes to score.", SECONDS)
-        self.events = Counter("fastrec_events_total", "Events taken in.", ("table",))
-        self.reloads = Counter("fastrec_reloads_total", "Reloads of the export.", ("outcome",))
+        self.events = MetricCounter("fastrec_events_total", "Events taken in.", ("table",))
+        self.reloads = MetricCounter("fastrec_reloads_total", "Reloads of the export.", ("outcome",))
         self.stages: Histogram | None = None  # of a recommender
         self._gauges = [
             Gauge("fastrec_queue_requests", "Requests that wait.", lambda: {(): waiting()[0]}),
@@ -120,7 +122,7 @@ class Metrics:
     def text(self) -> str:
         """All of it, as Prometheus reads it."""
         lines: list[str] = []
-        for one in [m for m in vars(self).values() if isinstance(m, (Counter, Histogram))] + self._gauges:
+        for one in [m for m in vars(self).values() if isinstance(m, (MetricCounter, Histogram))] + self._gauges:
             lines += [f"# HELP {one.name} {one.says}", f"# TYPE {one.name} {one.kind}", *one.lines()]
         return "\n".join(lines) + "\n"
 

@@ -16,7 +16,7 @@ _BYTES, _HEADERS = 64 * 1024, 128  # of a request's head
 
 
 def bounded(seconds: float) -> type[HttpToolsProtocol]:
-    """A protocol that refuses a head of more than 64 KiB or 128 headers (431), or one that is not there in time.
+    """Make a protocol that refuses a late head (408) or one of more than 64 KiB or 128 headers (431).
 
     Args:
         seconds: until the head of a request must be there.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import from_array, from_arrow, from_values
@@ -27,12 +27,8 @@ __all__ = [
 ]
 
 
-def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> Columns:
-    """Columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``.
-
-    Raises:
-        Refusal: a column is missing, unknown or of another length.
-    """
+def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: int) -> RequestColumns:
+    """Read columns of JSON: ``{"age": [31, null], "city": ["Köln", "Oslo"]}``."""
     if type(columns) is not dict:
         raise Refusal(422, "columns is no object of lists")
     if set(map(type, columns.values())) - {list}:
@@ -43,12 +39,8 @@ def columns_of_lists(spec: Spec, columns: Mapping[str, list[Any]], *, max_rows: 
     return checked_columns(spec, columns, rows, from_values, list)
 
 
-def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> Columns:
-    """Rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``.
-    """
+def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) -> RequestColumns:
+    """Read rows of JSON: ``[{"age": 31, "city": "Köln"}, …]``; a column that a row lacks is missing there."""
     columns = lists_of_rows(rows, max_rows)
     if not rows:
         columns = {i.name: [] for i in spec.sent}
@@ -63,12 +55,8 @@ def columns_of_rows(spec: Spec, rows: list[dict[str, Any]], *, max_rows: int) ->
     return checked_columns(spec, columns, len(rows), from_values, list)
 
 
-def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
-    """Columns of a table of Arrow.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``; two columns of one name.
-    """
+def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> RequestColumns:
+    """Read columns of a table of Arrow."""
     check_rows(table.num_rows, max_rows)
     names = table.column_names
     if len(set(names)) != len(names):
@@ -78,14 +66,13 @@ def columns_of_table(spec: Spec, table: pa.Table, *, max_rows: int) -> Columns:
     return checked_columns(spec, columns, table.num_rows, from_arrow, _listed)
 
 
-def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> Columns:
-    """Columns of numpy arrays, or of what numpy makes an array of.
-
-    Raises:
-        Refusal: as for ``columns_of_lists``.
-    """
+def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> RequestColumns:
+    """Read columns of numpy arrays, or of what numpy makes an array of."""
     lists = {i.name for i in spec.event_columns}
-    arrays = {n: _objects(v) if n in lists else _array(v) for n, v in columns.items()}
+    arrays = {
+        n: _objects(v) if n in lists else v if isinstance(v, np.ndarray) else np.array(v, object)
+        for n, v in columns.items()
+    }
     for name, values in arrays.items():
         if values.ndim != 1:
             raise Refusal(422, f"its shape is {values.shape}, not [n]", column=name)
@@ -93,12 +80,8 @@ def columns_of_arrays(spec: Spec, columns: Mapping[str, Any]) -> Columns:
     return checked_columns(spec, arrays, rows, from_array, np.ndarray.tolist)
 
 
-def _array(values: Any) -> np.ndarray:
-    return values if isinstance(values, np.ndarray) else np.array(values, object)
-
-
 def _objects(values: Any) -> np.ndarray:
-    """Lists ``[n]``, which numpy would make a matrix of where they are of one length."""
+    """Build an array of lists ``[n]``, of which numpy would make a matrix if their lengths were equal."""
     made = np.empty(len(values), object)
     made[:] = list(values)
     return made
@@ -110,17 +93,13 @@ def checked_columns(
     rows: int,
     convert: Callable[[Input, Any], np.ndarray],
     as_list: Callable[[Any], list[Any]],
-) -> Columns:
-    """Columns that ``convert`` will make arrays of; ids of lists and items by ``as_list``.
-
-    Raises:
-        Refusal: a column is missing or unknown.
-    """
+) -> RequestColumns:
+    """Check names; ``convert`` will make arrays of columns, ``as_list`` reads ids of lists and items."""
     _check_names(spec, columns)
     if not columns.keys() >= spec.required:
         missing = next(i.name for i in spec.sent if i.required and i.name not in columns)
         raise Refusal(422, "the column is missing", column=missing)
-    made = Columns(spec, columns, rows, convert)
+    made = RequestColumns(spec, columns, rows, convert)
     if spec.list is not None and spec.list in columns:
         made.lists, made.n_lists = _numbered(spec.list, as_list(columns[spec.list]))
     if spec.item is not None and spec.item in columns:
@@ -129,11 +108,7 @@ def checked_columns(
 
 
 def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[Any]]:
-    """Rows of JSON as columns; None where a row lacks a column.
-
-    Raises:
-        Refusal: they are no list of objects, or too many.
-    """
+    """Turn rows of JSON into columns; None where a row lacks a column."""
     if type(rows) is not list:
         raise Refusal(422, "rows is no list of objects")
     check_rows(len(rows), max_rows)
@@ -145,7 +120,6 @@ def lists_of_rows(rows: list[dict[str, Any]], max_rows: int) -> dict[str, list[A
 
 
 def _check_names(spec: Spec, names: Iterable[str]) -> None:
-    """Refuse a column that the export does not know."""
     if spec.known.issuperset(names):
         return
     for name in names:
@@ -159,11 +133,7 @@ def _check_names(spec: Spec, names: Iterable[str]) -> None:
 
 
 def check_same_length(columns: Mapping[str, Any]) -> int:
-    """How many values every column has.
-
-    Raises:
-        Refusal: two columns have different numbers of them.
-    """
+    """Return the number of values of every column; refuse different ones."""
     lengths = list(map(len, columns.values()))
     rows = lengths[0] if lengths else 0
     if lengths.count(rows) < len(lengths):
@@ -174,13 +144,13 @@ def check_same_length(columns: Mapping[str, Any]) -> int:
 
 
 def check_rows(rows: int, max_rows: int) -> None:
-    """Refuse more rows than are allowed."""
+    """Refuse more rows than are allowed (413)."""
     if rows > max_rows:
         raise Refusal(413, f"there are {rows} rows, and no more than {max_rows} are allowed", remedy="Send fewer")
 
 
 def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
-    """Ids of lists, integers or text, as 0 … k - 1 in order of appearance; and k."""
+    """Number ids of lists, integers or text, 0 … k - 1 in order of appearance; return k too."""
     kinds = set(map(type, ids))
     if kinds - {int, str}:
         row = next(i for i, v in enumerate(ids) if type(v) not in (int, str))
@@ -191,11 +161,7 @@ def _numbered(name: str, ids: list[Any]) -> tuple[np.ndarray, int]:
 
 def _listed(values: pa.ChunkedArray) -> list[Any]:
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
-    if not _is_key(kind):
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    if not (text or pa.types.is_integer(kind)):
         raise Refusal(422, f"ids of type {shortened(str(kind))} are neither integers nor text")
     return values.to_pylist()
-
-
-def _is_key(kind: pa.DataType) -> bool:
-    text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return text or pa.types.is_integer(kind)

@@ -36,7 +36,7 @@ class Refusal(FastrecError):
         self.status, self.retry_after = status, retry_after
 
     def body(self) -> dict[str, Any]:
-        """The error as the client gets it: ``error`` is one text, ``column`` and ``row`` are there where known."""
+        """Return the error as the client gets it: ``error``, and ``column`` and ``row`` if known."""
         said: dict[str, Any] = {"error": str(self)}
         for name in ("column", "row"):
             if getattr(self, name) is not None:
@@ -49,6 +49,6 @@ _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 
 
 def shortened(value: Any) -> str:
-    """A value that a client sent, as text for a message: what is long is cut, half characters are written out."""
+    """Write a client's value for a message: long values are cut, half characters are escaped."""
     text = value if isinstance(value, str) and len(value) <= 60 else _BRIEF.repr(value)
     return text.encode("utf-8", "backslashreplace").decode()

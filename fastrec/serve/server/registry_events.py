@@ -43,7 +43,7 @@ class RegistryEvents:
         self._lock = RLock()
 
     def state_of(self, version: Version) -> Online:
-        """The state of a version's events, with all that was observed since it was put into the registry.
+        """Open the state of a version's events, with all that was observed since it was added.
 
         Raises:
             DataError: its export came without events, or another server has the registry's open.
@@ -110,7 +110,7 @@ class RegistryEvents:
         return online
 
     def _catch_up(self, online: Online, start: Path, after: int) -> None:
-        """Observe the records that the state has not: its counters, kept with the events, say how many it has."""
+        """Observe the records that the state lacks; its counters, stored with the events, say how many it has."""
         if not start.is_file():  # nothing was observed before it is there
             with atomic_file(start) as part:
                 part.write_text(json.dumps({t: online.observed(t) for t in online.tables}), encoding="utf-8")

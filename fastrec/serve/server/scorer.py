@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastrec.errors import UnreadableFileError
-from fastrec.serve.server.columns import Columns, arrays_together, lists_together
+from fastrec.serve.server.columns import RequestColumns, arrays_together, lists_together
 from fastrec.serve.server.event_lists import event_arrays
 from fastrec.serve.server.reading import columns_of_arrays
 from fastrec.serve.server.spec import FILE, Spec, read_spec
@@ -76,12 +76,8 @@ class Scorer:
         """
         return self.score_all([columns_of_arrays(self.spec, columns)])[0][0].astype(np.float64, copy=False)
 
-    def score_all(self, batch: Sequence[Columns]) -> list[list[np.ndarray]]:
-        """The outputs of several requests, scored together.
-
-        Raises:
-            Refusal: a value of one of them cannot be used; its row is right where there is one request.
-        """
+    def score_all(self, batch: Sequence[RequestColumns]) -> list[list[np.ndarray]]:
+        """Score several requests together; a refused value's row is right only for a single request."""
         arrays = arrays_together(batch)
         feeds = {name: values for name, values in arrays.items() if name in self._takes}
         if self._listed is not None:
@@ -93,7 +89,7 @@ class Scorer:
         return [[o[end - one.rows : end] for o in outputs] for one, end in zip(batch, ends)]
 
     def run(self, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """The graph's outputs, in the order of ``spec.outputs``, for inputs ``[n]`` of the declared types."""
+        """Run the graph on inputs ``[n]`` of the declared types; outputs come in the order of ``spec.outputs``."""
         if not len(next(iter(feeds.values()))):
             return [np.empty((0,) if o.width == 1 else (0, o.width), DTYPES[o.type]) for o in self.spec.outputs]
         return self._session.run(self._gives, feeds)
@@ -114,7 +110,6 @@ class Scorer:
         return {} if self.spec.events_count is None else event_arrays(self.spec, {}, rows, from_values)
 
     def _check(self) -> None:
-        """Whether the graph takes and gives what ``serving.json`` says."""
         declared = {i.name: i.type for i in self.spec.inputs}
         declared |= {} if self.spec.events_count is None else {self.spec.events_count: "int64"}
         gives = {o.name for o in self._session.get_outputs()}

@@ -15,9 +15,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core import limits
 from fastrec.errors import DataError, MissingColumnError
 from fastrec.serve.server.batcher import Batcher, Job
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.prometheus import Metrics
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.registry_events import RegistryEvents
@@ -25,15 +26,13 @@ from fastrec.serve.server.scorer import Scorer
 from fastrec.serve.server.values import from_arrow
 from fastrec.serve.server.versions import Canary, Source, takes_canary
 
-__all__ = ["Events", "Limits", "Service"]
+__all__ = ["EventState", "Limits", "Service"]
 
 _log = logging.getLogger("fastrec.serve")
 _T = TypeVar("_T")
-_LOOK = 0.5  # seconds between looks at a registry
-_SMALL = 64 * 1024  # bytes of a body that is read on the spot; above, the event loop goes on meanwhile
 
 
-class Events(Protocol):
+class EventState(Protocol):
     """What events become features by: ``fastrec.serve.online.Online``."""
 
     def observe(self, events: pa.Table, table: str) -> None:
@@ -85,7 +84,7 @@ class Service:
         self,
         folder: str | Path,
         *,
-        events: Events | None = None,
+        events: EventState | None = None,
         limits: Limits | None = None,
         canary: Canary | None = None,
     ) -> None:
@@ -99,8 +98,11 @@ class Service:
             lambda: (self.batcher.jobs_waiting, self.batcher.rows_waiting),
             lambda: (self.scorer.spec.name, self.scorer.spec.version),
         )
+        # A container may use fewer cores than the machine has.
+        usable = getattr(os, "sched_getaffinity", None)
+        cores = len(usable(0)) if usable else os.cpu_count() or 1
         self.batcher = Batcher(
-            workers=self.limits.workers or _cores(),
+            workers=self.limits.workers or cores,
             max_rows=self.limits.batch_rows,
             max_wait=self.limits.max_wait,
             queue_rows=self.limits.queue_rows,
@@ -113,17 +115,17 @@ class Service:
         self._reloading = False
 
     def choose(self, request_id: object) -> Scorer:
-        """The export that answers a request: the current one, or by the request's id the canary."""
+        """Return the export that answers a request: the current one, or by the request's id the canary."""
         if self._canary is None or self.canary is None or request_id is None:
             return self.scorer
         return self._canary if takes_canary(str(request_id), self.canary) else self.scorer
 
     async def watch(self) -> None:
-        """Take over what is promoted in a registry, for as long as the server runs."""
+        """Load versions that are promoted in a registry, for as long as the server runs."""
         failed: int | None = None
         said = ""  # of the registry: once, not twice a second
         while self.source.registry is not None:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(limits.REGISTRY_POLL)
             try:
                 state = await asyncio.get_running_loop().run_in_executor(self._loader, self.source.current)
             except Exception as error:  # a version without an export, say, or no right to read: the old one goes on
@@ -141,22 +143,19 @@ class Service:
                     failed = state[1] if refusal.status == 500 else None
 
     async def parse(self, size: int, parse: Callable[[], _T]) -> _T:
-        """``parse()`` of a body of ``size`` bytes; a large one on a thread of its own."""
-        if size <= _SMALL:
+        """Call ``parse()`` for a body of ``size`` bytes; on a thread if it is large."""
+        if size <= limits.PARSE_INLINE:
             return parse()
         return await asyncio.get_running_loop().run_in_executor(self._parser, parse)
 
-    async def score(self, scorer: Scorer, columns: Columns, timeout: float, came: float) -> list[np.ndarray]:
-        """The outputs for the rows of one request.
+    async def score(self, scorer: Scorer, columns: RequestColumns, timeout: float, came: float) -> list[np.ndarray]:
+        """Score the rows of one request.
 
         Args:
             scorer: the export that was current when the request came.
             columns: its rows, under names that were checked.
             timeout: seconds from ``came`` until the answer is of no use.
             came: when the request came, by ``time.monotonic``.
-
-        Raises:
-            Refusal: a value cannot be used (422), the queue is full (503), or the time ran out (504).
         """
         if columns.rows == 0:
             return scorer.score_all([columns])[0]
@@ -165,11 +164,7 @@ class Service:
         return await self.batcher.submit(Job(scorer, columns, timeout, came))
 
     async def observe(self, events: pa.Table, table: str) -> None:
-        """Take events in; they are on disk when it returns.
-
-        Raises:
-            Refusal: the export has no events (404), or these cannot be taken in (422).
-        """
+        """Store events; they are on disk on return."""
         scorer = self.scorer
         if scorer.events is None:
             raise Refusal(404, "this export takes no events")
@@ -180,14 +175,11 @@ class Service:
         self.metrics.events.add(table, by=events.num_rows)
 
     async def reload(self) -> str:
-        """Load the export's folder anew, warm it, and only then put it in the old one's place.
+        """Load the export's folder anew, warm it, and only then replace the old one.
 
         Of a registry it is the current version's. Requests that came before are scored by the old one.
 
         Returns the hash of the new one's graph.
-
-        Raises:
-            Refusal: another reload is going on (409), or the new one cannot be used: the old one goes on (500).
         """
         if self._reloading:
             raise Refusal(409, "a reload is going on")
@@ -213,7 +205,7 @@ class Service:
         return new.spec.version
 
     def close(self) -> None:
-        """Stop all threads, after what they are at."""
+        """Stop all threads after their current work."""
         self.batcher.close()
         for pool in (self._parser, self._history, self._loader):
             pool.shutdown(wait=True)
@@ -237,20 +229,15 @@ class Service:
         scorer.warm()
         return scorer
 
-    async def _made(self, scorer: Scorer, columns: Columns) -> dict[str, np.ndarray]:
+    async def _made(self, scorer: Scorer, columns: RequestColumns) -> dict[str, np.ndarray]:
         assert scorer.events is not None
         requests = columns.table()
         made = await self._in_order(scorer.events.features, requests)
         return {i.name: from_arrow(i, made[i.name]) for i in scorer.spec.made}
 
     async def _in_order(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """A call of the state of events, after those that came before it; what it refuses is the client's to mend."""
+        """Call the state of events after earlier calls; what it refuses is the client's to mend."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._history, call, *arguments)
         except (DataError, MissingColumnError) as error:
             raise Refusal(422, error.problem, column=error.column, row=error.row, remedy=error.remedy) from None
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

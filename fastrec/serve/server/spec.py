@@ -16,7 +16,6 @@ __all__ = ["FILE", "TYPES", "Input", "Output", "Spec", "read_spec"]
 
 FILE = "serving.json"
 TYPES = ("int64", "float64", "float32", "string", "bool")
-_FORMAT = 1
 _UNITS = ("s", "ms", "us", "ns")
 
 
@@ -157,8 +156,8 @@ def read_spec(folder: str | Path) -> Spec:
 
 
 def _spec(said: dict[str, Any], folder: Path) -> Spec:
-    if said["format"] != _FORMAT:
-        raise ValueError(f"format is {said['format']!r}, this fastrec reads {_FORMAT}")
+    if said["format"] != 1:
+        raise ValueError(f"format is {said['format']!r}, this fastrec reads 1")
     if not is_plain_name(said["model"]["file"]):
         raise ValueError(f"model.file {said['model']['file']!r} is no plain name")
     inputs = tuple(_input(i) for i in said["inputs"])
@@ -222,7 +221,6 @@ def _output(said: dict[str, Any]) -> Output:
 
 
 def _event_columns(said: dict[str, Any]) -> tuple[Input, ...]:
-    """Columns of events are given as inputs are, or by their type alone."""
     described = {name: {"type": c} if isinstance(c, str) else c for name, c in said.items()}
     return tuple(_input({**c, "name": name}) for name, c in described.items())
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from fastrec.serve.server.bodies import JSON, Body, parse_body, write_json
 from fastrec.serve.server.call import Call
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.events_body import events_table
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.scorer import Scorer
@@ -20,14 +20,14 @@ __all__ = ["events", "json_response", "rank", "reload", "score", "top"]
 
 
 def json_response(value: dict[str, Any], status: int = 200) -> Response:
-    """An answer in JSON."""
+    """Make an answer of JSON."""
     return Response(write_json(value), status, media_type=JSON)
 
 
 async def score(service: Service, call: Call) -> Response:
-    """Rows → their scores, in the rows' order."""
+    """Answer rows with their scores, in the rows' order."""
 
-    def parse() -> tuple[Scorer, Columns]:
+    def parse() -> tuple[Scorer, RequestColumns]:
         body = parse_body(call.body, call.content_type, {"context", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         return scorer, body.columns(scorer.spec, service.limits.max_rows)
@@ -41,9 +41,9 @@ async def score(service: Service, call: Call) -> Response:
 
 
 async def rank(service: Service, call: Call) -> Response:
-    """The candidates of one list → their ids from the best to the worst; equal scores keep the candidates' order."""
+    """Answer one list's candidates with their ids, the best first; equal scores keep the candidates' order."""
 
-    def parse() -> tuple[Scorer, Body, Columns]:
+    def parse() -> tuple[Scorer, Body, RequestColumns]:
         body = parse_body(call.body, call.content_type, {"context", "k", "request_id"}, service.limits)
         scorer = _answering(service, call, body)
         if scorer.spec.outputs[0].width != 1:
@@ -62,7 +62,7 @@ async def rank(service: Service, call: Call) -> Response:
 
 
 async def events(service: Service, call: Call) -> Response:
-    """Events of one table → how many were taken in, once they are on disk."""
+    """Store events of one table and answer how many, once they are on disk."""
     spec = service.scorer.spec
 
     def parse() -> tuple[str, pa.Table]:
@@ -87,14 +87,13 @@ async def reload(service: Service, call: Call) -> Response:
 
 
 def _answering(service: Service, call: Call, body: Body) -> Scorer:
-    """The export that answers a request."""
     scorer = service.choose(call.id_or(body.fields.get("request_id")))
     call.version = scorer.label
     return scorer
 
 
 def top(k: Any) -> int | None:
-    """How many are wanted, from a body or an address; None: it does not say."""
+    """Parse how many are wanted, from a body or an address; None if it does not say."""
     if k is None:
         return None
     if type(k) is str and k.isascii() and k.isdigit() and len(k) < 10:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from fastrec import __version__
 from fastrec.serve.server.bodies import JSON, parse_json, write_json
 from fastrec.serve.server.call import Call
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.reading import check_rows, checked_columns
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.scorer import Scorer
@@ -35,14 +35,14 @@ _VERSION = "1"
 
 
 async def server(service: Service, call: Call) -> Response:
-    """What this server is."""
+    """Describe this server."""
     return Response(
         write_json({"name": "fastrec", "version": __version__, "extensions": ["binary_tensor_data"]}), media_type=JSON
     )
 
 
 async def model(service: Service, call: Call) -> Response:
-    """The model's inputs and outputs."""
+    """Describe the model's inputs and outputs."""
     spec = _spec(service, call)
     inputs = [i for i in spec.sent if i.events is None]
     if spec.list is not None:
@@ -58,13 +58,13 @@ async def model(service: Service, call: Call) -> Response:
 
 
 async def model_ready(service: Service, call: Call) -> Response:
-    """Whether this model answers."""
+    """Tell whether this model answers."""
     _spec(service, call)
     return Response(b"", 503 if service.stopping else 200)
 
 
 async def infer(service: Service, call: Call) -> Response:
-    """Tensors in, tensors out."""
+    """Answer tensors with tensors."""
     _spec(service, call)
     scorer, head, columns = await service.parse(len(call.body), lambda: _parse(service, call))
     spec, call.version = scorer.spec, scorer.label
@@ -84,8 +84,8 @@ def _spec(service: Service, call: Call) -> Spec:
     return spec
 
 
-def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], Columns]:
-    """What answers a request, its head, and its tensors as columns."""
+def _parse(service: Service, call: Call) -> tuple[Scorer, dict[str, Any], RequestColumns]:
+    """Return the export that answers, the request's head, and its tensors as columns."""
     length = call.headers.get(_HEADER)
     end = len(call.body)
     if length is not None:
@@ -128,7 +128,7 @@ def _rows(said: dict[str, Any]) -> int:
 
 
 def _tensor(said: dict[str, Any], n: int, rest: memoryview) -> tuple[list[Any] | np.ndarray, memoryview]:
-    """The values of one input, and the binary part behind it."""
+    """Return the values of one input, and the binary part behind it."""
     name, kind = said["name"], said.get("datatype")
     if type(kind) is not str or (kind != "BYTES" and kind not in _BINARY):
         raise Refusal(400, f"its datatype is {shortened(kind)}, which is unknown", column=name)
@@ -161,7 +161,6 @@ def _from_json(said: dict[str, Any], n: int) -> list[Any]:
 
 
 def _texts(name: str, raw: memoryview, n: int) -> list[str]:
-    """Texts, each behind its length in four bytes."""
     texts, at = [], 0
     try:
         while at < len(raw) and len(texts) <= n:
@@ -191,7 +190,7 @@ def _parameters(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _wanted(spec: Spec, head: dict[str, Any], binary: bool) -> dict[str, bool]:
-    """The outputs that were asked for, and whether each comes in binary."""
+    """Return the requested outputs, and whether each comes in binary."""
     asked = head.get("outputs")
     if asked is None or asked == []:
         return {o.name: binary for o in spec.outputs}

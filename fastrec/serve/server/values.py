@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastrec._core import limits
 from fastrec.competition.reading import parsed
 from fastrec.errors import DataError
 from fastrec.serve.server.refusal import Refusal, shortened
@@ -24,7 +25,6 @@ from fastrec.table.column_types import as_type
 __all__ = ["DTYPES", "arrow_type", "filled", "from_array", "from_arrow", "from_values", "to_arrow"]
 
 DTYPES = {"int64": np.int64, "float64": np.float64, "float32": np.float32, "string": np.object_, "bool": np.bool_}
-_EXACT = 2.0**53  # a float of this size may stand for several integers
 _JSON = {"int64": {int}, "float64": {float, int, bool}, "float32": {float, int, bool}, "string": {str}, "bool": {bool}}
 _OWN = {
     "int64": pa.int64(),
@@ -36,11 +36,7 @@ _OWN = {
 
 
 def from_values(column: Input, values: list[Any]) -> np.ndarray:
-    """Values of JSON, None for missing, as the array ``[n]`` of the column's type.
-
-    Raises:
-        Refusal: a value has another type, is out of range, or is missing where none may be.
-    """
+    """Convert values of JSON, None for missing, to the array ``[n]`` of the column's type."""
     kinds, missing = set(map(type, values)), None
     if float in kinds and not column.is_float:  # a whole column became floats where one value was missing, as in pandas
         values = [_unfloated(v) if type(v) is float else v for v in values]
@@ -57,7 +53,8 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
         if column.type != "bool" and column.unit is None and kinds == {str}:
             return from_arrow(column, pa.array(values, pa.string()))
         if column.unit is not None and kinds == {str}:
-            return _fill(column, from_arrow(_nullable(column), pa.array(values, pa.string())), missing)
+            # Nulls are read as 0 here; ``missing`` says where they are.
+            return _fill(column, from_arrow(replace(column, missing=0), pa.array(values, pa.string())), missing)
         allowed = _JSON[column.type] | {type(None)} | ({str} if column.unit is not None else set())
         row = next((i for i, v in enumerate(values) if type(v) not in allowed), None)
         if row is None:
@@ -78,11 +75,7 @@ def from_values(column: Input, values: list[Any]) -> np.ndarray:
 
 
 def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """A column of Arrow as the array ``[n]`` of the column's type.
-
-    Raises:
-        Refusal: its type is another, a value is out of range, or missing where none may be.
-    """
+    """Convert a column of Arrow to the array ``[n]`` of the column's type."""
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     if values.type == _OWN[column.type] and not values.null_count:
@@ -102,11 +95,7 @@ def from_arrow(column: Input, values: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def from_array(column: Input, values: np.ndarray) -> np.ndarray:
-    """A numpy array ``[n]`` as one of the column's type: NaN, NaT and None are missing.
-
-    Raises:
-        Refusal: its type is another, a value is out of range, or missing where none may be.
-    """
+    """Convert a numpy array ``[n]`` to the column's type: NaN, NaT and None are missing."""
     if values.dtype == DTYPES[column.type] and values.dtype != object:
         return values
     if column.unit is not None and values.dtype == object and _holds_datetimes(values):
@@ -124,13 +113,12 @@ def from_array(column: Input, values: np.ndarray) -> np.ndarray:
 
 
 def _holds_datetimes(values: np.ndarray) -> bool:
-    """Whether objects are times of Python's or pandas' own, or missing."""
     known = [v for v in values if v is not None and v == v]
     return bool(known) and all(isinstance(v, dt.datetime) for v in known)
 
 
 def filled(column: Input, rows: int) -> np.ndarray:
-    """``[rows]`` missing values; of a type that has none, empty ones."""
+    """Build ``[rows]`` missing values; empty ones if the type has none."""
     value = np.nan if column.is_float else column.missing
     if value is None:
         value = "" if column.type == "string" else 0
@@ -138,14 +126,14 @@ def filled(column: Input, rows: int) -> np.ndarray:
 
 
 def arrow_type(column: Input) -> pa.DataType:
-    """The type that a column has in a table of Arrow."""
+    """Return the column's type in a table of Arrow."""
     if column.unit is not None:
         return pa.timestamp(column.unit, column.zone)
     return {"string": pa.string(), "bool": pa.bool_()}.get(column.type) or pa.from_numpy_dtype(DTYPES[column.type])
 
 
 def to_arrow(column: Input, values: np.ndarray) -> pa.Array:
-    """The way back of ``from_arrow``: the missing value becomes null, integers of a time a timestamp."""
+    """Invert ``from_arrow``: the missing value becomes null, integers of a time a timestamp."""
     missing = np.isnan(values) if column.is_float else None
     if column.missing is not None:
         missing = values == column.missing
@@ -154,7 +142,7 @@ def to_arrow(column: Input, values: np.ndarray) -> pa.Array:
 
 
 def _cast(column: Input, values: pa.Array) -> pa.Array:
-    """Values in the column's own type of Arrow; times as integers of its unit."""
+    """Cast to the column's own type of Arrow; times become integers of its unit."""
     kind = values.type
     if pa.types.is_null(kind):
         return pa.nulls(len(values), pa.int64() if column.unit is not None else arrow_type(column))
@@ -177,11 +165,7 @@ def _cast(column: Input, values: pa.Array) -> pa.Array:
 
 
 def _converted(column: Input, values: pa.Array) -> pa.Array:
-    """Text as the numbers that it is, numbers as text: as the run reads them.
-
-    Raises:
-        Refusal: a value is none.
-    """
+    """Read text as numbers and numbers as text, as the run does."""
     wanted = "text" if column.type == "string" else "number"
     try:
         if column.text is not None and wanted == "number":
@@ -194,21 +178,25 @@ def _converted(column: Input, values: pa.Array) -> pa.Array:
 
 
 def _written(value: bool | int | float) -> str:
-    """A number as text: as training read it from a file."""
-    return str(int(value)) if type(value) is float and value.is_integer() and abs(value) < _EXACT else str(value)
+    """Write a number as text, as training read it from a file."""
+    return (
+        str(int(value))
+        if type(value) is float and value.is_integer() and abs(value) < limits.EXACT_FLOAT
+        else str(value)
+    )
 
 
 def _unfloated(value: float) -> float | int | None:
-    """NaN is missing, a whole number that no rounding can have made is an integer, any other float stays one."""
+    """Turn NaN into None and a whole number that no rounding can have made into an integer."""
     if value != value:
         return None
-    return int(value) if value.is_integer() and abs(value) < _EXACT else value
+    return int(value) if value.is_integer() and abs(value) < limits.EXACT_FLOAT else value
 
 
 def _whole(column: Input, values: pa.Array) -> pa.Array:
-    """Floats that are integers or NaN, as integers and nulls."""
+    """Cast floats that are integers or NaN to integers and nulls."""
     values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    bad = pc.or_(pc.greater_equal(pc.abs(values), _EXACT), pc.not_equal(pc.floor(values), values))
+    bad = pc.or_(pc.greater_equal(pc.abs(values), limits.EXACT_FLOAT), pc.not_equal(pc.floor(values), values))
     row = pc.index(bad, pa.scalar(True)).as_py()
     if row >= 0:
         raise Refusal(422, f"{values[row]} is no whole number below 2**53", column=column.name, row=row)
@@ -216,7 +204,7 @@ def _whole(column: Input, values: pa.Array) -> pa.Array:
 
 
 def _times(column: Input, values: pa.Array) -> pa.Array:
-    """Text, timestamps or dates as integers of the column's unit; nothing is rounded, no zone is guessed."""
+    """Cast text, timestamps or dates to integers of the column's unit; nothing is rounded, no zone is guessed."""
     kind, zone = values.type, None if column.zone is None else "UTC"
     if pa.types.is_timestamp(kind) and (kind.tz is None) != (zone is None):
         said = "has no zone, the column has" if kind.tz is None else f"has a zone ({kind.tz}), the column has none"
@@ -250,7 +238,7 @@ def _try_cast(column: Input, values: pa.Array, cast: Callable[[pa.Array], pa.Arr
 
 
 def _first_failing(n: int, attempt: Callable[[int], Any], error: type[Exception]) -> int:
-    """The row at which ``attempt(rows)`` begins to fail: by halves, as it fails for all longer pieces then."""
+    """Find by halves the row at which ``attempt(rows)`` begins to fail, as it fails for all longer pieces then."""
     good, bad = 0, n
     while bad - good > 1:
         middle = (good + bad) // 2
@@ -266,11 +254,6 @@ def _fill(column: Input, values: np.ndarray, missing: Sequence[bool] | None) -> 
     if missing is not None:
         values = np.where(missing, column.missing, values)
     return values
-
-
-def _nullable(column: Input) -> Input:
-    """The same column, read as if nulls were 0: the caller knows whether there may be any, and where they are."""
-    return replace(column, missing=0)
 
 
 def _wanted(column: Input) -> str:

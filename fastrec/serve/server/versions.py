@@ -44,7 +44,7 @@ class Canary:
 
 
 def takes_canary(request_id: str, canary: Canary) -> bool:
-    """Whether a request goes to the canary: the same id always does or never does.
+    """Tell whether a request goes to the canary; the same id always gets the same answer.
 
     A larger share keeps those that a smaller one took; another version takes others.
     """
@@ -64,7 +64,7 @@ class Source:
         self.registry = Registry(folder) if is_registry(folder) else None
 
     def current(self) -> tuple[Path, int | None]:
-        """The export's folder, and its number in the registry.
+        """Return the export's folder, and its number in the registry.
 
         Raises:
             DataError: the registry has no current version, or that one has no export.
@@ -77,7 +77,7 @@ class Source:
         return _export_of(found), found.number
 
     def version(self, number: int) -> Path:
-        """The export of a version.
+        """Return the export of a version.
 
         Raises:
             DataError: it is no registry, there is no such version, or that one has no export.
@@ -88,7 +88,7 @@ class Source:
 
 
 def _export_of(version: Version) -> Path:
-    """What a server loads of a version: its export; of a run for next items without one the run itself."""
+    """Return what a server loads of a version: its export, or the run itself if it is for next items."""
     if version.export is not None and (version.export / FILE).is_file():
         return version.export
     if version.run is not None and is_session_run(version.run):

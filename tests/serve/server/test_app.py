@@ -317,7 +317,7 @@ def test_the_deadline_holds_while_a_body_is_read(exports: dict[str, Path]) -> No
 def test_silent_clients_do_not_shut_others_out(
     exports: dict[str, Path], monkeypatch: pytest.MonkeyPatch, patience: float
 ) -> None:
-    monkeypatch.setattr("fastrec.serve.server.call._PATIENCE", patience)
+    monkeypatch.setattr("fastrec._core.limits.SLOW_BODY", patience)
     app = make_app(exports["binary"], limits=Limits(timeout=600, max_body=1000))
     good = json.dumps({"columns": columns(1)}).encode()
     good += b" " * (900 - len(good))

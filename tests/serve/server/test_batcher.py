@@ -15,7 +15,7 @@ import pytest
 
 from fastrec.serve import Limits, Scorer, make_app
 from fastrec.serve.server.batcher import Batcher, Job
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.reading import columns_of_lists
 from fastrec.serve.server.refusal import Refusal
 from tests.serve.server.calls import post_soon
@@ -42,7 +42,7 @@ def gate(exports: dict[str, Path]) -> Any:
     made.open.set()
 
 
-def checked(scorer: Scorer, rows: dict[str, list[Any]]) -> Columns:
+def checked(scorer: Scorer, rows: dict[str, list[Any]]) -> RequestColumns:
     return columns_of_lists(scorer.spec, rows, max_rows=10_000)
 
 

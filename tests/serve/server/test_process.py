@@ -1,4 +1,4 @@
-"""``fastrec serve`` and ``fastrec bench-serve`` as processes: signals, sockets, load."""
+"""``fastrec serve`` as a process: signals, sockets, load."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ pytest.importorskip("uvicorn")
 from fastrec.cli import app
 from fastrec.retrieval import Recommender, Seen
 from fastrec.sequences import CoVisitation, SessionFrame
+from tests.bench.load_server import measure
 from tests.serve.server.exports import by_hand, columns, write_export
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -123,37 +124,23 @@ def test_the_open_inference_protocol_with_tritons_own_client(served: Served) -> 
     client.close()
 
 
-def test_bench_serve_sends_what_was_asked_for(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("s3cret\n")
-    out, plot = tmp_path / "figures.json", tmp_path / "plot.png"
-    options = ["--token-file", str(tmp_path / "token"), "--rates", "40,80", "--seconds", "0.5", "--rows", "3"]
-    before = _answered(served)
-    made = CliRunner().invoke(app, ["bench-serve", served.url, *options, "--out", str(out), "--plot", str(plot)])
-    assert made.exit_code == 0, made.output
-    figures = json.loads(out.read_text())
-    assert [(r["rate"], r["requests"], r["failed"]) for r in figures["rounds"]] == [(40, 20, 0), (80, 40, 0)]
+def test_load_is_sent_as_asked_for(served: Served, tmp_path: Path) -> None:
+    before, options = _answered(served), {"token": "s3cret", "seconds": 0.5}
+    rounds = measure(served.url, rates=[40, 80], rows=3, **options)
+    assert [(r["rate"], r["requests"], r["failed"]) for r in rounds] == [(40, 20, 0), (80, 40, 0)]
     assert _answered(served) - before == 60
-    for one in figures["rounds"]:
+    for one in rounds:
         assert 0 < one["p50"] <= one["p90"] <= one["p99"] <= one["slowest"]
-        assert 0 < one["answered"] <= one["rate"] * 1.2  # the last answer may come before the last interval ends
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    body = tmp_path / "body.json"
-    body.write_text(json.dumps({"columns": columns(2)}))
-    options = ["--token-file", str(tmp_path / "token"), "--rates", "20", "--seconds", "0.2", "--body", str(body)]
-    assert CliRunner().invoke(app, ["bench-serve", served.url, *options]).exit_code == 0
-    options = ["--token-file", str(tmp_path / "token"), "--rates", "20", "--seconds", "0.2", "--arrow"]
-    assert CliRunner().invoke(app, ["bench-serve", served.url, *options]).exit_code == 0
-    body.write_text("{")
-    refused = CliRunner().invoke(app, ["bench-serve", served.url, *options[:-1], "--body", str(body)])
-    assert refused.exit_code == 1
-    assert "status 400: 4" in refused.output
+    assert measure(served.url, rates=[20], arrow=True, **options)[0]["failed"] == 0
+    (tmp_path / "body.json").write_text("{")
+    assert measure(served.url, rates=[20], body=tmp_path / "body.json", **options)[0]["statuses"] == {400: 10}
+    with pytest.raises(SystemExit, match="load is sent to no other"):
+        measure("http://10.0.0.1:80", rates=[1], **options)
 
 
 def _answered(served: Served) -> int:
-    request = urllib.request.Request(f"{served.url}/metrics", headers={"Authorization": f"Bearer {served.token}"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        lines = answer.read().decode().splitlines()
-    return next((int(v.split()[-1]) for v in lines if 'requests_total{path="/v1/score",status="200"}' in v), 0)
+    lines = _metrics(served).splitlines()
+    return next((int(float(v.split()[-1])) for v in lines if 'requests_total{path="/v1/score",status="200"}' in v), 0)
 
 
 def test_sighup_reloads_without_losing_a_request(served: Served) -> None:
@@ -225,14 +212,6 @@ def _metrics(served: Served) -> str:
     [
         (["serve", "nowhere"], "there is no such file"),
         (["serve", "nowhere", "--token-file", "nothing"], "there is no such file"),
-        (["bench-serve", "http://example.org"], "load is sent to no other"),
-        (["bench-serve", "http://10.0.0.1:80"], "load is sent to no other"),
-        (["bench-serve", "https://127.0.0.1"], "load is sent to no other"),
-        (["bench-serve", "http://127.0.0.1:99999"], "no address"),
-        (["bench-serve", "127.0.0.1:1", "--rates", "0"], "are no rates"),
-        (["bench-serve", "127.0.0.1:1", "--rates", "fast"], "are no rates"),
-        (["bench-serve", "127.0.0.1:1"], "does not say what it takes"),
-        (["bench-serve", "127.0.0.1:1", "--body", "nothing"], "the body cannot be read"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastrec.serve.server.columns import Columns
+from fastrec.serve.server.columns import RequestColumns
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.spec import Input, Spec
 from fastrec.serve.server.values import from_array, from_arrow, from_values, to_arrow
@@ -275,8 +275,8 @@ def test_texts_that_are_taken_apart_are_limited(tmp_path):
     sent = {"a": ["four", "déjà vu", None], "b": ["long enough " * 9] * 3}
     for convert, values in ((from_values, sent), (from_arrow, {n: pa.array(v) for n, v in sent.items()})):
         with pytest.raises(Refusal, match="more than 8 bytes") as refused:
-            Columns(spec, values, 3, convert).arrays()
+            RequestColumns(spec, values, 3, convert).arrays()
         assert (refused.value.status, refused.value.column, refused.value.row) == (422, "a", 1)
         short = ["four", "déjà", None]
         fine = {**values, "a": short if convert is from_values else pa.array(short)}
-        assert Columns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]
+        assert RequestColumns(spec, fine, 3, convert).arrays()["a"].tolist() == ["four", "déjà", ""]

@@ -13,7 +13,6 @@ import pytest
 from fastrec.errors import DataError
 from fastrec.registry import Registry
 from fastrec.serve import make_app
-from fastrec.serve.server import service as service_module
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.service import Limits
 from fastrec.serve.server.versions import Canary, takes_canary
@@ -53,7 +52,7 @@ def test_an_export_of_its_own_says_the_beginning_of_its_hash(apps: Any) -> None:
 
 
 def test_promotions_are_taken_over_and_no_request_is_lost(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service_module, "_LOOK", 0.005)
+    monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.005)
     app = make_app(registry.folder, limits=Limits(workers=2))
     service = app.state.service
     known = {str(k + 1): by_hand(ROWS, weights=k) for k in (0, 1)}
@@ -85,7 +84,7 @@ def test_promotions_are_taken_over_and_no_request_is_lost(registry: Registry, mo
 def test_a_version_that_cannot_be_served_changes_nothing(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service_module, "_LOOK", 0.005)
+    monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.005)
     app = make_app(registry.folder)
     broken = write_export(tmp_path / "broken")
     (broken / "model.onnx").write_bytes(b"half a file")
@@ -107,7 +106,7 @@ def test_a_version_that_cannot_be_served_changes_nothing(
 def test_what_a_watch_cannot_read_is_said_once_and_it_goes_on(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(service_module, "_LOOK", 0.002)
+    monkeypatch.setattr("fastrec._core.limits.REGISTRY_POLL", 0.002)
     app = make_app(registry.folder)
     service = app.state.service
     current, left = service.source.current, [PermissionError("no right")] * 5

@@ -32,10 +32,10 @@ async def recommend(service: RecommendService, call: Call) -> Response:
 
 
 async def openapi(service: RecommendService, call: Call) -> Response:
-    """The addresses in the form of OpenAPI 3.1."""
+    """Answer with OpenAPI 3.1."""
     return Response(write_json(describe(service.scorer.spec)), media_type=JSON)  # type: ignore[arg-type]
 
 
 async def page(service: RecommendService, call: Call) -> Response:
-    """The same for people."""
+    """Answer with a page for people."""
     return HTMLResponse(html(service.scorer.spec, times(service.metrics)))  # type: ignore[arg-type]

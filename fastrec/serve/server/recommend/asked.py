@@ -1,4 +1,4 @@
-"""``Asked``: the sessions of one request; ``RecommendSpec``: what a served model takes."""
+"""``AskedSessions``: the sessions of one request; ``RecommendSpec``: what a served model takes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Asked", "RecommendSpec", "joined"]
+__all__ = ["AskedSessions", "RecommendSpec", "joined"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class RecommendSpec:
 
 
 @dataclass
-class Asked:
+class AskedSessions:
     """Sessions, one after the other.
 
     Args:
@@ -57,15 +57,15 @@ class Asked:
         return len(self.offsets) - 1
 
     def lists(self) -> list[np.ndarray]:
-        """The ids of each session."""
+        """Return the ids of each session."""
         return np.split(self.items, self.offsets[1:-1]) if self.rows else []
 
 
-def joined(batch: Sequence[Asked]) -> Asked:
-    """The sessions of several requests with the same ``k`` and names of context."""
+def joined(batch: Sequence[AskedSessions]) -> AskedSessions:
+    """Join the sessions of several requests with the same ``k`` and names of context."""
     if len(batch) == 1:
         return batch[0]
     lengths = np.concatenate([np.diff(a.offsets) for a in batch])
     context = {n: [v for a in batch for v in a.context[n]] for n in batch[0].context}
     items = np.concatenate([a.items for a in batch])
-    return Asked(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)
+    return AskedSessions(items, np.concatenate([[0], np.cumsum(lengths)]), batch[0].k, context)

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fastrec._core.limits import ANSWER_ITEMS
 from fastrec.serve.server.arrow_stream import parse_arrow
 from fastrec.serve.server.bodies import ARROW, JSON, parse_json
 from fastrec.serve.server.reading import check_rows
-from fastrec.serve.server.recommend.asked import Asked, RecommendSpec
+from fastrec.serve.server.recommend.asked import AskedSessions, RecommendSpec
 from fastrec.serve.server.refusal import Refusal, shortened
 from fastrec.serve.server.service import Limits
 from fastrec.serve.server.spec import Input
@@ -22,12 +23,13 @@ from fastrec.serve.server.values import from_arrow, from_values
 __all__ = ["parse_sessions"]
 
 _FIELDS = ("items", "context", "sessions", "k")
-_CELLS = 5_000_000  # items of an answer
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits) -> tuple[Asked, bool]:
-    """The sessions of a body, and whether it is one that was sent alone.
+def parse_sessions(
+    body: bytes, content_type: str, spec: RecommendSpec, k: Any, limits: Limits
+) -> tuple[AskedSessions, bool]:
+    """Parse the sessions of a body, and whether it was a single one.
 
     JSON is ``{"items": ["a", "b"], "k": 5}`` for one session, ``{"sessions": [{"items": ["a", "b"]}, …]}`` for several;
     ``context`` beside ``items`` holds values of the session. A stream of Arrow has a column ``items`` of lists; its
@@ -39,9 +41,6 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
         spec: what the model takes.
         k: how many items, from the address; None: as the body says.
         limits: what the server takes on; rows are sessions.
-
-    Raises:
-        Refusal: it is not of this form.
     """
     kind = content_type.split(";", 1)[0].strip().lower()
     if kind == ARROW:
@@ -59,13 +58,13 @@ def parse_sessions(body: bytes, content_type: str, spec: RecommendSpec, k: Any, 
     else:
         raise Refusal(415, f"the content type is {shortened(kind)!r}", remedy=f"Send {JSON} or {ARROW}")
     asked.k = min(top(k) or spec.k, max(spec.items, 1))
-    if asked.k * asked.rows > _CELLS:
-        said = f"{asked.rows} sessions with {asked.k} items each are more than {_CELLS} items"
+    if asked.k * asked.rows > ANSWER_ITEMS:
+        said = f"{asked.rows} sessions with {asked.k} items each are more than {ANSWER_ITEMS} items"
         raise Refusal(413, said, remedy="Send fewer sessions, or a smaller k")
     return asked, alone
 
 
-def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> Asked:
+def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> AskedSessions:
     if ("items" in said) == ("sessions" in said):
         remedy = 'Send {"items": [1, 2]}, or {"sessions": [{"items": [1, 2]}]}'
         raise Refusal(422, "the body holds neither items nor sessions, or both", remedy=remedy)
@@ -88,11 +87,10 @@ def _of_json(said: dict[str, Any], spec: RecommendSpec, max_rows: int) -> Asked:
     offsets = np.concatenate([[0], np.cumsum([len(v) for v in lists], dtype=np.int64)]).astype(np.int64)
     column = Input("items", spec.type)
     items = _in_session(offsets, lambda: from_values(column, list(chain.from_iterable(lists))))
-    return Asked(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
+    return AskedSessions(items, offsets, 1, _context([s.get("context") for s in sessions], spec))
 
 
 def _context(contexts: Sequence[Any], spec: RecommendSpec) -> dict[str, list[Any]]:
-    """Values of each session by name; None where a session says none."""
     if all(c is None for c in contexts):
         return {}
     for row, context in enumerate(contexts):
@@ -126,7 +124,7 @@ def _check_kinds(name: str, values: list[Any]) -> None:
         raise Refusal(422, f"its values are of several types ({names})", column=name)
 
 
-def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
+def _of_arrow(table: pa.Table, spec: RecommendSpec) -> AskedSessions:
     names = table.column_names
     twice = next((n for i, n in enumerate(names) if n in names[:i]), None)
     if twice is not None:
@@ -153,11 +151,11 @@ def _of_arrow(table: pa.Table, spec: RecommendSpec) -> Asked:
         if bad is not None:
             raise Refusal(422, f"{shortened(values[bad])} is no single value", column=name, row=bad)
         context[name] = values
-    return Asked(items, offsets, 1, context)
+    return AskedSessions(items, offsets, 1, context)
 
 
 def _in_session(offsets: np.ndarray, make: Any) -> np.ndarray:
-    """What ``make`` gives; the row that it refuses is that of the session."""
+    """Call ``make``; a row that it refuses becomes that of the session."""
     try:
         return make()
     except Refusal as refusal:

@@ -23,7 +23,7 @@ from fastrec.retrieval.pipeline.saving import ABOUT, RANKER
 from fastrec.sequences import SessionFrame
 from fastrec.serve.next_items.export import TASK, type_of
 from fastrec.serve.next_items.graph import NextItemGraph
-from fastrec.serve.server.recommend.asked import Asked, RecommendSpec, joined
+from fastrec.serve.server.recommend.asked import AskedSessions, RecommendSpec, joined
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.versions import Source
 from fastrec.table import Table, Vocab, as_column
@@ -41,7 +41,7 @@ class RecommendModel(Protocol):
     folder: Path
     spec: RecommendSpec
 
-    def recommend(self, asked: Asked) -> Answer:
+    def recommend(self, asked: AskedSessions) -> Answer:
         """For each session ids and scores, the best first; and the seconds of each stage."""
 
 
@@ -55,19 +55,13 @@ class _Model:
 
     @property
     def label(self) -> str:
-        """What answers say they are by, see ``Scorer.label``."""
         return self.spec.version[:12] if self.version is None else str(self.version)
 
-    def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
+    def recommend(self, asked: AskedSessions) -> Answer:
         raise NotImplementedError
 
-    def score_all(self, batch: Sequence[Asked]) -> list[Any]:
-        """An ``Answer`` for each request; those that want as many items, and send the same context, go together.
-
-        Raises:
-            Refusal: what was sent cannot be used.
-        """
+    def score_all(self, batch: Sequence[AskedSessions]) -> list[Any]:
+        """Answer each request; those with the same ``k`` and names of context go together."""
         found: dict[int, Answer] = {}
         kinds = [(a.k, frozenset(a.context)) for a in batch]
         for kind in dict.fromkeys(kinds):
@@ -83,17 +77,16 @@ class _Model:
         return [found[i] for i in range(len(batch))]
 
     def some_items(self) -> list[Any]:
-        """A few ids that it knows, where a session of some costs more the first time than one of none."""
+        """Return a few known ids, if a session of some costs more the first time than one of none."""
         return []
 
     def warm(self) -> None:
-        """Answer some sessions of known items, so that the first request does not pay for what happens once."""
         known = self.some_items()
         ids = np.array(known, object if self.spec.type == "string" else np.int64)
         k = min(self.spec.k, max(self.spec.items, 1))
         try:
             for items in (ids[:0], ids[:1], ids):
-                self.recommend(Asked(items, np.array([0, len(items)]), k))
+                self.recommend(AskedSessions(items, np.array([0, len(items)]), k))
         except FastrecError:
             if not self.spec.context:  # else it may want some
                 raise
@@ -103,7 +96,7 @@ class _Model:
 
 
 def recommends(folder: str | Path) -> bool:
-    """Whether a folder, or the current version of a registry, holds what answers ``/v1/recommend``."""
+    """Tell whether a folder, or the current version of a registry, answers ``/v1/recommend``."""
     folder = Path(folder)
     if is_registry(folder):
         folder = Source(folder).current()[0]
@@ -111,7 +104,7 @@ def recommends(folder: str | Path) -> bool:
 
 
 def open_model(folder: str | Path, *, threads: int = 1, device: str = "cpu") -> _Model:
-    """Load what a folder holds.
+    """Load a folder's model.
 
     Raises:
         FastrecError: it cannot be read.
@@ -132,8 +125,7 @@ class _ServedNet(_Model):
             about["name"], about["model"]["sha256"], self._graph.type, int(about["items"]), int(about["k"])
         )
 
-    def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
+    def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
         best = self._graph.recommend(asked.lists(), asked.k)
         return best, {"score": time.perf_counter() - began}
@@ -156,8 +148,7 @@ class _ServedRun(_Model):
                 remedy="Serve a Recommender, which takes them as context",
             )  # fmt: skip
 
-    def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
+    def recommend(self, asked: AskedSessions) -> Answer:
         began = time.perf_counter()
         assert self._items is not None
         codes, scores = self._saved.recommend(_frame(asked, self._items), min(asked.k, self.spec.items))
@@ -169,9 +160,8 @@ class _ServedRun(_Model):
         return best, {"score": time.perf_counter() - began}
 
     def some_items(self) -> list[Any]:
-        """See ``_Model``."""
         assert self._items is not None
-        return self._items.values.slice(0, _FEW).to_pylist()
+        return self._items.values.slice(0, 3).to_pylist()
 
 
 class _ServedRecommender(_Model):
@@ -190,10 +180,9 @@ class _ServedRecommender(_Model):
         if ranker is not None:
             own = {"session", "item", "sources", *(f"{n}_{w}" for n in self._shop.retriever.sources for w in _WORDS)}
             context |= {n: "a column of the ranker" for n in ranker.inputs if n not in own}
-        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, _USUAL, context)
+        self.spec = RecommendSpec("recommender", _version(folder), type_of(items), len(items) - 1, 20, context)
 
-    def recommend(self, asked: Asked) -> Answer:
-        """See ``RecommendModel``."""
+    def recommend(self, asked: AskedSessions) -> Answer:
         sides = {n: asked.context.get(n, [None] * asked.rows) for n in self._sides}
         frame = _frame(asked, self._shop.items, self._empty, sides)
         more = {n: as_column(v, name=n) for n, v in asked.context.items() if n not in sides}
@@ -205,19 +194,15 @@ class _ServedRecommender(_Model):
         return best, dict(self._shop.seconds)
 
     def some_items(self) -> list[Any]:
-        """See ``_Model``."""
-        return self._shop.items.values.slice(0, _FEW).to_pylist()
+        return self._shop.items.values.slice(0, 3).to_pylist()
 
 
-_USUAL = 20
-_FEW = 3
 _WORDS = ("score", "rank")
 
 
 def _frame(
-    asked: Asked, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
+    asked: AskedSessions, items: Vocab, form: SessionFrame | None = None, sides: dict[str, list[Any]] | None = None
 ) -> SessionFrame:
-    """Sessions of a request as codes; unknown items are left out."""
     kind = pa.large_string() if type_of(items) == "string" else pa.int64()
     ids = pa.array(asked.items, kind) if len(asked.items) else pa.array([], kind)
     values = items.encode(as_column(ids, name="items")) if len(ids) else torch.zeros(0, dtype=torch.int64)

@@ -16,12 +16,12 @@ __all__ = ["describe", "example", "html"]
 
 
 def example(spec: RecommendSpec) -> dict[str, Any]:
-    """A body with made-up ids."""
+    """Make up a body."""
     return {"items": ["a", "b"] if spec.type == "string" else [1, 2], "k": 5}
 
 
 def describe(spec: RecommendSpec) -> dict[str, Any]:
-    """All addresses, in OpenAPI 3.1."""
+    """Describe all addresses in OpenAPI 3.1."""
     kind = {"type": "string" if spec.type == "string" else "integer"}
     items = {"type": "array", "items": kind, "description": "The session's items so far, the last one last."}
     known = {n: {"description": says} for n, says in spec.context.items()}
@@ -68,7 +68,7 @@ def describe(spec: RecommendSpec) -> dict[str, Any]:
 
 
 def html(spec: RecommendSpec, took: str) -> str:
-    """The same for people."""
+    """Render the page for people."""
     addresses = "".join(
         f"<tr><td>{method.upper()}<td>{escape(path)}<td>{escape(said['summary'])}"
         for path, methods in describe(spec)["paths"].items()

@@ -9,7 +9,7 @@ from typing import Any
 from fastrec.errors import DataError
 from fastrec.serve.server.batcher import Job
 from fastrec.serve.server.prometheus import SECONDS, Histogram
-from fastrec.serve.server.recommend.asked import Asked
+from fastrec.serve.server.recommend.asked import AskedSessions
 from fastrec.serve.server.recommend.models import Answer, open_model
 from fastrec.serve.server.service import Limits, Service
 from fastrec.serve.server.versions import Canary
@@ -37,12 +37,8 @@ class RecommendService(Service):
         stages = Histogram("fastrec_stage_seconds", "Time of a stage for a request's batch.", SECONDS, ("stage",))
         self.metrics.stages = stages
 
-    async def answer(self, asked: Asked, timeout: float, came: float) -> Answer:
-        """The items of each session of a request, and the seconds of each stage.
-
-        Raises:
-            Refusal: what was sent cannot be used (422), the queue is full (503), or the time ran out (504).
-        """
+    async def answer(self, asked: AskedSessions, timeout: float, came: float) -> Answer:
+        """Return the items of each session of a request, and the seconds of each stage."""
         if not asked.rows:
             return [], {}
         job: Any = Job(self.scorer, asked, timeout, came)  # type: ignore[arg-type]

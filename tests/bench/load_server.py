@@ -1,0 +1,289 @@
+"""Requests at fixed rates to a server on this machine, whether or not answers come (an open loop).
+
+``python tests/bench/load_server.py http://127.0.0.1:8000`` prints how long the answers took; ``--help`` lists options.
+The time of a request counts from the moment at which it is due, so that a server that stalls cannot hide it. To compare
+batching with none, run it against a server with ``--batch-rows 1`` and against one without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import ipaddress
+import json
+import math
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
+
+import numpy as np
+import pyarrow as pa
+
+ARROW = "application/vnd.apache.arrow.stream"
+FIELDS = ("rate", "answered", "p50", "p90", "p99", "slowest", "failed")
+
+
+def measure(
+    url: str,
+    *,
+    path: str = "/v1/score",
+    rows: int = 1,
+    body: Path | None = None,
+    arrow: bool = False,
+    rates: list[float] | None = None,
+    seconds: float = 5.0,
+    connections: int = 256,
+    token: str | None = None,
+) -> list[dict[str, Any]]:
+    """Send requests at one rate after the other; return the figures of each, times in milliseconds.
+
+    Args:
+        url: a server on this machine.
+        path: the address there.
+        rows: rows of a request with made-up values.
+        body: a file to send instead: ``.json``, else a stream of Arrow.
+        arrow: send made-up rows as Arrow.
+        rates: requests a second; None: doubled until the server answers fewer than 90 % of them.
+        seconds: how long each rate lasts.
+        connections: open connections at most, each with one request on its way.
+        token: the server's token.
+    """
+    parts = urlsplit(url)
+    host, port = ("127.0.0.1" if parts.hostname == "localhost" else parts.hostname), parts.port or 80
+    if parts.scheme != "http" or host is None or not ipaddress.ip_address(host).is_loopback:
+        raise SystemExit(f"{url!r} is not a server on this machine, and load is sent to no other")
+    if body is not None:
+        content, kind = body.read_bytes(), "application/json" if body.suffix == ".json" else ARROW
+    else:
+        content, kind = made_up_body(url, token, rows, arrow=arrow)
+    head = [f"POST {path} HTTP/1.1", f"Host: {host}:{port}", f"Content-Type: {kind}", f"Content-Length: {len(content)}"]
+    head += [] if token is None else [f"Authorization: Bearer {token}"]
+    request = "\r\n".join([*head, "", ""]).encode("latin-1") + content
+
+    def one(rate: float) -> dict[str, Any]:
+        load = asyncio.run(send_at_rate(host, port, request, rate=rate, seconds=seconds, connections=connections))
+        times = np.array(load.seconds or [np.nan]) * 1000
+        answers = dict(zip(("p50", "p90", "p99", "slowest"), np.percentile(times, [50, 90, 99, 100]).tolist()))
+        requests = sum(load.statuses.values())
+        return {
+            "rate": rate, "answered": len(load.seconds) / load.took, "requests": requests,
+            "failed": requests - len(load.seconds), **answers, "statuses": dict(load.statuses),
+        }  # fmt: skip
+
+    return list(doubled(one)) if rates is None else [one(rate) for rate in rates]
+
+
+def doubled(one: Callable[[float], dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    rate = 8.0
+    while rate <= 65_536:
+        figures = one(rate)
+        yield figures
+        if figures["failed"] or figures["answered"] < 0.9 * rate:
+            return
+        rate *= 2
+
+
+def made_up_body(url: str, token: str | None, rows: int, *, arrow: bool) -> tuple[bytes, str]:
+    """Rows with values made up from the inputs' types that the server's OpenAPI names; and their content type."""
+    request = Request(f"{url}/openapi.json", headers={} if token is None else {"Authorization": f"Bearer {token}"})
+    with build_opener(ProxyHandler({})).open(request, timeout=10) as answer:
+        content = json.load(answer)["paths"]["/v1/score"]["post"]["requestBody"]["content"]["application/json"]
+    known, rng = content["schema"]["properties"]["columns"]["properties"], np.random.default_rng(0)
+    columns = {}
+    for name, (shown, *_) in content["example"]["columns"].items():
+        if isinstance(shown, bool):
+            columns[name] = [bool(v) for v in rng.integers(0, 2, rows)]
+        elif isinstance(shown, str) and "integer" in known[name]["items"].get("type", []):  # a time
+            columns[name] = [shown] * rows
+        elif isinstance(shown, str):
+            columns[name] = [f"{shown}{v}" for v in rng.integers(0, 1000, rows)]
+        else:
+            many = rng.integers(0, 10**6, rows) if isinstance(shown, int) else rng.normal(size=rows)
+            columns[name] = many.tolist()
+    if not arrow:
+        return json.dumps({"columns": columns}, separators=(",", ":")).encode(), "application/json"
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, (table := pa.table(columns)).schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes(), ARROW
+
+
+async def send_at_rate(host: str, port: int, request: bytes, *, rate: float, seconds: float, connections: int) -> _Load:
+    """Send ``rate`` requests a second; one for which no connection is free waits for one, and its waiting counts."""
+    await asyncio.sleep(0.2)  # the server comes to rest between rates
+    load, loop = _Load(host, port, request, connections), asyncio.get_running_loop()
+    begin = loop.time() + 0.05
+    for number in range(max(1, round(rate * seconds))):
+        due = begin + number / rate
+        wait = due - loop.time()
+        if wait > 0.0005:  # what is due within a tick goes now
+            await asyncio.sleep(wait)
+        load.send(due)
+        if number % 64 == 63:
+            await asyncio.sleep(0)  # answers are read even where the rate cannot be kept up
+    try:
+        await asyncio.wait_for(load.all_answered(), 35)  # the server's own limit is 30 s by default
+    except TimeoutError:
+        load.give_up()
+    load.took = max(load.last - begin, 1e-9)
+    return load
+
+
+class _Load:
+    """Requests that are due, the connections that they go out by, and the answers; status 0 is none."""
+
+    def __init__(self, host: str, port: int, request: bytes, connections: int) -> None:
+        self._host, self._port, self._request, self._left = host, port, request, connections
+        self._due: deque[float] = deque()
+        self._idle: list[_Connection] = []
+        self._open: set[_Connection] = set()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._on_way, self._done = 0, asyncio.Event()
+        self.seconds: list[float] = []
+        self.statuses: Counter[int] = Counter()
+        self.last = self.took = 0.0
+
+    def send(self, due: float) -> None:
+        self._on_way += 1
+        self._due.append(due)
+        self._pass_on()
+
+    async def all_answered(self) -> None:
+        while self._on_way:
+            self._done.clear()
+            await self._done.wait()
+        self._close()
+
+    def give_up(self) -> None:
+        for _ in range(self._on_way):
+            self._count(0, None)
+        self._close()
+
+    def answered(self, connection: _Connection, status: int, due: float, *, open_still: bool) -> None:
+        self._count(status, due)
+        if open_still:
+            self._idle.append(connection)
+        else:
+            self.lost(connection)
+        self._pass_on()
+
+    def lost(self, connection: _Connection) -> None:
+        """Drop a connection that is gone; another may be opened for it."""
+        if connection in self._open:
+            self._open.discard(connection)
+            self._left += 1
+            if connection in self._idle:
+                self._idle.remove(connection)
+
+    def _pass_on(self) -> None:
+        while self._due and self._idle:
+            self._idle.pop().send(self._request, self._due.popleft())
+        while self._left and len(self._opening) < len(self._due):
+            self._left -= 1
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            _, connection = await loop.create_connection(lambda: _Connection(self), self._host, self._port)
+        except OSError:
+            self._left += 1
+            if self._due:
+                self._due.popleft()
+                self._count(0, None)
+            return
+        self._open.add(connection)
+        self._idle.append(connection)
+        self._pass_on()
+
+    def _count(self, status: int, due: float | None) -> None:
+        self.last = asyncio.get_running_loop().time()
+        self.statuses[status] += 1
+        if status == 200 and due is not None:
+            self.seconds.append(self.last - due)
+        self._on_way -= 1
+        if not self._on_way:
+            self._done.set()
+
+    def _close(self) -> None:
+        for connection in list(self._open):
+            connection.close()
+
+
+class _Connection(asyncio.Protocol):
+    """A connection with at most one request on its way; it reads answers that state their length."""
+
+    def __init__(self, load: _Load) -> None:
+        self._load, self._buffer = load, bytearray()
+        self._due: float | None = None
+        self._size = -1  # bytes of the answer, head and body; -1: not known yet
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def send(self, request: bytes, due: float) -> None:
+        self._due = due
+        self._transport.write(request)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._size < 0:
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            head = bytes(self._buffer[:end]).lower()
+            at = head.find(b"content-length:")
+            length = 0 if at < 0 else int(head[at + 15 :].split(b"\r\n", 1)[0])
+            self._size, self._status = end + 4 + length, int(head[9:12])
+            self._stays = b"connection: close" not in head
+        if len(self._buffer) >= self._size and self._due is not None:
+            due, self._due = self._due, None
+            self._buffer.clear()
+            self._size = -1
+            if not self._stays:
+                self._transport.close()
+            self._load.answered(self, self._status, due, open_still=self._stays)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        due, self._due = self._due, None
+        self._load.lost(self)
+        if due is not None:
+            self._load.answered(self, 0, due, open_still=False)
+
+
+def main() -> None:
+    """Read the command line, measure and print."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("url", help="a server on this machine: http://127.0.0.1:8000")
+    p.add_argument("--rows", type=int, default=1, help="rows of a request; their values are made up")
+    p.add_argument("--body", type=Path, help="a body to send instead: .json, else a stream of Arrow")
+    p.add_argument("--arrow", action="store_true", help="send made-up rows as Arrow, not as JSON")
+    p.add_argument("--path", default="/v1/score", help="address to send to")
+    p.add_argument("--rates", help="requests a second, `50,100,200`; doubled until it is too much if not given")
+    p.add_argument("--seconds", type=float, default=5, help="how long each rate lasts")
+    p.add_argument("--connections", type=int, default=256, help="requests that may be on their way")
+    p.add_argument("--out", type=Path, help="file for the figures, JSON")
+    a = p.parse_args()
+    rates = None if a.rates is None else [float(r) for r in a.rates.split(",")]
+    options = {n: getattr(a, n) for n in ("path", "rows", "body", "arrow", "seconds", "connections")}
+    rounds = measure(a.url, rates=rates, token=os.environ.get("FASTREC_TOKEN"), **options)
+    print(*(f"{n:>10}" for n in FIELDS))
+    for one in rounds:
+        print(*(f"{one[n]:10.2f}" for n in FIELDS), "" if not one["failed"] else one["statuses"])
+    if a.out is not None:
+        null = [{n: None if isinstance(v, float) and math.isnan(v) else v for n, v in r.items()} for r in rounds]
+        a.out.write_text(json.dumps(null, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
