@@ -13,7 +13,6 @@ from fastrec.serve.next_items.export import ExportedNextItems, export_next_items
 from fastrec.serve.next_items.graph import NextItemGraph
 from fastrec.serve.next_items.verify import verify_next_items
 from fastrec.serve.online import MemoryStore, Online, RedisStore, write_online_state
-from fastrec.serve.pt2 import export_pt2
 from fastrec.serve.server.make import make_app
 from fastrec.serve.server.refusal import Refusal
 from fastrec.serve.server.scorer import Scorer
@@ -36,7 +35,6 @@ __all__ = [
     "Scorer",
     "Verified",
     "export_next_items",
-    "export_pt2",
     "export_run",
     "export_session_ranker",
     "make_app",

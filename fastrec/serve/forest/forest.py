@@ -10,7 +10,7 @@ import numpy as np
 from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
 from fastrec.serve.forest._graph import Graph
 from fastrec.serve.forest._onnx import onnx
-from fastrec.serve.forest._symmetric import symmetric_nodes, symmetric_trees
+from fastrec.serve.forest._symmetric import Trees, symmetric_nodes, symmetric_trees
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
@@ -18,12 +18,11 @@ _SETS = 1024  # at most in a node: rows with thousands of columns would take muc
 _MODES: dict[Rule, int] = {"le": 0, "lt": 1}  # BRANCH_LEQ, BRANCH_LT
 
 
-@dataclass(frozen=True)
-class Forest:
+@dataclass(frozen=True, kw_only=True)
+class Forest(Trees):
     """Binary trees that go left where ``x[feature] < threshold`` (``rule='lt'``) or ``<=`` (``'le'``).
 
-    A node's children are numbers of nodes, or of leaves where ``left_leaf`` or ``right_leaf`` says so. A tree that is a
-    single leaf has one node with that leaf on both sides. A margin is ``base`` plus the values of the leaves.
+    A margin is ``base`` plus the values of the leaves. A ``feature`` from ``columns`` on is a number in ``derived``.
 
     Args:
         columns: how many columns rows have.
@@ -35,14 +34,6 @@ class Forest:
         dtype: what the library adds up in, and what thresholds are: rows are float32 in either case, unless
             ``wide`` is set.
         wide: rows must be float64: the library compares float64 and was trained on such rows.
-        roots: int64 ``[trees]``, numbers of nodes.
-        feature: int64 ``[nodes]``; from ``columns`` on a number in ``derived``.
-        threshold: float64 ``[nodes]``.
-        missing_left: bool ``[nodes]``, where NaN goes.
-        left, right: int64 ``[nodes]``.
-        left_leaf, right_leaf: bool ``[nodes]``.
-        value: float64 ``[leaves]``.
-        target: int64 ``[leaves]``, which target a leaf counts for.
         derived: columns that are made of others: sets of categories, zeros as missing, CatBoost's statistics.
     """
 
@@ -53,16 +44,6 @@ class Forest:
     rule: Rule
     dtype: Literal["float32", "float64"]
     wide: bool
-    roots: np.ndarray
-    feature: np.ndarray
-    threshold: np.ndarray
-    missing_left: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
-    left_leaf: np.ndarray
-    right_leaf: np.ndarray
-    value: np.ndarray
-    target: np.ndarray
     derived: tuple[Derived, ...] = ()
 
     @property
@@ -119,7 +100,8 @@ class Forest:
         """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
         if self.derived:
             x = derived_nodes(self.derived, x, graph)
-        trees = symmetric_trees(self) if self.dtype == "float64" else None  # float32 is to be added up in their order
+        # float32 must be added up in the order of the trees, as the libraries do
+        trees = symmetric_trees(self, self.targets) if self.dtype == "float64" else None
         if trees is not None:
             sums = symmetric_nodes(trees, x, self.columns + len(self.derived), self.rule == "lt", graph)
             return sums if base is None else graph.node("Add", sums, graph.constant(base))

@@ -6,20 +6,22 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
 
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
+from fastrec.models import EmbeddingTables
 from fastrec.serve.graph.builder import OPSET, Cut, Graph
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.search import interpolated
 from fastrec.serve.graph.tensor import GraphTensor, N, constant, value_of
-from fastrec.serve.pt2 import program_of
 from fastrec.tabular import FillMissing, Normalize, RankGauss, TabularFrame
 from fastrec.tabular.procs import ContProc, Features
 
@@ -173,7 +175,7 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
 
 
 def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
-    """A net as an ONNX model for any number of rows, lists padded with -1 (see ``fastrec.serve.pt2.program_of``).
+    """A net as an ONNX model for any number of rows, lists padded with -1 (see ``program_of``).
 
     Args:
         net: in evaluation, on the CPU.
@@ -184,6 +186,83 @@ def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: 
     with torch.no_grad(), quiet():
         program = program_of(net, inputs, n_lists)
         return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+
+
+def program_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> ExportedProgram:
+    """A net in evaluation as a program for any number of rows.
+
+    Args:
+        net: a model of ``fastrec.models``, or one that is called alike.
+        inputs: width and dtype of codes, of numbers, and of each vector column.
+        n_lists: how many list columns come between numbers and vectors. The program takes each as int64 ``[b, values]``
+            with -1 where a list has ended, as wide as the longest.
+
+    Returns:
+        A program of as many tensors ``[b, width]``.
+    """
+    device = next(net.parameters()).device
+    given = [torch.zeros((3, width), dtype=dtype, device=device) for width, dtype in inputs]
+    given[2:2] = [torch.zeros((3, 2), dtype=torch.int64, device=device) for _ in range(n_lists)]
+    rows = Dim("rows")
+    shapes = [{0: rows} for _ in given]
+    for i in range(n_lists):
+        shapes[2 + i][1] = Dim(f"values{i}")
+    was_training = net.training
+    try:
+        with torch.no_grad(), _pooling_padded(net):
+            program = _Called(net.eval(), n_lists)
+            return torch.export.export(program, tuple(given), dynamic_shapes={"inputs": tuple(shapes)})
+    finally:
+        net.train(was_training)
+
+
+class _Called(nn.Module):
+    """A net that is given all its inputs as tensors."""
+
+    def __init__(self, net: nn.Module, n_lists: int) -> None:
+        super().__init__()
+        self.net, self.n_lists = net, n_lists
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        first, lists, vectors = inputs[:2], inputs[2 : 2 + self.n_lists], inputs[2 + self.n_lists :]
+        return self.net(*first, *map(_Padded, lists), *vectors)
+
+
+@dataclass
+class _Padded:
+    """Lists side by side, int64 ``[b, values]``, -1 where a list has ended."""
+
+    values: Tensor
+
+
+@contextmanager
+def _pooling_padded(net: nn.Module) -> Iterator[None]:
+    """Tables of a net that pool padded lists: the lengths of bags would tie a program to batches of 2 rows or more."""
+    tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
+    if any(one.placed for one in tables):
+        raise DataError(
+            "a program cannot hold embedding tables whose rows are not on the device",
+            remedy="Load the weights into a model made without placement= and export that",
+        )
+    for one in tables:
+        one._bag = _pooled.__get__(one)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        for one in tables:
+            del one._bag
+
+
+def _pooled(tables: EmbeddingTables, name: str, lists: _Padded) -> Tensor:
+    """What ``EmbeddingTables`` makes of a list column: ``[b, width]``, 0 where a list is empty."""
+    slice_ = tables.slice_of(name)
+    there = (lists.values >= 0).unsqueeze(2)
+    vectors = tables.weights[slice_.group][lists.values.clamp(min=0) + slice_.start]
+    counts = there.sum(1)
+    if tables.pool == "max":
+        return torch.where(counts > 0, vectors.masked_fill(~there, -torch.inf).amax(1), 0.0)
+    total = (vectors * there).sum(1)
+    return total if tables.pool == "sum" else total / counts.clamp(min=1)
 
 
 @contextmanager

@@ -11,18 +11,38 @@ from fastrec.serve.graph import folded as folding
 from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.nets import onnx_of
 from fastrec.table import ListBatch
-from tests.models.test_contract import CASES, VECTOR, make, parts_of
-from tests.serve.test_pt2 import batch_of
+from tests.models.test_contract import CASES, LIST_ROWS, SIZES, VECTOR, make, parts_of
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
 
-# torch's exporter takes seconds for each: the programs without lists and vectors are those of ``test_pt2.py``
-@pytest.mark.parametrize(("case", "extras"), [*((c, True) for c in CASES), ("TabularNet-0", False), ("DLRM-0", False)])
-def test_every_model(case, extras):
-    parts = parts_of(case, extras=extras)
-    net = make(case, parts).eval()
+def batch_of(parts, n: int, seed: int) -> tuple[list, list[torch.Tensor]]:
+    """A batch as a net takes it, and as its program does; some lists are empty, some missing."""
+    draw = torch.Generator().manual_seed(seed)
+    codes = [torch.randint(0, rows, (n, 1), generator=draw) for rows, _ in SIZES[: len(parts.cats)]]
+    cats = torch.cat(codes, 1) if codes else torch.zeros((n, 0), dtype=torch.int64)
+    conts = torch.randn((n, len(parts.conts)), generator=draw)
+    lengths = torch.randint(0, 4, (n,), generator=draw).tolist()
+    some = [None if k == 3 else torch.randint(0, LIST_ROWS, (k,), generator=draw).tolist() for k in lengths]
+    wide = [[*(own or []), -1, -1, -1, -1][:4] for own in some]
+    vectors = [torch.randn((n, VECTOR), generator=draw) for _ in parts.vectors]
+    tensors = [torch.tensor(wide) for _ in parts.lists]
+    return [cats, conts, *(ListBatch.of(some) for _ in parts.lists), *vectors], [cats, conts, *tensors, *vectors]
+
+
+# torch's exporter takes seconds for each
+@pytest.mark.parametrize(
+    ("case", "pool", "parts"),
+    [
+        *((c, "mean", {}) for c in CASES), ("TabularNet-0", "sum", {}), ("TabularNet-0", "max", {}),
+        *((c, "mean", {"extras": False}) for c in ("TabularNet-0", "DLRM-0")),
+        *(("TabM-0", "mean", {"extras": False, lacking: False}) for lacking in ("cats", "conts")),
+    ],
+)  # fmt: skip
+def test_every_model(case, pool, parts):
+    parts = parts_of(case, **parts)
+    net = make(case, parts, **({"pool": pool} if pool != "mean" else {})).eval()
     inputs = [(len(parts.cats), torch.int64), (len(parts.conts), torch.float32)]
     inputs += [(VECTOR, torch.float32) for _ in parts.vectors]
     session = ort.InferenceSession(onnx_of(net, inputs, n_lists=len(parts.lists)).SerializeToString())
@@ -35,6 +55,8 @@ def test_every_model(case, extras):
         given = given if len(given) == len(names) else [g for g in given if g.shape[1]]
         (said,) = session.run(None, dict(zip(names, given, strict=True)))
         np.testing.assert_allclose(said, expected, rtol=1e-5, atol=1e-5)
+    with torch.no_grad():
+        net(*own)  # tables pool lists as before
 
 
 @pytest.mark.parametrize("extras", [False, True])
