@@ -31,7 +31,7 @@ from fastrec.serve.graph.columns import (
 )
 from fastrec.serve.graph.compress import Compress, compressed
 from fastrec.serve.graph.estimators import GraphRows, prediction
-from fastrec.serve.graph.features import Places, Served, written
+from fastrec.serve.graph.features import ListScope, Served, written
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.hashing import LONGEST
 from fastrec.serve.graph.list_events import COUNT, GraphEvents, events_of
@@ -226,7 +226,7 @@ def make_graph(
     lists = None
     if list_column is not None:
         lists = GraphGroups(table[list_column].values)  # type: ignore[arg-type]
-    places = Places(lists, list_column)
+    places = ListScope(lists, list_column)
     table, served = written(steps, table, places, wanted)
     task, n_outputs = saved.task, 1 if saved.target is None else saved.target.n_outputs
     readers = [m for several in loaded.values() for m in several if m.reads_events]

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastrec.errors import DataError
 from fastrec.serve.forest.from_xgboost import booster_of_margins
-from fastrec.serve.graph.builder import Cut, Graph, Part
+from fastrec.serve.graph.builder import Graph, GraphCut, GraphPart
 
 _FOLDER = "parts"
 _ANY = -1  # width: as wide as the longest row of the request
@@ -25,15 +25,15 @@ def write_parts(graph: Graph, folder: Path, about: dict[str, Any]) -> list[dict[
         What ``serving.json`` is to say of them.
     """
     (folder / _FOLDER).mkdir()
-    raw = [Cut(i["name"], i["name"], i["type"], _ANY if "events" in i else None) for i in about["inputs"]]
-    raw += [Cut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
-    ends = [Cut(o["name"], graph.output_value(o["name"]), o["type"], _width(o)) for o in about["outputs"]]
-    inner: list[Part] = [_named(p) for p in graph.marks]
+    raw = [GraphCut(i["name"], i["name"], i["type"], _ANY if "events" in i else None) for i in about["inputs"]]
+    raw += [GraphCut(n, n, "int64", None) for n in [about.get("events_count")] if n is not None]
+    ends = [GraphCut(o["name"], graph.output_value(o["name"]), o["type"], _width(o)) for o in about["outputs"]]
+    inner: list[GraphPart] = [_named(p) for p in graph.marks]
     fed = [c for p in inner for c in p.inputs]
     made = [c for p in inner for c in p.outputs]
-    parts = [Part("features", "onnx", raw, fed)] if fed else []
+    parts = [GraphPart("features", "onnx", raw, fed)] if fed else []
     # What the stack reads of columns, of lists for instance, it makes of the raw ones itself.
-    parts += [*inner, Part("stack", "onnx", [*made, *raw], ends)]
+    parts += [*inner, GraphPart("stack", "onnx", [*made, *raw], ends)]
     return [_written(graph, folder, part) for part in parts]
 
 
@@ -41,7 +41,7 @@ def _width(output: dict[str, Any]) -> int | None:
     return None if output["width"] == 1 else output["width"]
 
 
-def _named(part: Part) -> Part:
+def _named(part: GraphPart) -> GraphPart:
     for i, cut in enumerate(part.inputs):
         cut.name = f"{part.name}_in{i}"
     for cut in part.outputs:
@@ -49,7 +49,7 @@ def _named(part: Part) -> Part:
     return part
 
 
-def _written(graph: Graph, folder: Path, part: Part) -> dict[str, Any]:
+def _written(graph: Graph, folder: Path, part: GraphPart) -> dict[str, Any]:
     if part.kind == "xgboost":
         file = f"{_FOLDER}/{part.name}.ubj"
         (folder / file).write_bytes(booster_of_margins(part.booster).save_raw("ubj"))
@@ -60,10 +60,10 @@ def _written(graph: Graph, folder: Path, part: Part) -> dict[str, Any]:
         inputs = [c for c in part.inputs if c.name in read]
         if not inputs:
             raise DataError(f"the part {part.name} reads nothing", remedy="Export without parts")
-        files = [f.name for f in graph.write(model, folder / file)]
+        files = [f.name for f in graph.save(folder / file, model=model)]
     described = {"inputs": [_said(c) for c in inputs], "outputs": [_said(c) for c in part.outputs]}
     return {"name": part.name, "kind": part.kind, "file": file, "files": files, **described}
 
 
-def _said(cut: Cut) -> dict[str, Any]:
+def _said(cut: GraphCut) -> dict[str, Any]:
     return {"name": cut.name, "type": cut.dtype, "width": cut.width}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-import warnings
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
 
 from fastrec.errors import DataError, NotFittedError
 from fastrec.sequences import NextItemNet
 from fastrec.sequences.net_scores import item_keys
-
-__all__ = ["SessionScores", "session_program"]
 
 
 class SessionScores(nn.Module):
@@ -61,18 +57,3 @@ class SessionScores(nn.Module):
         place = torch.where(there & (place >= 0), place, self.reads)  # what is not read goes behind the end
         room = torch.zeros((codes.shape[0], self.reads + 1), dtype=torch.int64, device=codes.device)
         return room.scatter(1, place, codes)[:, : self.reads], count.clamp_max(self.reads)
-
-
-def session_program(model: NextItemNet, *, exclude_seen: bool = False) -> ExportedProgram:
-    """``SessionScores`` as a program for any number of sessions of any length.
-
-    Args:
-        model: the trained net.
-        exclude_seen: a session's own items score -inf.
-    """
-    example = torch.ones((3, 2), dtype=torch.int64)
-    shapes = {0: Dim("sessions"), 1: Dim("length")}
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"The tensor attribute.* assigned during export")  # of torch's own GRU
-        module = SessionScores(model, exclude_seen=exclude_seen).eval()
-        return torch.export.export(module, (example,), dynamic_shapes=(shapes,))

@@ -24,7 +24,7 @@ from fastrec.sequences import CoVisitation, NextItemNet, SessionBlend, SessionFr
 from fastrec.sequences.next_item_net import NETS
 from fastrec.serve import NextItemGraph, export_next_items, verify_next_items
 from fastrec.serve.next_items import export as library
-from fastrec.serve.session_scores import session_program
+from fastrec.serve.session_scores import SessionScores
 
 IDS = [2**60 + 7 * i for i in range(30)]
 SIZES = {"width": 8, "epochs": 1, "max_len": 6, "options": {"dropout": 0.0}}
@@ -185,13 +185,13 @@ def test_what_cannot_be_exported_or_opened_is_named(run, export, tmp_path):
     with pytest.raises(DataError, match="none is 'near'"):
         export_next_items(run, tmp_path / "export", model="near")
     with pytest.raises(NotFittedError):
-        session_program(NextItemNet())
+        SessionScores(NextItemNet())
     with pytest.raises(WriteError, match="other things"):
         export_next_items(run, run.parent)
     log = pd.DataFrame({"s": [0, 0, 1, 1], "item": [1, 2, 1, 2], "price": [1.0, 2.0, 3.0, 4.0]})
     net = NextItemNet(**SIZES).fit(SessionFrame(log, item="item", session="s", features=["price"]))
     with pytest.raises(DataError, match="side features"):
-        session_program(net)
+        SessionScores(net)
     net = NextItemNet(**SIZES).fit(SessionFrame(log.assign(item=log.item / 4), item="item", session="s"))
     with pytest.raises(DataError, match="neither integers nor text"):
         library.type_of(net.items)

@@ -18,6 +18,7 @@ from sklearn.metrics import roc_auc_score
 
 import fastrec
 from fastrec import try_features
+from fastrec._core import limits
 from fastrec.competition.kept_rows import KeptRows
 from fastrec.errors import DataError, DataWarning, FastrecError, MissingColumnError, MissingFileError
 from fastrec.estimators import LGBMModel, XGBModel, XGBRanker
@@ -27,7 +28,7 @@ from fastrec.trials import list_tries
 from fastrec.trials.ideas import read_idea
 from fastrec.trials.log import note_try, tries_file
 from fastrec.trials.new_columns import NewColumns
-from fastrec.trials.reference import REPEATS, RunColumns, _thinned, lighter, reference_model, without_random_splits
+from fastrec.trials.reference import RunColumns, lighter, reference_model, thinned, without_random_splits
 from fastrec.validate import Folds, Rows
 from tests.trials import planted
 
@@ -62,7 +63,7 @@ def folds_of(run: Path) -> list[tuple[np.ndarray, np.ndarray]]:
 def refit(run: Path, settings: dict, columns: list[str], new=None) -> float:
     """The mean AUC of plain loops, a seed each: features anew on each fold's own rows, one model for each."""
     scores = []
-    for r in range(REPEATS):
+    for r in range(limits.TRY_REPEATS):
         oof = np.full(len(TRAIN), np.nan)
         for k, (outside, inside) in enumerate(folds_of(run)):
             train, valid = TRAIN.iloc[outside].reset_index(drop=True), TRAIN.iloc[inside].reset_index(drop=True)
@@ -347,8 +348,8 @@ def test_of_many_rows_some_are_trained_on_and_all_scored(case, request):
     found = []
     for seed in (0, 0, 1):
         for (outside, inside), (train, valid) in zip(kept.folds, RunColumns(kept).folds(), strict=True):
-            some = train.take(_thinned(kept, train.rows, 300, seed))
-            at = outside[_thinned(kept, train.rows, 300, seed)].numpy()
+            places = thinned(len(outside), None if lists is None else kept.tensors["groups"][outside], 300, seed)
+            some, at = train.take(places), outside[places].numpy()
             assert valid.rows.tolist() == inside.tolist()
             np.testing.assert_array_equal(some.label, kept.tensors["label"][at])
             if lists is None:
@@ -360,7 +361,7 @@ def test_of_many_rows_some_are_trained_on_and_all_scored(case, request):
                 assert 200 < len(at) < 400
         found.append(at.tolist())
     assert found[0] == found[1] != found[2]
-    assert _thinned(kept, outside, len(outside), 0) is None
+    assert thinned(len(outside), None, len(outside), 0) is None
 
 
 def test_trees_that_start_from_a_column_keep_it(tmp_path):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._statistics import Statistic, statistics_nodes
 
 _ZERO = 1e-35  # LightGBM's kZeroThreshold
@@ -44,7 +44,7 @@ def in_order(derived: set[Derived]) -> list[Derived]:
     return [*zeros, *sets, *(Statistic(used, i) for i in range(0 if used is None else len(used.of)))]
 
 
-def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
+def derived_nodes(derived: Sequence[Derived], x: str, graph: NodeList) -> str:
     """Add the nodes that put derived columns behind the columns of rows.
 
     Args:
@@ -70,7 +70,7 @@ def derived_nodes(derived: Sequence[Derived], x: str, graph: Graph) -> str:
     return graph.node("Concat", *blocks, axis=1)
 
 
-def _memberships(sets: Sequence[CategorySet], x: str, graph: Graph) -> list[str]:
+def _memberships(sets: Sequence[CategorySet], x: str, graph: NodeList) -> list[str]:
     """One block of columns for each column that has sets.
 
     Row 0 of a column's table is for numbers below 0, row ``1 + c`` for category ``c``, the last but one for categories
@@ -97,7 +97,7 @@ def _membership_table(sets: Sequence[tuple[int, ...]], above: int) -> np.ndarray
     return table
 
 
-def _looked_up(table: np.ndarray, codes: str, place: int, graph: Graph) -> str:
+def _looked_up(table: np.ndarray, codes: str, place: int, graph: NodeList) -> str:
     """The rows of a table for column ``place`` of ``codes``; categories that are in the same sets share a row."""
     row = graph.node("Gather", codes, graph.constant(np.array(place)), axis=1)
     _, first, number = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_inverse=True)

@@ -1,4 +1,4 @@
-"""``Graph``: ONNX nodes and initializers with names of their own."""
+"""``NodeList``: ONNX nodes and initializers with names of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from fastrec.serve.forest._onnx import onnx
 
 
-class Graph:
+class NodeList:
     """Nodes in order, and initializers.
 
     Args:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 
 MULTIPLIER = 0x4906BA494954CB65  # of CatBoost's hashes
 _APART = 0x9E3779B97F4A7C15  # 2^64 by the golden ratio: multiples of it are far from one another
@@ -65,7 +65,7 @@ def begun(combination: int, length: int) -> int:
     return combination * _APART * pow(MULTIPLIER, length, 1 << 64) % (1 << 64)
 
 
-def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
+def statistics_nodes(statistics: Statistics, x: str, graph: NodeList) -> str:
     """Add the nodes that make statistics of rows.
 
     Args:
@@ -93,7 +93,7 @@ def statistics_nodes(statistics: Statistics, x: str, graph: Graph) -> str:
     return graph.double(graph.node("Transpose", values, perm=[1, 0]))
 
 
-def _elements(statistics: Statistics, x: str, graph: Graph) -> str:
+def _elements(statistics: Statistics, x: str, graph: NodeList) -> str:
     """The elements of rows: int64 ``[elements, n]``."""
     columns, borders, missing = (np.array(part) for part in zip(*statistics.above, strict=True))
     own = graph.node("Gather", x, graph.constant(columns), axis=1)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._onnx import onnx
 
 
@@ -111,7 +111,7 @@ def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, n
     return np.stack(firsts), at
 
 
-def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: Graph) -> str:
+def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: NodeList) -> str:
     """Add the nodes that add up leaves.
 
     Args:
@@ -143,7 +143,7 @@ def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, g
     return graph.node("Transpose", _by_target(values, trees.target, graph), perm=[1, 0])
 
 
-def _by_target(values: str, target: np.ndarray, graph: Graph) -> str:
+def _by_target(values: str, target: np.ndarray, graph: NodeList) -> str:
     """Sums of ``[trees, n]`` by target: ``[targets, n]``."""
     zero = graph.constant(np.array([0]))
     bounds = [0, *np.flatnonzero(np.diff(target)) + 1, len(target)]

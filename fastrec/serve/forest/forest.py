@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._onnx import onnx
 from fastrec.serve.forest._symmetric import Trees, symmetric_nodes, symmetric_trees
 
@@ -85,7 +85,7 @@ class Forest(Trees):
         Returns:
             Nodes in order, and initializers.
         """
-        graph = Graph(prefix, self.dtype)
+        graph = NodeList(prefix, self.dtype)
         if self.dtype == "float64" and not self.wide:
             x = graph.double(x)
         parts = self._in_parts()
@@ -96,7 +96,7 @@ class Forest(Trees):
         graph.named("Identity" if len(wide) == 1 else "Sum", wide, y)
         return graph.nodes, graph.initializers
 
-    def _sums(self, x: str, graph: Graph, base: np.ndarray | None) -> str:
+    def _sums(self, x: str, graph: NodeList, base: np.ndarray | None) -> str:
         """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
         if self.derived:
             x = derived_nodes(self.derived, x, graph)

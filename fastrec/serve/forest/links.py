@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest.forest import Link
 
 _NODES: dict[Link, str] = {
@@ -27,7 +27,7 @@ def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) ->
     Returns:
         Nodes in order, and initializers.
     """
-    graph = Graph(prefix)
+    graph = NodeList(prefix)
     if scale != 1.0:
         margin = graph.node("Mul", margin, graph.number(scale))
     if link == "signed_square":

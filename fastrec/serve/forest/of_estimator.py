@@ -12,7 +12,7 @@ from fastrec.estimators import CatBoostModel, Estimator, LGBMModel, SKModel, XGB
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import TreeInputs
 from fastrec.estimators.catboost_model import _EXPONENTS
-from fastrec.serve.forest._graph import Graph
+from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest.forest import Forest
 from fastrec.serve.forest.from_catboost import forest_of_catboost
 from fastrec.serve.forest.from_lightgbm import forest_of_lightgbm
@@ -57,7 +57,7 @@ class EstimatorForests:
         Returns:
             Nodes in order, and initializers.
         """
-        graph = Graph(prefix)
+        graph = NodeList(prefix)
         said = [self._part(part, x, f"{prefix}_p{i}", start, graph) for i, part in enumerate(self.parts)]
         whole = said[0] if len(said) == 1 else graph.node("Concat", *said, axis=1)
         one = graph.constant(np.array([1]))
@@ -69,7 +69,7 @@ class EstimatorForests:
             graph.named("Identity", [whole], y)
         return graph.nodes, graph.initializers
 
-    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: Graph) -> str:
+    def _part(self, part: Forest | float, x: str, name: str, start: str | None, graph: NodeList) -> str:
         """The name of what one output says: ``[n, 1]``, of a multiclass task ``[n, k]``."""
         one = graph.constant(np.array([1]))
         if isinstance(part, float):

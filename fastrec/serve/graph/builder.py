@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.errors import DataError
 from fastrec.serve.forest._onnx import onnx
 
 OPSET, ML_OPSET, IR = 20, 5, 10
 CONTRIBUTED = "com.microsoft"  # domain of operators that onnxruntime alone has
 ROWS = "rows"  # what the first dimension of inputs and outputs is called
-_LARGE = 1 << 10  # bytes: smaller constants stay in the file beside external data
-_LIMIT = 2_000_000_000  # protobuf's largest message is 2 GiB
 
 
 @dataclass
-class Cut:
+class GraphCut:
     """A value of a graph at which it may be cut.
 
     Args:
@@ -40,7 +39,7 @@ class Cut:
 
 
 @dataclass
-class Part:
+class GraphPart:
     """A part of a graph.
 
     Args:
@@ -52,8 +51,8 @@ class Part:
 
     name: str
     kind: str
-    inputs: list[Cut]
-    outputs: list[Cut]
+    inputs: list[GraphCut]
+    outputs: list[GraphCut]
     booster: Any = None
 
 
@@ -72,7 +71,7 @@ class Graph:
         self.scope = "graph"  # what nets and forests that are written now belong to
         self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
         self.hashed: set[str] = set()  # inputs of text that are taken apart letter by letter
-        self.marks: list[Part] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
+        self.marks: list[GraphPart] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
 
     def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
         """An input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
@@ -105,7 +104,7 @@ class Graph:
         array = np.ascontiguousarray(np.asarray(value, dtype)) if np.ndim(value) else np.asarray(value, dtype)
         key = "constant", array.dtype.str, array.shape, _digest(array)
         if key not in self._named:
-            self._named[key] = self._fresh("c")
+            self._named[key] = self.fresh("c")
             self._constants[self._named[key]] = array
         return self._named[key]
 
@@ -120,13 +119,19 @@ class Graph:
             shared: an equal node that is there already is taken instead.
             **attributes: numbers, text, lists of these, numpy arrays (tensors).
         """
-        key = kind, inputs, outputs, domain, _hashable(attributes)
+        marks = []
+        for name, value in sorted(attributes.items()):
+            if isinstance(value, np.ndarray):
+                value = value.dtype.str, value.shape, _digest(value)
+            marks.append((name, tuple(value) if isinstance(value, list) else value))
+        key = kind, inputs, outputs, domain, tuple(marks)
         if shared and key in self._named:
             return self._named[key]
-        made = [self._fresh(kind) for _ in range(outputs)]
-        given = {n: self._attribute(v) for n, v in attributes.items()}
-        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), made, domain=domain, **given))
-        result: Any = made[0] if outputs == 1 else tuple(made)
+        names = [self.fresh(kind) for _ in range(outputs)]
+        tensor = self._onnx.numpy_helper.from_array
+        given = {n: tensor(v) if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
+        self._nodes.append(self._onnx.helper.make_node(kind, list(inputs), names, domain=domain, **given))
+        result: Any = names[0] if outputs == 1 else tuple(names)
         if shared:
             self._named[key] = result
         return result
@@ -168,45 +173,46 @@ class Graph:
         self._constants |= {t.name: self._onnx.numpy_helper.to_array(t) for t in constants}
 
     def fresh(self, word: str) -> str:
-        """A name that nothing has yet."""
-        return self._fresh(word)
+        """Return a new name."""
+        self._count += 1
+        return f"{word.lower()}_{self._count}"
 
-    def mark(self, kind: str, inputs: Sequence[Cut], output: Cut, *, booster: Any = None) -> None:
+    def mark(self, kind: str, inputs: Sequence[GraphCut], output: GraphCut, *, booster: Any = None) -> None:
         """Note that a net or a forest may be a part of its own: its inputs, and what it makes."""
         place = sum(m.name.startswith(f"{self.scope}_") for m in self.marks)
-        self.marks.append(Part(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
+        self.marks.append(GraphPart(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
 
     def output_value(self, name: str) -> str:
         """The value that is given out under a name."""
         return self._outputs[name][0]
 
-    def part(self, inputs: Sequence[Cut], outputs: Sequence[Cut]) -> tuple[Any, set[str]]:
+    def part(self, inputs: Sequence[GraphCut], outputs: Sequence[GraphCut]) -> tuple[Any, set[str]]:
         """The nodes from some values to others as a model of their own, and which of its inputs it reads."""
         helper = self._onnx.helper
-        begins = []
-        for cut in inputs:
-            if cut.value != cut.name or cut.name not in self._inputs:
-                begins.append(
-                    helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
-                )
+        begins = [
+            helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
+            for cut in inputs
+            if cut.value != cut.name or cut.name not in self._inputs
+        ]
         known = {c.value for c in inputs}
         body = [n for n in self._nodes if not set(n.output) & known]
         ends = [helper.make_node("Cast", [c.value], [c.name], to=self.type_of(c.dtype)) for c in outputs]
         nodes = _needed([*begins, *body, *ends], {c.name for c in outputs})
         read = {v for n in nodes for v in n.input}
         ins = [self._info(c) for c in inputs if c.name in read]
-        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in read]
-        return self._made(nodes, "part", ins, [self._info(c) for c in outputs], tensors), read
+        return self._model(nodes, "part", ins, [self._info(c) for c in outputs]), read
 
-    def _info(self, cut: Cut) -> Any:
+    def _info(self, cut: GraphCut) -> Any:
         if cut.name in self._inputs:
             kind, shape = self._inputs[cut.name]
         else:
             kind, shape = self.type_of(cut.dtype), (ROWS,) if cut.width is None else (ROWS, cut.width)
         return self._onnx.helper.make_tensor_value_info(cut.name, kind, shape)
 
-    def _made(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any], tensors: list[Any]) -> Any:
+    def _model(self, nodes: list[Any], name: str, ins: list[Any], outs: list[Any]) -> Any:
         helper = self._onnx.helper
+        read = {n for node in nodes for n in node.input}
+        tensors = [self._onnx.numpy_helper.from_array(v, n) for n, v in self._constants.items() if n in read]
         graph = helper.make_graph(nodes, name, ins, outs, tensors)
         opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)]
         if any(n.domain == CONTRIBUTED for n in nodes):
@@ -218,37 +224,29 @@ class Graph:
         helper = self._onnx.helper
         ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
         nodes = _needed([*self._nodes, *ends], set(self._outputs))
-        used = {n for node in nodes for n in node.input}
         ins = [helper.make_tensor_value_info(n, t, list(s)) for n, (t, s) in self._inputs.items()]
         outs = [
             helper.make_tensor_value_info(n, t, [ROWS] if w is None else [ROWS, w])
             for n, (_, t, w) in self._outputs.items()
         ]
-        tensors = [self._tensor(value, n) for n, value in self._constants.items() if n in used]
-        return self._made(nodes, name, ins, outs, tensors)
+        return self._model(nodes, name, ins, outs)
 
-    def save(self, path: Path, *, name: str = "fastrec") -> list[Path]:
-        """Write the model; see ``write``."""
-        return self.write(self.model(name=name), path)
-
-    def write(self, model: Any, path: Path) -> list[Path]:
-        """Write a model; constants go into a file beside it where together they pass protobuf's limit.
+    def save(self, path: Path, *, name: str = "fastrec", model: Any = None) -> list[Path]:
+        """Write a model, by default the whole; large constants go into a second file.
 
         Returns:
             The files.
         """
-        path = Path(path)
-        if sum(len(t.raw_data) for t in model.graph.initializer) <= _LIMIT:
+        path, model = Path(path), self.model(name=name) if model is None else model
+        # protobuf's largest message is 2 GiB
+        if sum(len(t.raw_data) for t in model.graph.initializer) <= limits.ONNX_FILE_BYTES:
             path.write_bytes(model.SerializeToString())
             return [path]
-        beside = f"{path.name}.data"
-        options = {"location": beside, "size_threshold": _LARGE, "convert_attribute": False}
+        data = f"{path.name}.data"
+        # small constants stay in the first file
+        options = {"location": data, "size_threshold": 1024, "convert_attribute": False}
         self._onnx.save_model(model, str(path), save_as_external_data=True, **options)
-        return [path, path.with_name(beside)]
-
-    def _fresh(self, word: str) -> str:
-        self._count += 1
-        return f"{word.lower()}_{self._count}"
+        return [path, path.with_name(data)]
 
     def type_of(self, dtype: Any) -> int:
         """ONNX's number of a numpy dtype."""
@@ -256,12 +254,6 @@ class Graph:
         if kind.kind in "OU":
             return self._onnx.TensorProto.STRING
         return self._onnx.helper.np_dtype_to_tensor_dtype(kind)
-
-    def _tensor(self, array: np.ndarray, name: str = "") -> Any:
-        return self._onnx.numpy_helper.from_array(array, name)
-
-    def _attribute(self, value: Any) -> Any:
-        return self._tensor(value) if isinstance(value, np.ndarray) else value
 
 
 def _in_order(graph: Any) -> list[Any]:
@@ -281,24 +273,15 @@ def _in_order(graph: Any) -> list[Any]:
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
     """The nodes that the wanted results are made by, in their order."""
-    kept = []
+    needed = []
     for node in reversed(nodes):
         if wanted & set(node.output):
-            kept.append(node)
+            needed.append(node)
             wanted |= set(node.input)
-    return kept[::-1]
+    return needed[::-1]
 
 
 def _digest(array: np.ndarray) -> Any:
     if array.dtype == object:
         return tuple(array.ravel().tolist())
     return array.tobytes() if array.nbytes < 64 else hashlib.sha256(array.tobytes()).digest()
-
-
-def _hashable(attributes: dict[str, Any]) -> Any:
-    made = []
-    for name, value in sorted(attributes.items()):
-        if isinstance(value, np.ndarray):
-            value = value.dtype.str, value.shape, _digest(value)
-        made.append((name, tuple(value) if isinstance(value, list) else value))
-    return tuple(made)

@@ -12,7 +12,7 @@ from fastrec.estimators import Estimator, XGBModel, XGBRanker
 from fastrec.estimators._dense_inputs import DenseInputs
 from fastrec.estimators._tree_inputs import _LARGEST, TreeInputs
 from fastrec.serve.forest import EstimatorForests, Forest, forests_of
-from fastrec.serve.graph.builder import Cut
+from fastrec.serve.graph.builder import GraphCut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.linear import linear_prediction
@@ -140,8 +140,10 @@ def _grown(
     for i, part in enumerate(forests.parts):
         if isinstance(part, Forest):
             own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
-            given = Cut("", matrix.value, forests.dtype, matrix.shape[1])
-            sums = Cut("", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64")
+            given = GraphCut("", matrix.value, forests.dtype, matrix.shape[1])
+            sums = GraphCut(
+                "", f"{prefix}_p{i}_margin", "float64" if own is None else "float32", part.targets, "float64"
+            )
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
     return GraphTensor(graph, f"{prefix}_said", torch.empty(shape, dtype=torch.float64, device="meta"))

@@ -17,11 +17,11 @@ from fastrec.serve.graph.hashing import hashed, hashed_together
 from fastrec.serve.graph.tensor import NotInGraphError
 from fastrec.table import Column
 
-_WRITERS: dict[str, Callable[[Any, GraphTable, Places], dict[str, Column]]] = {}
+_WRITERS: dict[str, Callable[[Any, GraphTable, ListScope], dict[str, Column]]] = {}
 
 
 @dataclass
-class Places:
+class ListScope:
     """What steps may use beside the columns.
 
     Args:
@@ -46,7 +46,7 @@ class Served:
     outside: dict[str, str] = field(default_factory=dict)
 
 
-def write_step(step: Feature, table: GraphTable, places: Places) -> dict[str, Column]:
+def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str, Column]:
     """The columns that a step makes of a graph's rows.
 
     Raises:
@@ -84,18 +84,18 @@ def writer(*names: str) -> Callable[[Any], Any]:
 
 
 @writer("Log1p")
-def _log1p(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _log1p(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     # A value that has no logarithm is an error in training, and missing in a graph
     return as_columns(step.apply({c: table[c].number() for c in step.columns}))
 
 
 @writer("RowFunction")
-def _function(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _function(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     return as_columns(step.apply(step.prepare(table)))
 
 
 @writer("NaNPattern")
-def _pattern(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _pattern(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     code: Any = 0
     for i, name in enumerate(step.columns):
         code = as_graph_column(table[name]).is_missing().to(torch.int64) * (1 << i) + code
@@ -103,7 +103,7 @@ def _pattern(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("DatePart")
-def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _date_part(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     made = dict(step.apply(step.prepare(table)))
     missing = made.pop("missing")
     columns: dict[str, Column] = {}
@@ -114,7 +114,7 @@ def _date_part(step: Any, table: GraphTable, places: Places) -> dict[str, Column
 
 
 @writer("Categorify")
-def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _categorify(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     vocabs, made = step.vocabs, {}
     for n in step.columns:
         codes = encode(vocabs[n if n in vocabs else next(iter(vocabs))], table[n])
@@ -125,14 +125,14 @@ def _categorify(step: Any, table: GraphTable, places: Places) -> dict[str, Colum
 
 
 @writer("HashEncode")
-def _hash(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _hash(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     columns = [as_graph_column(table[name_of(c)]) for c in as_list(step.cols)]
     codes = [hashed(c, step.buckets, seed=step.seed) for c in columns]
     return as_columns(dict(zip(step.outputs, codes, strict=True)))
 
 
 @writer("Cross")
-def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _cross(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.buckets is not None:
         columns = [as_graph_column(table[n]) for n in step.columns]
         return step.wrap({step.outputs[0]: hashed_together(columns, step.buckets, seed=step.seed)})
@@ -141,7 +141,7 @@ def _cross(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("VectorColumns")
-def _vectors(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     _, fit = step._learned()
     names = step.columns
     if not all(table[n].kind == "number" for n in names):
@@ -150,13 +150,13 @@ def _vectors(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
     return step.wrap(step.apply(fit, {"vector": vector}))
 
 
-def in_lists(step: Feature, places: Places) -> bool:
+def in_lists(step: Feature, places: ListScope) -> bool:
     """Whether a step looks at the rows of a request's list alone."""
     within = step.within
     return places.lists is not None and within is not None and list(within) == [places.list_column]
 
 
-def lists_of(step: Feature, places: Places) -> GraphGroups:
+def lists_of(step: Feature, places: ListScope) -> GraphGroups:
     """The lists that a step looks at.
 
     Raises:
@@ -169,14 +169,14 @@ def lists_of(step: Feature, places: Places) -> GraphGroups:
 
 
 def written(
-    steps: Sequence[Feature], table: GraphTable, places: Places, wanted: Sequence[str]
+    steps: Sequence[Feature], table: GraphTable, places: ListScope, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
     """All steps that can be written, in order; what the others make, the table has when it is read.
 
     Args:
         steps: the steps, those that others read before them.
         table: the columns that there are.
-        places: see ``Places``.
+        places: see ``ListScope``.
         wanted: the columns that models read.
 
     Returns:

@@ -36,13 +36,13 @@ def hashed(column: GraphColumn, buckets: int, *, seed: int = 0) -> GraphTensor:
     Raises:
         NotInGraphError: fractions and times have texts that no graph writes.
     """
-    text = _Text.of(column)
+    text = _Letters.of(column)
     return _bucket(text, buckets, seed, column.is_missing())
 
 
 def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int = 0) -> GraphTensor:
     """The same of several columns' values at once, as ``Cross`` joins them: 0 where one is missing."""
-    texts = [_Text.of(c) for c in columns]
+    texts = [_Letters.of(c) for c in columns]
     graph = texts[0].graph
     colon, joined = graph.constant(np.array(":", dtype=object)), ""
     for text in texts:
@@ -52,10 +52,10 @@ def hashed_together(columns: Sequence[GraphColumn], buckets: int, *, seed: int =
     missing = columns[0].is_missing()
     for column in columns[1:]:
         missing = missing | column.is_missing()
-    return _bucket(_Text(graph, joined, letters), buckets, seed, missing)
+    return _bucket(_Letters(graph, joined, letters), buckets, seed, missing)
 
 
-class _Text:
+class _Letters:
     """Values as text, and the letters that they may have.
 
     Args:
@@ -77,7 +77,7 @@ class _Text:
         self.codes = graph.op("LabelEncoder", apart, domain="ai.onnx.ml", **keys, **none)
 
     @classmethod
-    def of(cls, column: GraphColumn) -> _Text:
+    def of(cls, column: GraphColumn) -> _Letters:
         """A column's values.
 
         Raises:
@@ -122,7 +122,7 @@ def _one_letter(wide: int, prefix: str) -> Any:
     return body
 
 
-def _bucket(text: _Text, buckets: int, seed: int, missing: Any) -> GraphTensor:
+def _bucket(text: _Letters, buckets: int, seed: int, missing: Any) -> GraphTensor:
     graph = text.graph
     start = graph.constant(np.array([(_START ^ (seed % (1 << 64)))], dtype=np.uint64).astype(np.int64))
     state = graph.op("Expand", start, graph.op("Shape", text.value))

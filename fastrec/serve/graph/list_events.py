@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
-from fastrec._core.optional import require
 from fastrec.estimators._list_events import ITEM
-from fastrec.serve.graph.builder import OPSET, ROWS, Graph
+from fastrec.serve.graph.builder import ROWS, Graph
 from fastrec.serve.graph.columns import (
     GraphColumn,
     GraphTable,
@@ -24,7 +23,7 @@ from fastrec.serve.graph.columns import (
     input_type,
     no_text_of,
 )
-from fastrec.serve.graph.nets import _prepared, quiet
+from fastrec.serve.graph.nets import _prepared, exported
 from fastrec.serve.graph.tensor import GraphTensor, N, NotInGraphError, value_of
 from fastrec.table import Column, Table
 
@@ -158,7 +157,8 @@ class _Laid:
         graph, value = self.graph, self.events.values[name]
         column, no_text = self.events.log[name], self.events.missing[name]
         kind = input_type(column)
-        missing = np.array([no_text], object) if kind is object else np.array([_missing_of(kind)], kind)
+        absent = no_text if kind is object else np.iinfo(np.int64).min if kind is np.int64 else np.nan
+        missing = np.array([absent], kind)
         flat = graph.op("Concat", graph.op("Reshape", value, self.whole(-1)), graph.constant(missing), axis=0)
         return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
 
@@ -242,7 +242,6 @@ class _Fed(nn.Module):
 
 def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
     """The net as an ONNX model, whose inputs have the names of ``feeds``."""
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     n, lists, most = 6, 3, coder.most
     whole, sizes = torch.int64, coder.sizes
     given = {
@@ -259,9 +258,7 @@ def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
     given = {name: given[name] for name in given if name in feeds}
     shapes = {name: {0: rows if name in ("x_cat", "lists", "x_cont") else of_lists} for name in given}
     net.net.cpu()
-    with torch.no_grad(), quiet():
-        program = torch.export.export(net.eval(), (), given, dynamic_shapes=shapes)
-        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+    return exported(net.eval(), kwargs=given, shapes=shapes)
 
 
 def _raw(column: GraphColumn) -> str:
@@ -277,7 +274,3 @@ def _raw(column: GraphColumn) -> str:
             "items are neither integers nor text", column=column.name or None, remedy="Give them as integers or text"
         )
     return column.values.value
-
-
-def _missing_of(kind: Any) -> Any:
-    return np.iinfo(np.int64).min if kind is np.int64 else np.nan

@@ -8,7 +8,7 @@ import torch
 
 from fastrec.features._inputs import as_columns, as_list, name_of
 from fastrec.serve.graph.columns import GraphTable
-from fastrec.serve.graph.features import Places, lists_of, writer
+from fastrec.serve.graph.features import ListScope, lists_of, writer
 from fastrec.serve.graph.groups import GraphGroups
 from fastrec.serve.graph.tensor import NotInGraphError
 from fastrec.table import Column, Keys, as_column
@@ -17,7 +17,7 @@ _STATS = ("count", "sum", "mean", "min", "max", "std")
 
 
 @writer("GroupRank")
-def _rank(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _rank(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     lists, made = lists_of(step, places), {}
     for col in step.columns:
         values = _numbers(table[col])
@@ -45,7 +45,7 @@ def _ranked(lists: GraphGroups, values: Any, gone: Any, method: str) -> Any:
 
 
 @writer("GroupStats")
-def _stats(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _stats(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.over == "group":
         return as_columns(_of_lists(step, table, places))
     state, fit = step._learned()
@@ -58,22 +58,24 @@ def _stats(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
 
 
 @writer("DeviationFromGroup")
-def _deviation(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _deviation(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     if step.over != "group":
         state, fit = step._learned()
         return as_columns(step.apply(fit, step.prepare(state, table)))
     found = _of_lists(step, table, places)
     some = next(iter(found.values()))
-    return as_columns(step.apply({n: _Found(v) for n, v in found.items()}, {"key": some, **step._inputs(table)}))
+    return as_columns(
+        step.apply({n: _ListStatistic(v) for n, v in found.items()}, {"key": some, **step._inputs(table)})
+    )
 
 
-class _Found:
+class _ListStatistic:
     """A statistic of each row's list, where one of each key is expected."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def to(self, device: Any) -> _Found:
+    def to(self, device: Any) -> _ListStatistic:
         return self
 
     def __getitem__(self, key: Any) -> Any:
@@ -89,7 +91,7 @@ def _value_of(codes: Any, values: Keys, name: str) -> Column:
     return Column(column.kind, table[codes], name=name, missing=codes == 0, unit=column.unit, zone=column.zone)
 
 
-def _of_lists(step: Any, table: GraphTable, places: Places) -> dict[str, Any]:
+def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
     """Statistics of the rows of each row's list."""
     lists, made = lists_of(step, places), {}
     odd = [s for s in step._wanted if s not in _STATS]
@@ -130,7 +132,7 @@ def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: An
 
 
 @writer("Lag", "Diff", "PctChange")
-def _lag(step: Any, table: GraphTable, places: Places) -> dict[str, Column]:
+def _lag(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
     lists = lists_of(step, places)
     if step.order is not None or step.horizon is not None or type(step).__name__ == "PctChange":
         raise NotInGraphError("an order of the list has no form in a graph", remedy="Compute it outside of the graph")

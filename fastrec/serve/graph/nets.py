@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
 from fastrec._core.optional import require
 from fastrec.errors import DataError
 from fastrec.estimators._trained_net import TrainedNet
 from fastrec.models import EmbeddingTables
-from fastrec.serve.graph.builder import OPSET, Cut, Graph
+from fastrec.serve.graph.builder import OPSET, Graph, GraphCut
 from fastrec.serve.graph.columns import GraphTable, as_graph_column, encode
 from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.search import interpolated
@@ -38,20 +38,16 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
     columns = {flag: table[name].is_missing().double() for flag, name in trained.flags.items()}
     cats, conts = _prepared(trained.frame, table.with_columns(columns))
     graph = cats.graph if isinstance(cats, GraphTensor) else conts.graph
-    inputs = [_rows_of(graph, cats, torch.int64), _rows_of(graph, conts, torch.float32)]
+    inputs = [value_of(graph, cats, torch.int64), value_of(graph, conts, torch.float32)]
     model = net_model(trained.net, [(m.shape[1], m.dtype) for m in (cats.meta, conts.meta)])
     if graph.compress is not None:
         model.proto = graph.compress(model.proto)
     feeds = [value for value, used in zip(inputs, model.used, strict=True) if used]
-    made = graph.merge(model.proto, feeds)[0]
-    cuts = [Cut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
+    output = graph.merge(model.proto, feeds)[0]
+    cuts = [GraphCut("", v, t, m.shape[1]) for v, t, m in zip(inputs, ("int64", "float32"), (cats, conts), strict=True)]
     read = [c for c, used in zip(cuts, model.used, strict=True) if used]
-    graph.mark("onnx", read, Cut("", made, "float32", model.width))
-    return GraphTensor(graph, made, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
-
-
-def _rows_of(graph: Graph, values: Any, dtype: torch.dtype) -> str:
-    return value_of(graph, values, dtype)
+    graph.mark("onnx", read, GraphCut("", output, "float32", model.width))
+    return GraphTensor(graph, output, torch.empty((N, model.width), dtype=torch.float32, device="meta")).double()
 
 
 def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
@@ -66,8 +62,18 @@ def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
     codes = [_codes(procs, n, table, numbers) for n in frame.cat_names]
     cats = _matrix(graph, codes, torch.int64)
     conts = _matrix(graph, [numbers[n] for n in names], torch.float64)
+    # each proc on all columns at once: few wide nodes are faster than many narrow ones
     for proc in sorted((p for p in procs.values() if isinstance(p, ContProc)), key=lambda p: p.order):
-        conts = _applied(graph, proc, names, conts)
+        if isinstance(proc, FillMissing):
+            fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
+            conts = torch.where(conts.isnan(), fills, conts)
+        elif isinstance(proc, Normalize):
+            means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
+            conts = (conts - means) / sds
+        elif isinstance(proc, RankGauss):
+            conts = _ranked(graph, proc, names, conts)
+        else:
+            conts = _matrix(graph, [proc.apply(n, conts[:, i]) for i, n in enumerate(names)], torch.float64)
     return cats, conts.to(torch.float32)
 
 
@@ -78,20 +84,6 @@ def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapp
     return encode(procs["Categorify"].vocab_of(name), as_graph_column(table[name]))
 
 
-def _applied(graph: Graph, proc: ContProc, names: list[str], values: GraphTensor) -> GraphTensor:
-    """A proc's work on all columns at once: float64 ``[rows, m]``."""
-    if isinstance(proc, FillMissing):
-        fills = torch.tensor([proc.fill_of(n) for n in names], dtype=torch.float64)
-        return torch.where(values.isnan(), fills, values)
-    if isinstance(proc, Normalize):
-        means, sds = (torch.tensor([d[n] for n in names], dtype=torch.float64) for d in (proc.means, proc.stds))
-        return (values - means) / sds
-    if isinstance(proc, RankGauss):
-        return _ranked(graph, proc, names, values)
-    done = [proc.apply(n, values[:, i]) for i, n in enumerate(names)]
-    return _matrix(graph, done, torch.float64)
-
-
 def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor) -> GraphTensor:
     """``RankGauss`` of all columns; one that was constant in training is 0."""
     knots = [proc.knots[n] for n in names]
@@ -99,11 +91,11 @@ def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor
     if not used:
         return (values * 0).nan_to_num(0.0, 0.0, 0.0)
     some = values if len(used) == len(names) else values[:, torch.tensor(used)]
-    made = interpolated(some, [knots[i] for i in used], missing=0.0)
+    ranked = interpolated(some, [knots[i] for i in used], missing=0.0)
     if len(used) == len(names):
-        return made
-    constant_ones = torch.zeros(N, dtype=torch.float64)
-    columns = [made[:, used.index(i)] if i in used else constant_ones for i in range(len(names))]
+        return ranked
+    zeros = torch.zeros(N, dtype=torch.float64)
+    columns = [ranked[:, used.index(i)] if i in used else zeros for i in range(len(names))]
     return _matrix(graph, columns, torch.float64)
 
 
@@ -112,7 +104,11 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
     meta = torch.empty((N, len(columns)), dtype=dtype, device="meta")
     some = next((c for c in columns if isinstance(c, GraphTensor)), None)
     if not columns:
-        return GraphTensor(graph, _nothing(graph, dtype), meta)
+        # the number of rows is that of any input
+        rows = graph.op("Shape", graph.inputs[0])
+        shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
+        empty = graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
+        return GraphTensor(graph, empty, meta)
     parts = []
     for column in columns:
         if not isinstance(column, GraphTensor):
@@ -124,13 +120,6 @@ def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor
     return torch.stack(parts, 1)
 
 
-def _nothing(graph: Graph, dtype: torch.dtype) -> str:
-    """A matrix of no columns: the number of rows is that of any input."""
-    rows = graph.op("Shape", graph.inputs[0])
-    shape = graph.op("Concat", rows, constant(graph, torch.tensor([0])), axis=0)
-    return graph.op("ConstantOfShape", shape, value=torch.zeros(1, dtype=dtype).numpy())
-
-
 def _graph_of(table: GraphTable) -> Graph:
     for name in table.names:
         values = table[name].values
@@ -139,21 +128,23 @@ def _graph_of(table: GraphTable) -> Graph:
     raise DataError("a graph has no inputs", remedy="Give a run whose models read columns")
 
 
+@dataclass
 class NetModelProto:
     """A net as a model of its own.
 
     Args:
         proto: the model.
         used: whether it reads categories, and numbers.
-        width: how many outputs.
+        width: number of outputs.
     """
 
-    def __init__(self, proto: Any, used: list[bool], width: int) -> None:
-        self.proto, self.used, self.width = proto, used, width
+    proto: Any
+    used: list[bool]
+    width: int
 
 
 def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModelProto:
-    """A net as an ONNX model, by torch's exporter.
+    """Convert a net to an ONNX model, by torch's exporter.
 
     Args:
         net: in evaluation, on the CPU.
@@ -163,42 +154,21 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
     with torch.no_grad():
         width = int(net(*(torch.zeros((3, w), dtype=dtype) for w, dtype in inputs)).shape[1])
     proto = onnx_of(folded(net), inputs)
-    names = [i.name for i in proto.graph.input]
-    read = {n for node in proto.graph.node for n in node.input}
-    # the exporter keeps inputs that nothing reads
-    if len(names) == len(inputs):
-        return NetModelProto(proto, [True] * len(inputs), width)
-    used = [w > 0 for w, _ in inputs]
-    if sum(used) != len(names) or not read:
+    count = len(proto.graph.input)
+    # some versions of the exporter keep inputs that nothing reads, others drop those of width 0
+    used = [True] * len(inputs) if count == len(inputs) else [w > 0 for w, _ in inputs]
+    if sum(used) != count or not any(node.input for node in proto.graph.node):
         raise DataError("a net's graph has other inputs than the net", remedy="Report this")
     return NetModelProto(proto, used, width)
 
 
 def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
-    """A net as an ONNX model for any number of rows, lists padded with -1 (see ``program_of``).
+    """A net as an ONNX model for any number of rows, lists padded with -1.
 
     Args:
         net: in evaluation, on the CPU.
         inputs: width and dtype of codes, of numbers, and of each vector column.
         n_lists: how many list columns come between numbers and vectors.
-    """
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
-    with torch.no_grad(), quiet():
-        program = program_of(net, inputs, n_lists)
-        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
-
-
-def program_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> ExportedProgram:
-    """A net in evaluation as a program for any number of rows.
-
-    Args:
-        net: a model of ``fastrec.models``, or one that is called alike.
-        inputs: width and dtype of codes, of numbers, and of each vector column.
-        n_lists: how many list columns come between numbers and vectors. The program takes each as int64 ``[b, values]``
-            with -1 where a list has ended, as wide as the longest.
-
-    Returns:
-        A program of as many tensors ``[b, width]``.
     """
     device = next(net.parameters()).device
     given = [torch.zeros((3, width), dtype=dtype, device=device) for width, dtype in inputs]
@@ -209,11 +179,24 @@ def program_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_list
         shapes[2 + i][1] = Dim(f"values{i}")
     was_training = net.training
     try:
-        with torch.no_grad(), _pooling_padded(net):
-            program = _Called(net.eval(), n_lists)
-            return torch.export.export(program, tuple(given), dynamic_shapes={"inputs": tuple(shapes)})
+        with _pooling_padded(net):
+            return exported(_Called(net.eval(), n_lists), tuple(given), shapes={"inputs": tuple(shapes)})
     finally:
         net.train(was_training)
+
+
+def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = None, *, shapes: Any) -> Any:
+    """Convert a module to an ONNX model (``onnx.ModelProto``), by torch's exporter.
+
+    Args:
+        module: in evaluation, on the CPU.
+        args, kwargs: example inputs.
+        shapes: the dimensions that may vary, as ``torch.export`` takes them.
+    """
+    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
+    with torch.no_grad(), _quiet():
+        program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes)
+        return torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
 
 
 class _Called(nn.Module):
@@ -266,7 +249,7 @@ def _pooled(tables: EmbeddingTables, name: str, lists: _Padded) -> Tensor:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Torch's exporter warns of its own parts, and logs what it has no use for."""
     levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
     with warnings.catch_warnings():

@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from torch.export import Dim
 
 from fastrec import __version__
 from fastrec._core.atomic import atomic_folder, check_replaceable
-from fastrec._core.optional import require
 from fastrec._core.progress import Stages
 from fastrec.competition.next_items.predict import SavedNextItems
 from fastrec.errors import DataError
 from fastrec.sequences import NextItemNet
 from fastrec.sequences._virtual_items import has_virtual
-from fastrec.serve.graph.builder import OPSET, ROWS, Graph
-from fastrec.serve.graph.nets import quiet
-from fastrec.serve.session_scores import session_program
+from fastrec.serve.graph.builder import ROWS, Graph
+from fastrec.serve.graph.nets import exported
+from fastrec.serve.session_scores import SessionScores
 from fastrec.table import Vocab
 from fastrec.table.key_types import is_text
 
@@ -162,7 +162,6 @@ def missing_of(items: Vocab) -> str | int:
 
 
 def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
-    require("onnxscript", "onnxscript", "pip install 'fastrec-tabular[export]'")
     graph, kind, missing = Graph(), type_of(items), missing_of(items)
     dtype = object if kind == "string" else np.int64
     ids = np.array([missing, *items.values.to_pylist()], dtype=dtype)
@@ -172,9 +171,9 @@ def _graph(net: NextItemNet, items: Vocab, *, exclude_seen: bool) -> Graph:
         "LabelEncoder", given, domain="ai.onnx.ml", keys_tensor=ids[1:],
         values_tensor=np.arange(1, len(ids), dtype=np.int64), default_tensor=np.array([0], np.int64),
     )  # fmt: skip
-    with torch.no_grad(), quiet():
-        program = session_program(net, exclude_seen=exclude_seen)
-        proto = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False).model_proto
+    example = torch.ones((3, 2), dtype=torch.int64)
+    module = SessionScores(net, exclude_seen=exclude_seen).eval()
+    proto = exported(module, (example,), shapes=({0: Dim("sessions"), 1: Dim("length")},))
     scores = graph.merge(proto, [codes])[0]
     most = graph.op("Min", k, graph.constant(np.array([len(items)], np.int64)))
     best, places = graph.op("TopK", scores, most, outputs=2, axis=1, largest=1, sorted=1)
