@@ -1,4 +1,4 @@
-"""``SessionScores``: a net of sessions as a module that takes codes and gives scores of all items."""
+"""``SessionScores``: a net of sessions as a module from codes to scores of all items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastrec.sequences.net_scores import item_keys
 
 
 class SessionScores(nn.Module):
-    """What ``NextItemNet`` makes of sessions: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
+    """A trained ``NextItemNet`` as a module: codes int64 ``[n, length]`` → scores float32 ``[n, codes]``.
 
     Codes stand in the order of the events; 0, wherever it stands, is no event. Code 0 scores -inf.
 
@@ -39,7 +39,7 @@ class SessionScores(nn.Module):
         self.register_buffer("popular", popular.float())
 
     def forward(self, codes: Tensor) -> Tensor:
-        """Scores of all codes."""
+        """Compute scores of all codes."""
         packed, lengths = self._packed(codes)
         scores = self.net.query(self.net.last(packed, lengths)) @ self.keys
         scores = torch.where((lengths == 0).unsqueeze(1), self.popular, scores)
@@ -49,7 +49,7 @@ class SessionScores(nn.Module):
         return scores
 
     def _packed(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """The last events that the net reads, from the left, int64 ``[n, reads]``, and how many there are."""
+        """Move the last events that the net reads to the left, int64 ``[n, reads]``, and count them."""
         there = codes > 0
         events = there.long()
         count = events.sum(1)

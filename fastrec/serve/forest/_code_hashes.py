@@ -1,4 +1,4 @@
-"""The hashes under which CatBoost knows categories that are codes: the lowest half of CityHash64 of a code's digits."""
+"""CatBoost's hashes of categories that are codes: the lower half of CityHash64 of a code's digits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _K2, _K3, _MIX = (np.uint64(k) for k in (0x9AE16A3B2F90404F, 0xC949D7C7509E6557,
 
 
 def code_hashes(n: int) -> np.ndarray:
-    """Hashes of the codes 0 to n - 1: int32 ``[n]``.
+    """Compute hashes of the codes 0 to n - 1: int32 ``[n]``.
 
     Version 1.0 of CityHash (Pike and Alakuijala, https://github.com/google/cityhash), of texts of up to 8 bytes.
 
@@ -21,7 +21,7 @@ def code_hashes(n: int) -> np.ndarray:
 
 
 def _of_length(codes: np.ndarray) -> np.ndarray:
-    """CityHash64 of codes that have the same number of digits: uint64."""
+    """Compute CityHash64 of codes with the same number of digits: uint64."""
     length = len(str(codes[0]))
     digits = [np.uint64(ord("0")) + (codes // 10**i % 10).astype(np.uint64) for i in reversed(range(length))]
     if length < 4:

@@ -1,4 +1,4 @@
-"""``NodeList``: ONNX nodes and initializers with names of their own."""
+"""``NodeList``: ONNX nodes and initializers with their own names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NodeList:
         self.initializers: list[Any] = []
 
     def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node; the name of its output."""
+        """Add a node; return the name of its output."""
         return self.named(kind, inputs, f"{self.prefix}_{len(self.nodes)}", **attributes)
 
     def named(self, kind: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
@@ -33,30 +33,30 @@ class NodeList:
         return output
 
     def constant(self, value: np.ndarray) -> str:
-        """Add an initializer; its name."""
+        """Add an initializer; return its name."""
         name = f"{self.prefix}_c{len(self.initializers)}"
         self.initializers.append(onnx().numpy_helper.from_array(value, name))
         return name
 
     def number(self, value: float) -> str:
-        """Add a number of ``dtype``; its name."""
+        """Add a number of ``dtype``; return its name."""
         return self.constant(np.array(value, self.dtype))
 
     def integer(self, name: str) -> str:
-        """Whole numbers as int64."""
+        """Convert to int64."""
         return self.node("Cast", name, to=onnx().TensorProto.INT64)
 
     def double(self, name: str) -> str:
-        """Numbers as float64."""
+        """Convert to float64."""
         return self.node("Cast", name, to=onnx().TensorProto.DOUBLE)
 
     def lookup(self, name: str, keys: np.ndarray, values: np.ndarray, *, default: int) -> str:
-        """The int64 values of int64 keys, ``default`` for others."""
+        """Look up int64 values of int64 keys, ``default`` for others."""
         tensors = {"keys": keys, "values": values, "default": np.array([default])}
         attributes = {f"{n}_tensor": onnx().numpy_helper.from_array(v) for n, v in tensors.items()}
         return self.node("LabelEncoder", name, domain="ai.onnx.ml", **attributes)
 
     def add(self, more: tuple[list[Any], list[Any]]) -> None:
-        """Add others' nodes and initializers."""
+        """Add nodes and initializers of others."""
         self.nodes += more[0]
         self.initializers += more[1]

@@ -1,4 +1,4 @@
-"""``Grower``: trees as libraries keep them, one by one, into a ``Forest``."""
+"""``grow``: collect trees of a library into a ``Forest``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tree:
 
 
 def grow(trees: Sequence[Tree], columns: int, base: Sequence[float] | np.ndarray, **about: Any) -> Forest:
-    """Trees as a forest.
+    """Build a forest of trees.
 
     Args:
         trees: the trees in the order in which their values are added up.
@@ -68,7 +68,7 @@ _OF_NODES = ("feature", "threshold", "left", "right", *_FLAGS)
 
 
 def _flat(tree: Tree, feature: np.ndarray, nodes: int, leaves: int) -> dict[str, np.ndarray]:
-    """A tree's arrays, nodes and leaves apart; ``nodes``, ``leaves``: how many there are before it."""
+    """Convert a tree's arrays, nodes and leaves apart; ``nodes`` and ``leaves`` count those of earlier trees."""
     left, right = np.asarray(tree.left, np.int64), np.asarray(tree.right, np.int64)
     inner = left >= 0
     if not inner[0]:  # of one leaf

@@ -98,7 +98,7 @@ def symmetric_trees(forest: Trees, targets: int) -> SymmetricTrees | None:
 
 
 def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """The first node of each level ``[depth, trees]`` and the leaves ``[trees, 2 ** depth]``; None: not symmetric."""
+    """Find the first node of each level ``[depth, trees]`` and the leaves ``[trees, 2 ** depth]``, if symmetric."""
     at, firsts = roots[:, None], []
     for level in range(depth):
         firsts.append(at[:, 0])
@@ -112,7 +112,7 @@ def _levels(forest: Trees, roots: np.ndarray, depth: int) -> tuple[np.ndarray, n
 
 
 def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, graph: NodeList) -> str:
-    """Add the nodes that add up leaves.
+    """Add the nodes that sum the leaves.
 
     Args:
         trees: the trees.
@@ -140,17 +140,14 @@ def symmetric_nodes(trees: SymmetricTrees, x: str, columns: int, strict: bool, g
     places = graph.node("Reshape", graph.node("Add", leaf, starts), graph.constant(np.array([-1])))
     values = graph.node("GatherElements", graph.constant(trees.leaves.ravel()), places, axis=0)
     values = graph.node("Reshape", values, graph.constant(np.array([count, -1])))
-    return graph.node("Transpose", _by_target(values, trees.target, graph), perm=[1, 0])
-
-
-def _by_target(values: str, target: np.ndarray, graph: NodeList) -> str:
-    """Sums of ``[trees, n]`` by target: ``[targets, n]``."""
     zero = graph.constant(np.array([0]))
-    bounds = [0, *np.flatnonzero(np.diff(target)) + 1, len(target)]
+    bounds = [0, *np.flatnonzero(np.diff(trees.target)) + 1, count]
     if len(bounds) == 2:
-        return graph.node("ReduceSum", values, zero, keepdims=1)
-    sums = []
-    for bound in pairwise(bounds):
-        own = graph.node("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
-        sums.append(graph.node("ReduceSum", own, zero, keepdims=1))
-    return graph.node("Concat", *sums, axis=0)
+        total = graph.node("ReduceSum", values, zero, keepdims=1)
+    else:
+        sums = []
+        for bound in pairwise(bounds):
+            some = graph.node("Slice", values, *(graph.constant(np.array([b])) for b in bound), zero)
+            sums.append(graph.node("ReduceSum", some, zero, keepdims=1))
+        total = graph.node("Concat", *sums, axis=0)
+    return graph.node("Transpose", total, perm=[1, 0])

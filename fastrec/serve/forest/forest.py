@@ -1,4 +1,4 @@
-"""``Forest``: trees of any library as flat arrays, and the ONNX nodes that they become."""
+"""``Forest``: trees of any library as flat arrays, and their ONNX nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fastrec._core import limits
 from fastrec.serve.forest._columns import CategorySet, Derived, derived_nodes, in_order
 from fastrec.serve.forest._graph import NodeList
 from fastrec.serve.forest._onnx import onnx
@@ -14,7 +15,6 @@ from fastrec.serve.forest._symmetric import Trees, symmetric_nodes, symmetric_tr
 
 Link = Literal["identity", "logistic", "softmax", "exp", "log1p_exp", "signed_square"]
 Rule = Literal["lt", "le"]
-_SETS = 1024  # at most in a node: rows with thousands of columns would take much memory
 _MODES: dict[Rule, int] = {"le": 0, "lt": 1}  # BRANCH_LEQ, BRANCH_LT
 
 
@@ -48,11 +48,11 @@ class Forest(Trees):
 
     @property
     def targets(self) -> int:
-        """How many margins a row gets."""
+        """Number of margins of a row."""
         return len(self.base)
 
     def attributes(self) -> dict[str, Any]:
-        """Attributes of a ``TreeEnsemble`` node of ``ai.onnx.ml`` 5 that adds up leaves and leaves out ``base``."""
+        """Return the attributes of a ``TreeEnsemble`` node of ``ai.onnx.ml`` 5 that sums leaves without ``base``."""
         tensor = onnx().numpy_helper.from_array
         attributes = {
             "n_targets": self.targets,
@@ -74,7 +74,7 @@ class Forest(Trees):
         return {n: v.astype(np.int64).tolist() if isinstance(v, np.ndarray) else v for n, v in attributes.items()}
 
     def nodes(self, x: str, y: str, *, prefix: str, base: bool = True) -> tuple[list[Any], list[Any]]:
-        """The ONNX nodes that make margins of rows.
+        """Build the ONNX nodes that compute margins of rows.
 
         Args:
             x: name of the rows: float32 ``[n, columns]`` (float64 where ``wide``), NaN where missing.
@@ -97,7 +97,7 @@ class Forest(Trees):
         return graph.nodes, graph.initializers
 
     def _sums(self, x: str, graph: NodeList, base: np.ndarray | None) -> str:
-        """The name of sums of leaves, in ``dtype``; ``base``: what they start from."""
+        """Add nodes that sum leaves in ``dtype``, starting from ``base``; return the sums' name."""
         if self.derived:
             x = derived_nodes(self.derived, x, graph)
         # float32 must be added up in the order of the trees, as the libraries do
@@ -109,20 +109,20 @@ class Forest(Trees):
         return graph.node("TreeEnsemble", x, domain="ai.onnx.ml", **forest.attributes())
 
     def _in_parts(self) -> list[Forest]:
-        """Forests of the trees in order that have at most so many sets of categories each, or one tree."""
+        """Split into forests with a bounded number of sets of categories each, or one tree."""
         ends = np.append(self.roots, len(self.feature))[1:]
         parts, start, seen = [], 0, set[int]()
         for tree, (first, end) in enumerate(zip(self.roots, ends, strict=True)):
             own = {int(f) for f in self.feature[first:end] if f >= self.columns}
             own = {f for f in own if isinstance(self.derived[f - self.columns], CategorySet)}
-            if tree > start and len(seen | own) > _SETS:
+            if tree > start and len(seen | own) > limits.FOREST_SETS:
                 parts.append(self._trees(start, tree))
                 start, seen = tree, set()
             seen |= own
         return [*parts, self._trees(start, len(self.roots))] if parts else [self]
 
     def _trees(self, start: int, end: int) -> Forest:
-        """The trees from ``start`` to before ``end``."""
+        """Take the trees from ``start`` to before ``end``."""
         bounds = np.append(self.roots, len(self.feature))
         nodes = slice(bounds[start], bounds[end])
         own = {n: getattr(self, n)[nodes] for n in ("feature", "threshold", "missing_left", "left_leaf", "right_leaf")}
@@ -143,7 +143,7 @@ class Forest(Trees):
         return replace(self, **own)
 
     def _with_base(self, base: np.ndarray) -> Forest:
-        """With trees of one leaf before the others: sums are then in the order of the libraries' own."""
+        # trees of one leaf before the others: sums are then in the order of the libraries' own
         k, nodes, leaves = len(base), len(self.feature), len(self.value)
         mine = {"feature": np.zeros(k, np.int64), "threshold": np.zeros(k), "missing_left": np.zeros(k, bool)}
         mine |= {side: leaves + np.arange(k) for side in ("left", "right")}
@@ -153,7 +153,7 @@ class Forest(Trees):
         return replace(self, **joined, roots=np.concatenate([nodes + np.arange(k), self.roots]))
 
     def model(self) -> Any:
-        """A model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
+        """Build a model of these trees alone: ``x`` ``[n, columns]`` → ``margin`` float64 ``[n, targets]``."""
         helper, kind = onnx().helper, onnx().TensorProto
         nodes, initializers = self.nodes("x", "margin", prefix="forest")
         rows = helper.make_tensor_value_info("x", kind.DOUBLE if self.wide else kind.FLOAT, ["n", self.columns])

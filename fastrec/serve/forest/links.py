@@ -1,4 +1,4 @@
-"""What objectives make of margins, as ONNX nodes."""
+"""Links of objectives, from margins to predictions, as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODES: dict[Link, str] = {
 
 
 def link_nodes(link: Link, scale: float, margin: str, y: str, *, prefix: str) -> tuple[list[Any], list[Any]]:
-    """The ONNX nodes of a link.
+    """Build the ONNX nodes of a link.
 
     Args:
         link, scale: of a ``Forest``.

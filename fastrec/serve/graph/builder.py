@@ -1,4 +1,4 @@
-"""``Graph``: nodes, constants and inputs of an ONNX model that is being made."""
+"""Build ONNX models: nodes, constants and inputs of a ``Graph``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = "rows"  # what the first dimension of inputs and outputs is called
 
 @dataclass
 class GraphCut:
-    """A value of a graph at which it may be cut.
+    """A value of a graph at which it may be cut into parts.
 
     Args:
         name: what it is called in the parts.
@@ -57,7 +57,7 @@ class GraphPart:
 
 
 class Graph:
-    """Nodes in the order in which they are computed, each made once: equal nodes on equal inputs share a result."""
+    """Nodes in the order in which they are computed; equal nodes on equal inputs share a result."""
 
     def __init__(self) -> None:
         self._onnx = onnx()
@@ -68,13 +68,13 @@ class Graph:
         self._named: dict[Any, Any] = {}
         self._count = 0
         self.known: dict[str, list[tuple[str, np.ndarray]]] = {}  # value → its places among known keys, and the keys
-        self.scope = "graph"  # what nets and forests that are written now belong to
-        self.compress: Callable[[Any], Any] | None = None  # what nets' models go through
-        self.hashed: set[str] = set()  # inputs of text that are taken apart letter by letter
-        self.marks: list[GraphPart] = []  # what may be parts of their own (see ``fastrec.serve.parts``)
+        self.scope = "graph"  # name of the model whose nets and forests are being written
+        self.compress: Callable[[Any], Any] | None = None  # applied to nets' models
+        self.hashed: set[str] = set()  # inputs of text that are hashed letter by letter
+        self.marks: list[GraphPart] = []  # possible parts (see ``fastrec.serve.parts``)
 
     def input(self, name: str, dtype: Any, shape: tuple[int | str, ...] = (ROWS,)) -> str:
-        """An input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
+        """Add an input, ``[rows]`` unless another shape is given, of a numpy dtype (``object`` or ``str``: text).
 
         Raises:
             DataError: there is an input of that name already.
@@ -86,21 +86,21 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of the inputs, in the order in which they were asked for."""
+        """Names of the inputs, in the order of their first use."""
         return tuple(self._inputs)
 
     def drop_unread_inputs(self) -> set[str]:
-        """Forget the inputs that no output depends on; the names of the others."""
+        """Remove inputs that no output depends on; return the names of the others."""
         read = {n for node in self.model().graph.node for n in node.input} & set(self._inputs)
         self._inputs = {n: t for n, t in self._inputs.items() if n in read}
         return read
 
     def output(self, name: str, value: str, dtype: Any, width: int | str | None = None) -> None:
-        """Give a result out under a name: ``[rows]``, or ``[rows, width]``."""
+        """Name a result as an output: ``[rows]``, or ``[rows, width]``."""
         self._outputs[name] = value, self.type_of(dtype), width
 
     def constant(self, value: Any, dtype: Any = None) -> str:
-        """A constant; equal ones share their place."""
+        """Add a constant; equal ones are stored once."""
         array = np.ascontiguousarray(np.asarray(value, dtype)) if np.ndim(value) else np.asarray(value, dtype)
         key = "constant", array.dtype.str, array.shape, _digest(array)
         if key not in self._named:
@@ -109,7 +109,7 @@ class Graph:
         return self._named[key]
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", shared: bool = True, **attributes: Any):
-        """A node; its result's name, or the names of all of several.
+        """Add a node; return its result's name, or a tuple of names.
 
         Args:
             kind: the operator.
@@ -137,7 +137,7 @@ class Graph:
         return result
 
     def merge(self, model: Any, feeds: Sequence[str], prefix: str = "n") -> list[str]:
-        """The nodes of another model (an ``onnx.ModelProto``), its inputs fed by values of this graph.
+        """Add the nodes of another model (an ``onnx.ModelProto``), with values of this graph as its inputs.
 
         Args:
             model: a model of the same opset.
@@ -168,7 +168,7 @@ class Graph:
         return [names[o.name] for o in graph.output]
 
     def add(self, nodes: Sequence[Any], constants: Sequence[Any]) -> None:
-        """Nodes that name values of this graph, and constants (``onnx.TensorProto``); their names must be their own."""
+        """Add nodes that name values of this graph, and constants (``onnx.TensorProto``) with new names."""
         self._nodes += nodes
         self._constants |= {t.name: self._onnx.numpy_helper.to_array(t) for t in constants}
 
@@ -178,16 +178,16 @@ class Graph:
         return f"{word.lower()}_{self._count}"
 
     def mark(self, kind: str, inputs: Sequence[GraphCut], output: GraphCut, *, booster: Any = None) -> None:
-        """Note that a net or a forest may be a part of its own: its inputs, and what it makes."""
+        """Mark a net or a forest as a possible part, by its inputs and its output."""
         place = sum(m.name.startswith(f"{self.scope}_") for m in self.marks)
         self.marks.append(GraphPart(f"{self.scope}_{place}", kind, list(inputs), [output], booster))
 
     def output_value(self, name: str) -> str:
-        """The value that is given out under a name."""
+        """Return the value of an output."""
         return self._outputs[name][0]
 
     def part(self, inputs: Sequence[GraphCut], outputs: Sequence[GraphCut]) -> tuple[Any, set[str]]:
-        """The nodes from some values to others as a model of their own, and which of its inputs it reads."""
+        """Build the model of the nodes from some values to others, and the set of values that it reads."""
         helper = self._onnx.helper
         begins = [
             helper.make_node("Cast", [cut.name], [cut.value], to=self.type_of(cut.inner or cut.dtype))
@@ -220,7 +220,7 @@ class Graph:
         return helper.make_model(graph, opset_imports=opsets, ir_version=IR, producer_name="fastrec")
 
     def model(self, *, name: str = "fastrec") -> Any:
-        """The model; nodes and constants that no output needs are left out."""
+        """Build the model, without nodes and constants that no output needs."""
         helper = self._onnx.helper
         ends = [helper.make_node("Identity", [value], [out]) for out, (value, _, _) in self._outputs.items()]
         nodes = _needed([*self._nodes, *ends], set(self._outputs))
@@ -237,7 +237,7 @@ class Graph:
         Returns:
             The files.
         """
-        path, model = Path(path), self.model(name=name) if model is None else model
+        model = self.model(name=name) if model is None else model
         # protobuf's largest message is 2 GiB
         if sum(len(t.raw_data) for t in model.graph.initializer) <= limits.ONNX_FILE_BYTES:
             path.write_bytes(model.SerializeToString())
@@ -248,8 +248,15 @@ class Graph:
         self._onnx.save_model(model, str(path), save_as_external_data=True, **options)
         return [path, path.with_name(data)]
 
+    def export(self, folder: Path, about: dict[str, Any]) -> None:
+        """Write ``model.onnx``, and add its files and digest to ``about``, the content of ``serving.json``."""
+        path = folder / "model.onnx"
+        files = [f.name for f in self.save(path, name=str(about["name"]))]
+        sha = hashlib.sha256(path.read_bytes()).hexdigest()
+        about["model"] = {"file": path.name, "files": files, "sha256": sha}
+
     def type_of(self, dtype: Any) -> int:
-        """ONNX's number of a numpy dtype."""
+        """Return ONNX's number of a numpy dtype."""
         kind = np.dtype(dtype)
         if kind.kind in "OU":
             return self._onnx.TensorProto.STRING
@@ -257,7 +264,7 @@ class Graph:
 
 
 def _in_order(graph: Any) -> list[Any]:
-    """A graph's nodes, each after those that make what it reads."""
+    """Sort a graph's nodes topologically."""
     known = {i.name for i in graph.input} | {t.name for t in graph.initializer} | {""}
     left, ordered = list(graph.node), []
     while left:
@@ -272,7 +279,6 @@ def _in_order(graph: Any) -> list[Any]:
 
 
 def _needed(nodes: list[Any], wanted: set[str]) -> list[Any]:
-    """The nodes that the wanted results are made by, in their order."""
     needed = []
     for node in reversed(nodes):
         if wanted & set(node.output):

@@ -1,4 +1,4 @@
-"""Trained estimators in a graph: what each predicts of a graph's rows."""
+"""Write trained estimators into a graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WRITERS: dict[str, Callable[[Any, Any], Any]] = {}
 
 @dataclass
 class GraphRows:
-    """Rows of a graph, with what estimators ask of ``Rows``.
+    """Symbolic rows, with the attributes of ``Rows`` that estimators read.
 
     Args:
         table: the columns.
@@ -50,16 +50,16 @@ class GraphRows:
 
     @property
     def n_scores(self) -> int:
-        """How many numbers are predicted for a row."""
+        """Number of predictions for a row."""
         return self.n_outputs if self.task in ("multiclass", "multilabel", "regression") else 1
 
     def with_table(self, table: GraphTable, conts: Sequence[str]) -> GraphRows:
-        """The same rows with other columns, numbers all of them."""
+        """Return the same rows with other columns, all numbers."""
         return GraphRows(table, self.task, [], list(conts), self.n_outputs, self.lists)
 
 
 def prediction(model: Estimator, rows: GraphRows) -> Any:
-    """What an estimator predicts: float64 ``[rows]`` or ``[rows, k]``.
+    """Write an estimator's prediction: float64 ``[rows]`` or ``[rows, k]``.
 
     Raises:
         NotInGraphError: there is no such way for its kind.
@@ -76,7 +76,7 @@ def prediction(model: Estimator, rows: GraphRows) -> Any:
 
 
 def writer(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, Any], Any]]:
-    """Take a function as what writes estimators of these classes."""
+    """Register a function that writes estimators of these classes."""
 
     def take(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         for name in names:
@@ -86,9 +86,6 @@ def writer(*names: str) -> Callable[[Callable[[Any, Any], Any]], Callable[[Any, 
     return take
 
 
-# Nets ----------------------------------------------------------------------------------------------------------------
-
-
 @writer("NetRanker")
 def _net_ranker(model: Any, rows: GraphRows) -> Any:
     return net_outputs(model._trained, rows.table)[:, 0]
@@ -96,7 +93,7 @@ def _net_ranker(model: Any, rows: GraphRows) -> Any:
 
 @writer("SessionRanker")
 def _session_ranker(model: Any, rows: GraphRows) -> Any:
-    if rows is None or rows.events is None:  # never scored without them
+    if rows is None or rows.events is None:  # without events it would score like another model
         raise NotInGraphError(
             f"{model.name} ({type(model).__name__}, {model.architecture.model.__name__}) reads the events before a "
             "list, which the graph of a run has not",
@@ -111,14 +108,11 @@ def _net_model(model: Any, rows: GraphRows) -> Any:
 
 
 def mean(parts: list[Any]) -> Any:
-    """The mean of predictions, added in their order."""
+    """Write the mean of predictions, added in their order."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
     return total / len(parts) if len(parts) > 1 else total
-
-
-# Trees ---------------------------------------------------------------------------------------------------------------
 
 
 @writer("XGBModel", "LGBMModel", "CatBoostModel", "XGBRanker")
@@ -131,12 +125,14 @@ def _trees(model: Any, rows: GraphRows) -> Any:
 def _grown(
     forests: EstimatorForests, matrix: GraphTensor, rows: GraphRows, boosters: Sequence[Any] | None = None
 ) -> GraphTensor:
-    """What an estimator's trees predict of a matrix as in training; ``boosters``: XGBoost's own, where they are."""
+    """Write the prediction of an estimator's trees; ``boosters``: XGBoost's own, if there are any."""
     graph = matrix.graph
     matrix = matrix.to(torch.float64 if forests.dtype == "float64" else torch.float32)
-    start = None if forests.start is None else as_value(rows.table[forests.start].number(torch.float32), torch.float32)
+    start = None
+    if forests.start is not None:
+        start = value_of(graph, rows.table[forests.start].number(torch.float32), torch.float32)
     prefix = graph.fresh("forest")
-    graph.add(*forests.nodes(matrix.value, f"{prefix}_said", prefix=prefix, start=start))
+    graph.add(*forests.nodes(matrix.value, f"{prefix}_predicted", prefix=prefix, start=start))
     for i, part in enumerate(forests.parts):
         if isinstance(part, Forest):
             own = None if boosters is None or part.targets > 1 or forests.start is not None else boosters[i]
@@ -146,11 +142,11 @@ def _grown(
             )
             graph.mark("onnx" if own is None else "xgboost", [given], sums, booster=own)
     shape = (N,) if rows.n_scores == 1 else (N, rows.n_scores)
-    return GraphTensor(graph, f"{prefix}_said", torch.empty(shape, dtype=torch.float64, device="meta"))
+    return GraphTensor(graph, f"{prefix}_predicted", torch.empty(shape, dtype=torch.float64, device="meta"))
 
 
 def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
-    """What trees add up to, without what they start from: float64 ``[rows, targets]``."""
+    """Write the sums of leaves without the base: float64 ``[rows, targets]``."""
     graph = matrix.graph
     prefix = graph.fresh("forest")
     graph.add(*forest.nodes(matrix.value, f"{prefix}_sums", prefix=prefix, base=False))
@@ -158,7 +154,7 @@ def margins(forest: Forest, matrix: GraphTensor) -> GraphTensor:
 
 
 def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
-    """``TreeInputs.matrix`` of a graph's rows: float32 ``[rows, columns]``."""
+    """Write ``TreeInputs.matrix``: float32 ``[rows, columns]``."""
     columns = []
     for name in inputs.names:
         if name in inputs.vocabs:
@@ -170,19 +166,16 @@ def tree_matrix(inputs: TreeInputs, table: GraphTable) -> GraphTensor:
     return _matrix(some, columns, torch.float32).clamp(-_LARGEST, _LARGEST)
 
 
-# scikit-learn --------------------------------------------------------------------------------------------------------
-
-
 @writer("SKModel")
 def _sk_model(model: Any, rows: GraphRows) -> Any:
     dense = isinstance(model._inputs, DenseInputs)
     matrix = (dense_matrix if dense else tree_matrix)(model._inputs, rows.table)
-    said = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
-    return _grown(forests_of(model), matrix, rows) if said is None else said
+    predicted = linear_prediction(model._parts, matrix, model._task, model._n_outputs)
+    return _grown(forests_of(model), matrix, rows) if predicted is None else predicted
 
 
 def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
-    """``DenseInputs.matrix`` of a graph's rows: float64 ``[rows, columns]``."""
+    """Write ``DenseInputs.matrix``: float64 ``[rows, columns]``."""
     columns: list[Any] = []
     for name in inputs.inputs.names:
         if name in inputs.numbers:
@@ -195,9 +188,6 @@ def dense_matrix(inputs: DenseInputs, table: GraphTable) -> GraphTensor:
         else:
             columns += [(codes == i).double() for i in range(1, len(vocab))]
     return _matrix(next(c.graph for c in columns if isinstance(c, GraphTensor)), columns, torch.float64)
-
-
-# Rules and what wraps others -----------------------------------------------------------------------------------------
 
 
 @writer("ConstantModel")
@@ -230,8 +220,3 @@ def _column_ranker(model: Any, rows: GraphRows) -> Any:
         values = rows.table[name].number()
         keys.append((torch.where(values.isnan(), torch.inf, values), False))
     return -rows.lists.place(keys).double()
-
-
-def as_value(values: GraphTensor, dtype: torch.dtype) -> str:
-    """The name of a tensor's value as a dtype."""
-    return value_of(values.graph, values, dtype)

@@ -1,4 +1,4 @@
-"""A FeatureSet's steps in a graph: which can be, and the columns that they make."""
+"""Write a FeatureSet's steps into a graph, and name those that cannot be written."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ _WRITERS: dict[str, Callable[[Any, GraphTable, ListScope], dict[str, Column]]] =
 
 @dataclass
 class ListScope:
-    """What steps may use beside the columns.
-
-    Args:
-        lists: of a ranking: its lists, and the column that names them.
-        list_column: that column's name.
-    """
+    """The lists of a ranking, and the column that names them."""
 
     lists: GraphGroups | None = None
     list_column: str | None = None
@@ -35,7 +30,7 @@ class ListScope:
 
 @dataclass
 class Served:
-    """Which steps of a FeatureSet are in a graph.
+    """The steps of a FeatureSet that are in a graph.
 
     Args:
         inside: the steps that are.
@@ -47,7 +42,7 @@ class Served:
 
 
 def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str, Column]:
-    """The columns that a step makes of a graph's rows.
+    """Write a step's columns.
 
     Raises:
         NotInGraphError: it has no form in a graph.
@@ -73,7 +68,7 @@ def write_step(step: Feature, table: GraphTable, places: ListScope) -> dict[str,
 
 
 def writer(*names: str) -> Callable[[Any], Any]:
-    """Take a function as what writes generators of these classes."""
+    """Register a function that writes generators of these classes."""
 
     def take(function: Any) -> Any:
         for name in names:
@@ -151,13 +146,13 @@ def _vectors(step: Any, table: GraphTable, places: ListScope) -> dict[str, Colum
 
 
 def in_lists(step: Feature, places: ListScope) -> bool:
-    """Whether a step looks at the rows of a request's list alone."""
+    """Check if a step reads only rows of the request's list."""
     within = step.within
     return places.lists is not None and within is not None and list(within) == [places.list_column]
 
 
 def lists_of(step: Feature, places: ListScope) -> GraphGroups:
-    """The lists that a step looks at.
+    """Return the lists that a step reads.
 
     Raises:
         NotInGraphError: it looks at other groups.
@@ -171,7 +166,7 @@ def lists_of(step: Feature, places: ListScope) -> GraphGroups:
 def written(
     steps: Sequence[Feature], table: GraphTable, places: ListScope, wanted: Sequence[str]
 ) -> tuple[GraphTable, Served]:
-    """All steps that can be written, in order; what the others make, the table has when it is read.
+    """Write all steps that can be written, in order; the other steps' columns become inputs.
 
     Args:
         steps: the steps, those that others read before them.

@@ -1,4 +1,4 @@
-"""Nets that read the events before a list, in a graph: events as inputs beside the candidates, coded as in training."""
+"""Nets that read the events before a list, in a graph: events are inputs besides the candidates."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _EVENTS = "events"  # what the second dimension of the inputs is called
 
 @dataclass
 class GraphEvents:
-    """The events before lists as inputs of a graph: each row brings those of its list, of which the first row's count.
+    """The events before lists as inputs of a graph. Each row has those of its list; the first row's are read.
 
     Args:
         graph: the graph.
@@ -57,7 +57,7 @@ class GraphEvents:
 def events_of(
     graph: Graph, rankers: Sequence[Any], log: Table, item: str, time: str | None
 ) -> tuple[GraphEvents, list[dict[str, Any]]]:
-    """The inputs that rankers read of the events before lists, and what ``serving.json`` says of them.
+    """Add the inputs that rankers read of the events before lists, and describe them for ``serving.json``.
 
     Args:
         graph: the graph, which gets the inputs.
@@ -82,7 +82,7 @@ def events_of(
 
 
 def session_outputs(model: Any, rows: Any) -> GraphTensor:
-    """What a ``SessionRanker`` makes of a graph's rows and their events: float64 ``[rows]``.
+    """Write the nodes of a ``SessionRanker``: float64 ``[rows]``.
 
     Args:
         model: the trained ranker.
@@ -124,7 +124,7 @@ def session_outputs(model: Any, rows: Any) -> GraphTensor:
 
 
 class _Laid:
-    """The last events of every list, ``most`` places a list: what is flat has ``E = lists * most`` values.
+    """The last events of every list, ``most`` places each: flat values have ``E = lists * most`` places.
 
     Args:
         events: the inputs.
@@ -153,7 +153,7 @@ class _Laid:
         self._at = op("Reshape", op("Where", there, at, none), self.whole(-1))
 
     def column(self, name: str) -> GraphColumn:
-        """A column of the events, flat."""
+        """Return a column of the events, flat."""
         graph, value = self.graph, self.events.values[name]
         column, no_text = self.events.log[name], self.events.missing[name]
         kind = input_type(column)
@@ -163,12 +163,12 @@ class _Laid:
         return column_of(graph, graph.op("Gather", flat, self._at), name, column, no_text=no_text)
 
     def wide(self, flat: str, width: int | None = None) -> str:
-        """Flat values as ``[lists, most]``, or ``[lists, most, width]``."""
+        """Reshape flat values to ``[lists, most]``, or ``[lists, most, width]``."""
         shape = [-1, self.most] if width is None else [-1, self.most, width]
         return self.graph.op("Reshape", flat, self.whole(*shape))
 
     def age(self, shown: Column, happened: GraphColumn) -> GraphTensor:
-        """How long ago events were, as ``EventCoder`` has it: float32 ``[E, 1]``."""
+        """Compute how long ago events were, as ``EventCoder`` does: float32 ``[E, 1]``."""
         own = value_of(self.graph, shown.number(), torch.float64)
         meta = torch.empty(N, dtype=torch.float64, device="meta")
         moment = GraphTensor(self.graph, self._spread(self.graph.op("Gather", own, self.first)), meta)
@@ -176,7 +176,7 @@ class _Laid:
         return age.log1p().float()[:, None] / 10
 
     def listed(self, candidates: GraphColumn, items: GraphColumn) -> str:
-        """The row of the candidate that is an event's item, in the event's list; -1: none is. int64 ``[E]``."""
+        """Find the row of the candidate that is an event's item, in the event's list; -1: none. int64 ``[E]``."""
         op = self.graph.op
         mine, theirs = _raw(candidates), _raw(items)
         if (candidates.text is None) != (items.text is None):
@@ -196,7 +196,7 @@ class _Laid:
         return op("Where", value_of(self.graph, gone, torch.bool), self.whole(-1), found)
 
     def _first(self, codes: str, number: str, size: str, absent: int | None = None) -> str:
-        """The first row of each code, int64 ``[size]``."""
+        """Find the first row of each code, int64 ``[size]``."""
         op = self.graph.op
         start = op("ConstantOfShape", size, value=np.array([np.inf]))
         wide = op("Cast", number, to=self.graph.type_of(np.float64))  # the reduction of integers is not everywhere
@@ -207,14 +207,14 @@ class _Laid:
         return op("Cast", made, to=self.graph.type_of(np.int64))
 
     def _spread(self, of_list: str) -> str:
-        """A value of each list at all its places: ``[E]``."""
+        """Repeat a value of each list at all its places: ``[E]``."""
         op = self.graph.op
         shape = op("Concat", self.lists._count, self.whole(self.most), axis=0)
         return op("Reshape", op("Expand", op("Unsqueeze", of_list, self.whole(1)), shape), self.whole(-1))
 
 
 class _Fed(nn.Module):
-    """A net of events that is given what there is, by name."""
+    """A net of events that takes its inputs by name."""
 
     def __init__(self, net: nn.Module, n_cat: int, n_cont: int) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class _Fed(nn.Module):
 
 
 def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
-    """The net as an ONNX model, whose inputs have the names of ``feeds``."""
+    """Convert the net to an ONNX model whose inputs have the names of ``feeds``."""
     n, lists, most = 6, 3, coder.most
     whole, sizes = torch.int64, coder.sizes
     given = {
@@ -262,7 +262,7 @@ def _net_model(net: _Fed, feeds: Mapping[str, str], coder: Any) -> Any:
 
 
 def _raw(column: GraphColumn) -> str:
-    """Ids as they are: text, or int64.
+    """Return ids as text or int64.
 
     Raises:
         NotInGraphError: they are neither.

@@ -1,4 +1,4 @@
-"""Generators that look at the rows of one request's list, as nodes: ranks, statistics, the rows beside a row."""
+"""Write generators that read the rows of one request's list: ranks, statistics, lags."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rank(step: Any, table: GraphTable, places: ListScope) -> dict[str, Column]:
 
 
 def _ranked(lists: GraphGroups, values: Any, gone: Any, method: str) -> Any:
-    """Each row's rank in its list, from 1; missing values come last."""
+    """Rank each row in its list, from 1; missing values come last."""
     place = lists.place([(values, False), (gone.double(), False)]).double() + 1
     if method == "ordinal":
         return place
@@ -70,7 +70,7 @@ def _deviation(step: Any, table: GraphTable, places: ListScope) -> dict[str, Col
 
 
 class _ListStatistic:
-    """A statistic of each row's list, where one of each key is expected."""
+    """A statistic of each row's list, which code for statistics of keys can index."""
 
     def __init__(self, values: Any) -> None:
         self.values = values
@@ -83,7 +83,7 @@ class _ListStatistic:
 
 
 def _value_of(codes: Any, values: Keys, name: str) -> Column:
-    """Codes (from 1; 0 = missing) as a column of the numbers that they stand for."""
+    """Convert codes (from 1; 0 = missing) to a column of their numbers."""
     column = as_column(values.columns[0], name=name).plain()
     if column.kind not in ("number", "datetime"):
         raise NotInGraphError("a list's text has no form in a graph", remedy="Compute it outside of the graph")
@@ -92,7 +92,7 @@ def _value_of(codes: Any, values: Keys, name: str) -> Column:
 
 
 def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]:
-    """Statistics of the rows of each row's list."""
+    """Write statistics of the rows of each row's list."""
     lists, made = lists_of(step, places), {}
     odd = [s for s in step._wanted if s not in _STATS]
     if odd:
@@ -103,16 +103,13 @@ def _of_lists(step: Any, table: GraphTable, places: ListScope) -> dict[str, Any]
         count = lists.reduce(known.double(), "add")
         filled = torch.where(known, values, 0.0)
         total = lists.reduce(filled, "add")
-        mean = _mean(lists, filled, known, total / torch.clamp(count, min=1), count)
+        mean = total / torch.clamp(count, min=1)
+        # add what rounding has lost, as training does: a tree may split where a difference from the mean is 0
+        rest = torch.where(known & mean.isfinite(), filled - mean, 0.0)
+        mean = mean + lists.reduce(rest, "add") / torch.clamp(count, min=1)
         for stat in step._wanted:
             made[step._name(col, stat)] = _statistic(stat, lists, values, known, count, total, mean)
     return made
-
-
-def _mean(lists: GraphGroups, filled: Any, known: Any, mean: Any, count: Any) -> Any:
-    """The mean with what rounding has lost, as training takes it: a tree may split where a difference from it is 0."""
-    rest = torch.where(known & mean.isfinite(), filled - mean, 0.0)
-    return mean + lists.reduce(rest, "add") / torch.clamp(count, min=1)
 
 
 def _statistic(stat: str, lists: GraphGroups, values: Any, known: Any, count: Any, total: Any, mean: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Trained nets in a graph: their columns prepared as in training, their layers by torch's own exporter."""
+"""Write trained nets into a graph: columns are prepared as in training, layers by torch's own exporter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NA = "_na"
 
 
 def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
-    """What a net makes of a graph's rows: float64 ``[rows, outputs]``.
+    """Write a net's outputs: float64 ``[rows, outputs]``.
 
     Args:
         trained: the net.
@@ -51,7 +51,7 @@ def net_outputs(trained: TrainedNet, table: GraphTable) -> GraphTensor:
 
 
 def _prepared(frame: TabularFrame, table: GraphTable) -> tuple[Any, Any]:
-    """Codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` makes them."""
+    """Write codes of categories int64 ``[rows, c]`` and numbers float32 ``[rows, m]``, as ``TabularFrame`` does."""
     procs = {type(p).__name__: p for p in frame.procs.fs}
     odd = next((p for p in procs.values() if isinstance(p, Features)), None)
     if odd is not None:
@@ -85,7 +85,7 @@ def _codes(procs: Mapping[str, Any], name: str, table: GraphTable, numbers: Mapp
 
 
 def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor) -> GraphTensor:
-    """``RankGauss`` of all columns; one that was constant in training is 0."""
+    """Apply ``RankGauss`` to all columns; one that was constant in training becomes 0."""
     knots = [proc.knots[n] for n in names]
     used = [i for i, (x, _) in enumerate(knots) if len(x) > 1]
     if not used:
@@ -100,7 +100,7 @@ def _ranked(graph: Graph, proc: RankGauss, names: list[str], values: GraphTensor
 
 
 def _matrix(graph: Graph, columns: list[Any], dtype: torch.dtype) -> GraphTensor:
-    """Columns side by side: ``[rows, m]``; one that is the same in every row is spread over them."""
+    """Stack columns to ``[rows, m]``; a column that is the same in every row is expanded."""
     meta = torch.empty((N, len(columns)), dtype=dtype, device="meta")
     some = next((c for c in columns if isinstance(c, GraphTensor)), None)
     if not columns:
@@ -163,7 +163,7 @@ def net_model(net: nn.Module, inputs: list[tuple[int, torch.dtype]]) -> NetModel
 
 
 def onnx_of(net: nn.Module, inputs: Sequence[tuple[int, torch.dtype]], n_lists: int = 0) -> Any:
-    """A net as an ONNX model for any number of rows, lists padded with -1.
+    """Convert a net to an ONNX model for any number of rows, with lists padded with -1.
 
     Args:
         net: in evaluation, on the CPU.
@@ -200,7 +200,7 @@ def exported(module: nn.Module, args: tuple[Tensor, ...] = (), kwargs: Any = Non
 
 
 class _Called(nn.Module):
-    """A net that is given all its inputs as tensors."""
+    """A net that takes all its inputs as tensors."""
 
     def __init__(self, net: nn.Module, n_lists: int) -> None:
         super().__init__()
@@ -213,14 +213,14 @@ class _Called(nn.Module):
 
 @dataclass
 class _Padded:
-    """Lists side by side, int64 ``[b, values]``, -1 where a list has ended."""
+    """Lists as int64 ``[b, values]``, padded with -1."""
 
     values: Tensor
 
 
 @contextmanager
 def _pooling_padded(net: nn.Module) -> Iterator[None]:
-    """Tables of a net that pool padded lists: the lengths of bags would tie a program to batches of 2 rows or more."""
+    """Let tables of a net pool padded lists: lengths of bags would restrict a program to batches of 2 rows or more."""
     tables = [m for m in net.modules() if isinstance(m, EmbeddingTables)]
     if any(one.placed for one in tables):
         raise DataError(
@@ -237,7 +237,7 @@ def _pooling_padded(net: nn.Module) -> Iterator[None]:
 
 
 def _pooled(tables: EmbeddingTables, name: str, lists: _Padded) -> Tensor:
-    """What ``EmbeddingTables`` makes of a list column: ``[b, width]``, 0 where a list is empty."""
+    """Pool a list column as ``EmbeddingTables`` does: ``[b, width]``, 0 for an empty list."""
     slice_ = tables.slice_of(name)
     there = (lists.values >= 0).unsqueeze(2)
     vectors = tables.weights[slice_.group][lists.values.clamp(min=0) + slice_.start]
@@ -250,7 +250,7 @@ def _pooled(tables: EmbeddingTables, name: str, lists: _Padded) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Torch's exporter warns of its own parts, and logs what it has no use for."""
+    """Silence torch's exporter: it warns of its own parts, and logs what it does not use."""
     levels = {n: logging.getLogger(n).level for n in ("torch.onnx", "onnxscript", "onnx_ir", "torch.export")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

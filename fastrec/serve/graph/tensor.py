@@ -1,8 +1,8 @@
-"""``GraphTensor``: stands for a tensor of the graph; torch's functions, called with one, write nodes.
+"""``GraphTensor``: a symbolic tensor; torch's functions, called with one, write nodes into a graph.
 
-So the code that makes features in training makes their graph too, without a second description that could differ. The
-dtype and shape of every result are torch's own: each function is run on ``meta`` tensors beside. Rows are ``N`` in
-their shapes; a constant that is as long has to be the same in all rows.
+The code that computes features in training writes their graph too, so that the two cannot differ. The dtype and shape
+of every result are torch's own: each function also runs on ``meta`` tensors. The number of rows is ``N`` in their
+shapes; a constant of that length must be the same in all rows.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ HANDLERS: dict[str, Callable[..., Any]] = {}
 
 
 class NotInGraphError(DataError):
-    """Something cannot be written as nodes of a graph."""
+    """An operation that has no form in a graph."""
 
 
 def handler(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take a function as the handler of torch's functions of these names."""
+    """Register a function as the handler of torch's functions of these names."""
 
     def take(function: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -38,7 +38,7 @@ def handler(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 class GraphTensor:
-    """A tensor of the graph.
+    """A symbolic tensor.
 
     Args:
         graph: the graph.
@@ -68,7 +68,7 @@ class GraphTensor:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """Number of dimensions."""
         return self.meta.ndim
 
     @property
@@ -78,28 +78,28 @@ class GraphTensor:
 
     @property
     def is_cuda(self) -> bool:
-        """No."""
+        """False: only the graph's runtime has a device."""
         return False
 
     @property
     def T(self) -> GraphTensor:
-        """Turned round."""
+        """The transposed tensor."""
         return self.transpose(0, 1)
 
     def size(self, dim: int | None = None) -> Any:
-        """The shape, or one of its sizes."""
+        """Return the shape, or one of its sizes."""
         return self.meta.size() if dim is None else self.meta.size(dim)
 
     def dim(self) -> int:
-        """How many dimensions."""
+        """Return the number of dimensions."""
         return self.meta.ndim
 
     def is_floating_point(self) -> bool:
-        """Whether the values are floats."""
+        """Check if the values are floats."""
         return self.meta.is_floating_point()
 
     def cpu(self) -> GraphTensor:
-        """The tensor itself, which is nowhere yet."""
+        """Return the tensor itself."""
         return self
 
     def __len__(self) -> int:
@@ -177,7 +177,7 @@ GraphTensor.__getitem__ = lambda self, place: call(torch.Tensor.__getitem__, (se
 
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function of torch makes of arguments among which there are tensors of the graph.
+    """Call a function of torch with symbolic tensors among its arguments.
 
     Raises:
         NotInGraphError: there is no way to write it as nodes.
@@ -205,7 +205,7 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = None) -> str:
-    """A tensor as a constant of the graph.
+    """Add a tensor as a constant of the graph.
 
     Raises:
         NotInGraphError: it has a value of its own for every row.
@@ -220,7 +220,7 @@ def constant(graph: Graph, values: torch.Tensor, dtype: torch.dtype | None = Non
 
 
 def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
-    """The name of a value of a dtype: of a tensor of the graph, a constant tensor or a number."""
+    """Return the name of a value as a dtype, for a symbolic tensor, a constant tensor or a number."""
     if isinstance(given, GraphTensor):
         return given.value if given.dtype == dtype else cast(graph, given, dtype)
     if isinstance(given, torch.Tensor):
@@ -229,17 +229,17 @@ def value_of(graph: Graph, given: Any, dtype: torch.dtype) -> str:
 
 
 def cast(graph: Graph, given: GraphTensor, dtype: torch.dtype) -> str:
-    """The values as another dtype, as torch changes them."""
+    """Convert the values to another dtype, as torch does."""
     return graph.op("Cast", given.value, to=onnx_type(graph, dtype))
 
 
 def onnx_type(graph: Graph, dtype: torch.dtype) -> int:
-    """ONNX's number of a dtype."""
+    """Return ONNX's number of a dtype."""
     return graph.type_of(numpy_type(dtype))
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype:
-    """The numpy dtype of a torch dtype."""
+    """Return the numpy dtype of a torch dtype."""
     return torch.empty(0, dtype=dtype).numpy().dtype
 
 

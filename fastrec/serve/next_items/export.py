@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,20 +26,18 @@ from fastrec.serve.session_scores import SessionScores
 from fastrec.table import Vocab
 from fastrec.table.key_types import is_text
 
-__all__ = ["FILE", "GRAPH", "TASK", "ExportedNextItems", "export_next_items", "net_of"]
+__all__ = ["ExportedNextItems", "export_next_items", "net_of"]
 
-FILE, GRAPH, TASK = "serving.json", "model.onnx", "next_item"
-_FORMAT = 1
-_NONE = -(2**63)
+FILE, TASK = "serving.json", "next_item"
 
 
 @dataclass(frozen=True)
 class ExportedNextItems:
-    """What was exported.
+    """An export.
 
     Args:
-        folder: where.
-        about: what ``serving.json`` says.
+        folder: its folder.
+        about: the content of ``serving.json``.
     """
 
     folder: Path
@@ -91,7 +88,7 @@ def export_next_items(
         graph = _graph(net, items, exclude_seen=saved.exclude_seen)
     missing = missing_of(items)
     about: dict[str, Any] = {
-        "format": _FORMAT,
+        "format": 1,
         "fastrec": __version__,
         "name": saved.config["competition"],
         "task": TASK,
@@ -110,15 +107,13 @@ def export_next_items(
         ],
     }
     with atomic_folder(out) as part, stages.stage("write"):
-        files = graph.save(part / GRAPH, name=str(about["name"]))
-        sha = hashlib.sha256((part / GRAPH).read_bytes()).hexdigest()
-        about["model"] = {"file": GRAPH, "files": [f.name for f in files], "sha256": sha}
+        graph.export(part, about)
         (part / FILE).write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return ExportedNextItems(out, about)
 
 
 def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextItemNet]:
-    """A run's net, and what it is called.
+    """Return a run's net and its name.
 
     Raises:
         DataError: there is none of that name, or none at all, or several.
@@ -138,7 +133,7 @@ def net_of(saved: SavedNextItems, name: str | None = None) -> tuple[str, NextIte
 
 
 def type_of(items: Vocab) -> str:
-    """The type of items' ids in a graph.
+    """Return the type of items' ids in a graph.
 
     Raises:
         DataError: they are neither integers nor text.
@@ -152,11 +147,11 @@ def type_of(items: Vocab) -> str:
 
 
 def missing_of(items: Vocab) -> str | int:
-    """What stands for no item: nothing that is an item's id."""
+    """Choose a value for no item that is no item's id."""
     known = items.values
     if type_of(items) == "int64":
-        taken = set(known.slice(0, 10).to_pylist())  # the smallest ones: values are sorted
-        return next(v for v in range(_NONE, _NONE + 20) if v not in taken)
+        taken = set(known.slice(0, 10).to_pylist())  # values are sorted: these are the smallest
+        return next(v for v in range(-(2**63), -(2**63) + 20) if v not in taken)
     texts = set(known.to_pylist())
     return next(t for t in ("", *(f"#{'na' * i}#" for i in range(1, 9))) if t not in texts)
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fastrec.models import TabularNet, emb_sz_rule
-from fastrec.serve.graph import folded as folding
 from fastrec.serve.graph.folded import folded
 from fastrec.serve.graph.nets import onnx_of
 from fastrec.table import ListBatch
@@ -82,9 +81,9 @@ def test_tables_multiplied_by_the_first_layer_give_the_same(extras, cards, bias)
 
 def test_only_tables_with_room_are_multiplied(monkeypatch):
     net = TabularNet([(1000, 16), (50, 12), (4, 4)], 1, 1, layers=(32,)).eval()
-    monkeypatch.setattr(folding, "SPARE", 4 * 50 * 20)  # the growth of the second table
+    monkeypatch.setattr("fastrec._core.limits.FOLD_TABLE_BYTES", 4 * 50 * 20)  # the growth of the second table
     assert folded(net).columns == [1]
-    monkeypatch.setattr(folding, "SPARE", 0)
+    monkeypatch.setattr("fastrec._core.limits.FOLD_TABLE_BYTES", 0)
     assert folded(net) is net
     norm_first = TabularNet([(50, 12)], 1, 1, layers=(32,), lin_first=False).eval()
     assert folded(norm_first) is norm_first

@@ -99,16 +99,14 @@ def _searchsorted(
     return search(graph, edges, values, right=right)
 
 
-_BESIDE = 8  # edges that are compared with all at once
-
-
 def search(graph: Graph, edges: torch.Tensor, values: GraphTensor, *, right: bool) -> Any:
-    """How many sorted edges lie below each value (``right``: at or below it): int64. NaN lies above all."""
+    """Count the sorted edges below each value (``right``: at or below): int64. NaN is above all."""
     if isinstance(edges, GraphTensor):
         raise NotInGraphError("edges are searched that are not learned", remedy="Compute this column outside")
     # a whole number beyond 2^53 is rounded, but not across an edge that is not
     exact = common(values, edges).is_floating_point or not len(edges) or int(edges.abs().max()) < 1 << 53
-    if len(edges) > _BESIDE and values.ndim == 1 and exact:
+    # few edges are compared with all at once: fewer nodes than a bisection (8 is not measured)
+    if len(edges) > 8 and values.ndim == 1 and exact:
         from fastrec.serve.graph.search import count_below
 
         return count_below(values[:, None], [edges], right=right)[:, 0]

@@ -52,7 +52,7 @@ def _sizes(shape: Sequence[int]) -> list[int]:
 
 
 def reshape(graph: Graph, value: str, shape: Sequence[int]) -> str:
-    """A value in another shape, ``N`` standing for the rows."""
+    """Reshape a value; ``N`` is the number of rows."""
     return graph.op("Reshape", value, graph.constant(np.array(_sizes(shape), dtype=np.int64)))
 
 
